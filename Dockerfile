@@ -16,8 +16,8 @@ ARG NGIT_BUILD_REVISION
 RUN cargo build --release --locked --package graspd
 
 FROM debian:bookworm-slim
-# graspd runs git, and the health check runs curl. graspd contains its own list of certificate authorities; git and curl use
-# that of the system.
+# graspd runs git (2.39 or newer, which this Debian release has), and the health check runs curl. graspd contains its own
+# list of certificate authorities; git and curl use that of the system.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates curl git \
     && rm -rf /var/lib/apt/lists/* \

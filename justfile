@@ -21,6 +21,10 @@ check:
 test:
     cargo test --workspace
 
+# Long randomised simulations: many more seeds than the normal tests, and the full search for injected faults.
+soak *args:
+    .ci/soak {{args}}
+
 # The public conformance suite against a server of this tree.
 audit:
     .ci/audit debug
@@ -28,6 +32,14 @@ audit:
 # Compare with git http-backend behind nginx in one run; see docs/benchmarks.md.
 git-compare *args:
     bench/git-compare {{args}}
+
+# A Debian package of the release build, in target/debian.
+deb *args:
+    deploy/debian/build {{args}}
+
+# Licences, sources and use of dependencies.
+dependencies:
+    .ci/dependencies
 
 # Licences and advisories of dependencies (needs cargo-deny).
 deny:

@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line arguments.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::req::{Req, Shape};
 use crate::sync::{StartArgs, Sync, SyncArgs};
 use crate::target::{RelayUrl, Target};
 
-/// Load generator and comparer for nostr relays.
+/// Load generator for nostr relays and git servers
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(
@@ -36,64 +36,64 @@ use crate::target::{RelayUrl, Target};
         grasp-bench neg  --url ws://127.0.0.1:7334 --events 20000"
 )]
 pub struct Cli {
-    /// What to measure.
+    /// Measurement to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to measure.
+/// Measurement to run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Publish the corpus; count refusals by reason
+    /// Publish the corpus and count rejected events by reason
     #[command(after_help = "Example: grasp-bench load --url ws://127.0.0.1:7334 --events 20000 --connections 8 \
         --pipeline 64 --pid $(pidof graspd)\n\nEvents of one repository stay in order on one connection. The relay must \
         accept strangers: graspd does so with NGIT_POLICY=open.")]
     Load(LoadArgs),
-    /// Ask for events by id, by repository and by kind
+    /// Query events by id, by repository and by kind
     #[command(
         after_help = "Example: grasp-bench req --url ws://127.0.0.1:7334 --events 20000 --shape thread --queries \
         1000\n\nGive the --events and --seed that were loaded. A `short` above zero means that the relay returned less \
         than was published."
     )]
     Req(ReqArgs),
-    /// Publish to many subscribers; measure the time to each
+    /// Publish to many subscribers and measure the delivery times
     #[command(after_help = "Example: grasp-bench live --url ws://127.0.0.1:7334 --subscribers 1000 --publish 200 \
         --per-second 20\n\nThe events are new in every run, for relays are silent about those they know. A pace \
         that relay and generator together cannot hold measures queues, which grow with the length of the run.")]
     Live(LiveArgs),
-    /// Reconcile with NIP-77: from nothing, from nine tenths, from everything
+    /// Reconcile with NIP-77 with an empty, a 90 % and a complete local set
     #[command(after_help = "Example: grasp-bench neg --url ws://127.0.0.1:7334 --events 20000 --frame-limit 60000\n\n\
         The relay should hold the corpus of this seed and no other; then `correct` says whether the difference it \
         reported is the true one.")]
     Neg(NegArgs),
-    /// Hold silent connections; measure the memory of each
+    /// Hold idle connections and measure the memory of each
     #[command(
         after_help = "Example: grasp-bench idle --url ws://127.0.0.1:7334 --connections 5000 --pid $(pidof graspd)"
     )]
     Idle(IdleArgs),
-    /// Check ids and signatures on one thread: the least that taking an event can cost
+    /// Check ids and signatures on one thread: the minimum CPU time to accept an event
     #[command(after_help = "Example: grasp-bench verify --events 20000")]
     Verify(CorpusArgs),
-    /// Measure git over HTTP: advertisements, fetches, clones, pushes
+    /// Measure git over HTTP: ref advertisements, fetches, clones, pushes
     Git(Git),
-    /// Measure how graspd follows other relays
+    /// Measure how graspd syncs from other relays
     #[command(
         after_help = "Example: grasp-bench sync all --graspd target/release/graspd --corpus /tmp/sync-corpus\n\n\
         The servers listen on addresses of the loopback network that events name (127.77.0.1 and others), so only one \
         run is possible at a time."
     )]
     Sync(Sync),
-    /// An empty server takes over everything, git data included; beside it the real git clones the same
+    /// Measure how an empty server copies all events and git data of another one, compared with git clones
     Archive(SyncArgs),
-    /// Start a server with many repositories; measure how soon it is ready
+    /// Start a server with many repositories and measure the time until it is ready
     #[command(after_help = "Example: grasp-bench start --graspd target/release/graspd --corpus /tmp/start-corpus\n\n\
         The first run makes the repositories, which takes a while. As root, the system's cache of files is emptied before \
         every cold start.")]
     Start(StartArgs),
-    /// Crawl the pages while people push and clone; measure what the pages cost and what people notice
+    /// Request web pages like crawlers while users push and clone; measure the cost and the effect on users
     #[command(after_help = "Example: grasp-bench bots --graspd target/release/graspd --dir /var/tmp --minutes 2")]
     Bots(BotsArgs),
-    /// Measure graspd and an independent relay in turn; print the ratios
+    /// Measure graspd and an independent relay one after the other and print the ratios
     #[cfg(feature = "compare")]
     Compare(Compare),
     /// Run the independent relay (started by `compare`)
@@ -102,7 +102,7 @@ pub enum Command {
     BuilderRelay(BuilderRelay),
 }
 
-/// Which relay.
+/// Arguments that select the relay.
 #[derive(Debug, Clone, Args)]
 pub struct TargetArgs {
     /// Address of the relay, without TLS
@@ -111,7 +111,7 @@ pub struct TargetArgs {
     /// Process id of the relay: adds its CPU time and memory to the results
     #[arg(long)]
     pub pid: Option<u32>,
-    /// What the results call the relay
+    /// Name of the relay in the results
     #[arg(long, default_value = "relay")]
     pub name: String,
 }
@@ -122,10 +122,10 @@ impl From<TargetArgs> for Target {
     }
 }
 
-/// Which events.
+/// Arguments that select the corpus.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct CorpusArgs {
-    /// Events of the corpus, a hundred to a repository
+    /// Number of events, one hundred per repository
     #[arg(long, default_value_t = 20_000, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     pub events: u64,
     /// Seed of the corpus
@@ -133,27 +133,27 @@ pub struct CorpusArgs {
     pub seed: u64,
 }
 
-/// How `load` publishes.
+/// Arguments of `load`.
 #[derive(Debug, Clone, Args)]
 pub struct LoadArgs {
-    /// Which relay.
+    /// Relay to measure.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Which events.
+    /// Events to publish.
     #[command(flatten)]
     pub corpus: CorpusArgs,
-    /// How.
+    /// Connections and pipeline depth.
     #[command(flatten)]
     pub publishing: PublishingArgs,
 }
 
-/// Connections and their depth.
+/// Number of publishing connections and their pipeline depth.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct PublishingArgs {
     /// Connections that publish
     #[arg(long, default_value_t = 8, value_parser = positive())]
     pub connections: usize,
-    /// Events that a connection may have without a verdict
+    /// Unacknowledged events per connection
     #[arg(long, default_value_t = 64, value_parser = positive().range(1..=1024))]
     pub pipeline: usize,
 }
@@ -164,28 +164,28 @@ impl From<PublishingArgs> for Load {
     }
 }
 
-/// How `req` asks.
+/// Arguments of `req`.
 #[derive(Debug, Clone, Args)]
 pub struct ReqArgs {
-    /// Which relay.
+    /// Relay to measure.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Which events.
+    /// Events that the relay has.
     #[command(flatten)]
     pub corpus: CorpusArgs,
-    /// What to ask; all shapes, one after the other, unless given
+    /// Query shape; all shapes in sequence if omitted
     #[arg(long)]
     pub shape: Option<Shape>,
     /// Queries of each shape
     #[arg(long, default_value_t = 1000, value_parser = positive())]
     pub queries: usize,
-    /// Connections that ask, each one query at a time
+    /// Connections, each with one query at a time
     #[arg(long, default_value_t = 4, value_parser = positive())]
     pub connections: usize,
 }
 
 impl ReqArgs {
-    /// The runs that were asked for.
+    /// Returns one run for each selected query shape.
     pub fn runs(&self) -> Vec<Req> {
         let shapes = self.shape.map_or_else(|| Shape::ALL.to_vec(), |shape| vec![shape]);
         let run = |shape| Req { shape, queries: self.queries, connections: self.connections, seed: self.corpus.seed };
@@ -193,21 +193,21 @@ impl ReqArgs {
     }
 }
 
-/// How `live` publishes and listens.
+/// Arguments of `live`.
 #[derive(Debug, Clone, Args)]
 pub struct LiveArgs {
-    /// Which relay.
+    /// Relay to measure.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// How.
+    /// Subscribers and events.
     #[command(flatten)]
     pub delivery: DeliveryArgs,
 }
 
-/// Subscribers, and what they wait for.
+/// Number of subscribers and rate of events.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct DeliveryArgs {
-    /// Connections that wait, each with a subscription
+    /// Connections with one subscription each
     #[arg(long, default_value_t = 1000, value_parser = positive())]
     pub subscribers: usize,
     /// Events to publish
@@ -224,24 +224,24 @@ impl From<DeliveryArgs> for Live {
     }
 }
 
-/// How `neg` reconciles.
+/// Arguments of `neg`.
 #[derive(Debug, Clone, Args)]
 pub struct NegArgs {
-    /// Which relay.
+    /// Relay to measure.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Which events.
+    /// Events that the relay has.
     #[command(flatten)]
     pub corpus: CorpusArgs,
-    /// Most bytes in one of our messages, before hex; 0 for no limit, else at least 4096
+    /// Maximum size of a message to the relay, in bytes before hex encoding; 0 for no limit, else at least 4096
     #[arg(long, default_value_t = 0)]
     pub frame_limit: u64,
 }
 
-/// How `idle` waits.
+/// Arguments of `idle`.
 #[derive(Debug, Clone, Args)]
 pub struct IdleArgs {
-    /// Which relay.
+    /// Relay to measure.
     #[command(flatten)]
     pub target: TargetArgs,
     /// Connections to hold
@@ -253,7 +253,7 @@ pub struct IdleArgs {
 }
 
 impl IdleArgs {
-    /// The run that was asked for.
+    /// Returns the run that these arguments describe.
     pub fn run(&self) -> Idle {
         Idle { connections: self.connections, hold: Duration::from_secs(self.hold_secs) }
     }
@@ -270,12 +270,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn req_asks_every_shape_unless_told() {
+    fn req_runs_every_shape_by_default() {
         let runs = |line: &str| match Cli::parse_from(line.split(' ')).command {
             Command::Req(args) => args.runs().iter().map(|run| run.shape).collect::<Vec<_>>(),
             other => panic!("{other:?} is not req"),

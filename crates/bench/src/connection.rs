@@ -14,18 +14,19 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use crate::progress::Progress;
 use crate::target::RelayUrl;
 
-/// A relay that says nothing for this long while an answer is due is taken for broken.
+/// Time within which a relay must respond.
 pub const REPLY_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Handshakes under way at once when many connections are opened: below the usual listen backlog.
-const OPENING_AT_ONCE: usize = 64;
+/// Maximum number of concurrent handshakes when many connections are opened: below the usual listen backlog.
+const MAX_CONCURRENT_HANDSHAKES: usize = 64;
 
-/// How much buffer a connection gets.
+/// Expected traffic of a connection, which determines its buffer size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// Few connections that carry much.
+    /// Few connections with much traffic.
     Heavy,
-    /// Many connections that carry little; the buffers are allocated at once, and thousands of large ones would not fit.
+    /// Many connections with little traffic. Buffers are allocated in advance, and thousands of large ones would not
+    /// fit in memory.
     Light,
 }
 
@@ -36,7 +37,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects and shakes hands.
+    /// Connects and completes the websocket handshake.
     pub async fn open(url: &RelayUrl, traffic: Traffic) -> Result<Self> {
         let buffer = match traffic {
             Traffic::Heavy => 128 * 1024,
@@ -51,17 +52,17 @@ impl Connection {
         };
         timeout(REPLY_DEADLINE, opening)
             .await
-            .with_context(|| format!("{url} does not finish the handshake"))?
+            .with_context(|| format!("{url} does not complete the websocket handshake"))?
             .with_context(|| format!("cannot connect to {url}"))
     }
 
-    /// Opens `count` connections, in parallel but not all at once.
+    /// Opens `count` connections, at most [`MAX_CONCURRENT_HANDSHAKES`] at a time.
     pub async fn open_many(url: &RelayUrl, traffic: Traffic, count: usize) -> Result<Vec<Self>> {
         let progress = Progress::start("connecting", count as u64);
         let mut opening = JoinSet::new();
         let mut open = Vec::with_capacity(count);
         for _ in 0..count {
-            if opening.len() >= OPENING_AT_ONCE
+            if opening.len() >= MAX_CONCURRENT_HANDSHAKES
                 && let Some(connection) = opening.join_next().await
             {
                 open.push(connection??);
@@ -77,48 +78,48 @@ impl Connection {
         Ok(open)
     }
 
-    /// Puts a message into the buffer; it may leave only with [`Connection::flush`].
+    /// Queues a message. It may not be sent before [`Connection::flush`].
     pub async fn queue(&mut self, text: impl Into<Utf8Bytes>) -> Result<()> {
         Ok(self.socket.feed(Message::Text(text.into())).await?)
     }
 
-    /// Sends everything that is queued.
+    /// Sends all queued messages.
     pub async fn flush(&mut self) -> Result<()> {
         Ok(self.socket.flush().await?)
     }
 
-    /// Sends a message at once.
+    /// Sends a message immediately.
     pub async fn send(&mut self, text: impl Into<Utf8Bytes>) -> Result<()> {
         self.queue(text).await?;
         self.flush().await
     }
 
-    /// The next message, within [`REPLY_DEADLINE`].
+    /// Returns the next message, with a timeout of [`REPLY_DEADLINE`].
     pub async fn next(&mut self) -> Result<Utf8Bytes> {
-        timeout(REPLY_DEADLINE, self.next_whenever())
+        timeout(REPLY_DEADLINE, self.next_without_timeout())
             .await
-            .with_context(|| format!("the relay said nothing for {} s", REPLY_DEADLINE.as_secs()))?
+            .with_context(|| format!("the relay sent nothing for {} s", REPLY_DEADLINE.as_secs()))?
     }
 
-    /// The next message, however long it takes. Losing this future loses nothing.
-    pub async fn next_whenever(&mut self) -> Result<Utf8Bytes> {
+    /// Returns the next message, without a timeout. Cancel safe.
+    pub async fn next_without_timeout(&mut self) -> Result<Utf8Bytes> {
         loop {
             match self.socket.next().await {
                 Some(Ok(Message::Text(text))) => return Ok(text),
-                // Pings are answered by the library.
+                // The library answers pings.
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Binary(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(frame))) => {
                     let reason = frame.map(|frame| frame.reason.to_string()).unwrap_or_default();
                     bail!("the relay closed the connection: {reason:?}");
                 }
-                Some(Err(error)) => return Err(error).context("the connection broke"),
+                Some(Err(error)) => return Err(error).context("websocket error"),
                 None => bail!("the relay closed the connection"),
             }
         }
     }
 
-    /// The next message, if it has arrived already.
+    /// Returns the next message if it has already arrived.
     pub fn next_ready(&mut self) -> Option<Result<Utf8Bytes>> {
-        self.next_whenever().now_or_never()
+        self.next_without_timeout().now_or_never()
     }
 }

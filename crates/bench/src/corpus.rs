@@ -1,4 +1,4 @@
-//! The generated events of a whole run.
+//! Generated events of a run.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,24 +11,24 @@ use crate::progress::Progress;
 use crate::repository;
 use crate::repository::Repository;
 
-/// People who own repositories and write to them.
+/// Number of authors who own repositories and write events.
 const AUTHORS: u64 = 64;
 
-/// Authors take their random numbers from streams that no repository uses.
+/// First random stream of authors: above all streams of repositories.
 const AUTHOR_STREAMS: u64 = 1 << 40;
 
-/// Everything that a seed says, up to a number of events. A smaller corpus is the beginning of a larger one of the same
-/// seed.
+/// The events of a seed, up to a number of events. A smaller corpus is a prefix of a larger one of the same seed.
 #[derive(Debug, Clone)]
 pub struct Corpus {
-    /// The repositories; all but the last are complete.
+    /// The repositories. All but the last one are complete.
     pub repositories: Vec<Repository>,
 }
 
 impl Corpus {
-    /// Generates and signs `events` events on all cores.
+    /// Generates and signs `events` events, on all cores.
     pub fn generate(seed: u64, events: u64) -> Result<Self> {
-        let authors = (0..AUTHORS).map(|index| Author::of(seed, AUTHOR_STREAMS + index)).collect::<Result<Vec<_>>>()?;
+        let authors =
+            (0..AUTHORS).map(|index| Author::from_seed(seed, AUTHOR_STREAMS + index)).collect::<Result<Vec<_>>>()?;
         let count = events.div_ceil(repository::EVENTS);
         let progress = Progress::start("signing", events);
         let next = AtomicU64::new(0);
@@ -44,35 +44,35 @@ impl Corpus {
                     let limit = repository::EVENTS.min(events - index * repository::EVENTS);
                     let repository = Repository::generate(seed, index, &authors, limit as usize)?;
                     progress.advance(limit);
-                    finished.lock().expect("no signer panics while it holds the lock").push((index, repository));
+                    finished.lock().expect("no thread panics while holding the lock").push((index, repository));
                 }
             };
             let threads = thread::available_parallelism().map_or(1, usize::from);
             let signers: Vec<_> = (0..threads).map(|_| scope.spawn(sign)).collect();
-            signers.into_iter().try_for_each(|signer| signer.join().expect("a signer does not panic"))
+            signers.into_iter().try_for_each(|signer| signer.join().expect("signing does not panic"))
         })?;
 
-        let mut finished = finished.into_inner().expect("no signer panics while it holds the lock");
+        let mut finished = finished.into_inner().expect("no thread panics while holding the lock");
         finished.sort_unstable_by_key(|(index, _)| *index);
         Ok(Self { repositories: finished.into_iter().map(|(_, repository)| repository).collect() })
     }
 
-    /// All events, repository by repository.
+    /// Iterates over all events, repository by repository.
     pub fn events(&self) -> impl Iterator<Item = &SignedEvent> {
         self.repositories.iter().flat_map(|repository| &repository.events)
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     pub fn len(&self) -> u64 {
         self.repositories.iter().map(|repository| repository.events.len() as u64).sum()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.repositories.is_empty()
     }
 
-    /// The corpus of the first `events` events, rounded up to whole repositories, and the rest.
+    /// Splits into the first `events` events, rounded up to whole repositories, and the rest.
     pub fn split(mut self, events: u64) -> (Self, Self) {
         let count = events.div_ceil(repository::EVENTS) as usize;
         let rest = self.repositories.split_off(count.min(self.repositories.len()));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn same_seed_same_bytes() {
+    fn same_seed_gives_same_bytes() {
         let (first, again, other) = (corpus(1, 250), corpus(1, 250), corpus(2, 250));
         assert_eq!(first.len(), 250);
         assert_eq!(messages(&first), messages(&again));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_corpus_begins_the_larger_one() {
+    fn smaller_corpus_is_a_prefix_of_a_larger_one() {
         let (small, large) = (corpus(1, 130), corpus(1, 250));
         assert_eq!(messages(&small)[..], messages(&large)[..130]);
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_mentioned_before_it_is_published() {
+    fn events_follow_the_events_they_refer_to() {
         for repository in &corpus(1, 200).repositories {
             let kinds: Vec<u16> = repository.events.iter().map(|event| event.kind).collect();
             assert_eq!(kinds[..2], [ANNOUNCEMENT, STATE]);

@@ -1,4 +1,4 @@
-//! An event before and after its signature.
+//! Event drafts and signed events.
 
 use std::sync::LazyLock;
 
@@ -11,25 +11,25 @@ use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use crate::random::Random;
 
-/// Building a context takes longer than a signature, so all threads share one.
+/// Shared signing context: creating one takes longer than a signature.
 static SIGNING: LazyLock<Secp256k1<SignOnly>> = LazyLock::new(Secp256k1::signing_only);
 
-/// Someone who signs.
+/// A key pair that signs events.
 #[derive(Debug, Clone)]
 pub struct Author {
     keys: Keys,
-    /// The public key in hex, as tags carry it.
+    /// The public key in hex, as in tags.
     pub public_key: String,
 }
 
 impl Author {
-    /// The author numbered `index` of a seed.
-    pub fn of(seed: u64, index: u64) -> Result<Self> {
+    /// Derives author number `index` of a seed.
+    pub fn from_seed(seed: u64, index: u64) -> Result<Self> {
         let keys = Keys::new(SecretKey::from_slice(&Random::new(seed, index).bytes())?);
         Ok(Self { public_key: keys.public_key().to_hex(), keys })
     }
 
-    /// Signs a draft. BIP-340 without fresh randomness: the same draft always gives the same bytes.
+    /// Signs a draft. BIP-340 signature without auxiliary randomness: the same draft always gives the same bytes.
     pub fn sign(&self, draft: Draft) -> Result<SignedEvent> {
         let created_at = Timestamp::from(draft.created_at);
         let kind = Kind::from(draft.kind);
@@ -37,7 +37,7 @@ impl Author {
         let unsigned = nostr::event::UnsignedEvent::new(self.keys.public_key(), created_at, kind, tags, draft.content);
         let id = unsigned.compute_id();
         let signature = self.keys.sign_schnorr_with_aux_rand(&SIGNING, id.as_bytes(), &[0; 32]);
-        // `add_signature` would verify what was just signed, at twice the price of signing.
+        // `add_signature` would verify the new signature, which takes twice as long as signing.
         let event = Event::new(id, unsigned.pubkey, created_at, kind, unsigned.tags, unsigned.content, signature);
         Ok(SignedEvent {
             id,
@@ -48,34 +48,35 @@ impl Author {
     }
 }
 
-/// What an author decides about an event.
+/// Content of an event before it is signed.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// The kind.
+    /// Event kind.
     pub kind: u16,
-    /// Seconds since 1970.
+    /// Unix timestamp.
     pub created_at: u64,
-    /// Tags; none may be empty.
+    /// Tags. None may be empty.
     pub tags: Vec<Vec<String>>,
-    /// The content.
+    /// Content.
     pub content: String,
 }
 
-/// An event ready to be sent. Only what the runs need is kept, so that a million of them fit in memory.
+/// A signed event, ready to be sent. Only the fields that the runs need are kept, so that a million events fit in
+/// memory.
 #[derive(Debug, Clone)]
 pub struct SignedEvent {
-    /// The id.
+    /// Event id.
     pub id: EventId,
-    /// The kind.
+    /// Event kind.
     pub kind: u16,
-    /// Seconds since 1970.
+    /// Unix timestamp.
     pub created_at: u64,
-    /// The whole `["EVENT",…]` message. Cloning shares the bytes.
+    /// The complete `["EVENT",…]` message. Clones share the bytes.
     pub message: Utf8Bytes,
 }
 
 impl SignedEvent {
-    /// The event object inside the message.
+    /// Returns the event object inside the message.
     pub fn json(&self) -> &str {
         let message = self.message.as_str();
         message.strip_prefix(r#"["EVENT","#).and_then(|rest| rest.strip_suffix(']')).unwrap_or(message)

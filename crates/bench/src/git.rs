@@ -1,11 +1,11 @@
-//! `git`: what a git server does over HTTP, measured beside `git http-backend`.
+//! `git`: measures git over HTTP, of graspd and of `git http-backend`.
 //!
-//! - [`make`]: generated repositories; `repo`: how they come onto a server.
-//! - [`request`], [`pktline`] and [`client`]: the requests of a real git, and a client that only counts the answers.
+//! - [`make`]: generated repositories. `repo`: publishes them on a server.
+//! - [`request`], [`pktline`] and [`client`]: the requests of git, and a client that only counts the responses.
 //! - `refs`, `fetch`, `push`: one measurement each.
-//! - [`host`] and [`nginx`]: the servers; `ledger` and `watch`: what they spend.
-//! - [`compare`]: all of it for both in turn; `sheet`: the table.
-//! - `bots`: crawlers on the pages while people push and clone.
+//! - [`host`] and [`nginx`]: the servers. `ledger` and `watch`: their CPU time and memory.
+//! - [`compare`]: all measurements of both servers. `sheet`: the result table.
+//! - `bots`: crawlers that request web pages while users push and clone.
 
 mod bots;
 pub mod client;
@@ -32,90 +32,90 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub use self::bots::BotsArgs;
 use self::compare::Compare;
-use self::ledger::Ledger;
+use self::ledger::CpuAccount;
 use self::make::Make;
-use self::refs::Refs;
+use self::refs::RefsRun;
 use self::request::{Protocol, RepoUrl};
 use crate::report;
 
-/// What to do with git.
+/// Arguments of `git`.
 #[derive(Debug, Clone, Args)]
 pub struct Git {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: GitCommand,
 }
 
-/// What to do with git.
+/// Git measurements.
 #[derive(Debug, Clone, Subcommand)]
 pub enum GitCommand {
-    /// Make the large repository
+    /// Generate the large repository
     #[command(after_help = "Example: grasp-bench git make --dir large.git --commits 50000 --bytes 200MB")]
     Make(Make),
-    /// Ask a server for advertisements
+    /// Request ref advertisements
     #[command(after_help = "Example: grasp-bench git refs --url http://127.0.0.1:7334/npub1…/name.git --protocol v2 \
         --pid $(pidof graspd)")]
     Refs(RefsArgs),
-    /// Send the fetch request of a full clone and throw the answer away
+    /// Send the fetch request of a full clone and discard the response
     #[command(
         after_help = "Example: grasp-bench git fetch --url http://127.0.0.1:7334/npub1…/name.git --times 3 --pid \
         $(pidof graspd)"
     )]
     Fetch(FetchArgs),
-    /// Measure graspd and `git http-backend` in turn; print the ratios
+    /// Measure graspd and `git http-backend` in alternation and print the ratios
     Compare(Compare),
-    /// Crawl the pages while people push and clone
+    /// Request web pages like crawlers while users push and clone
     Bots(BotsArgs),
 }
 
-/// Which repository.
+/// Arguments that select the repository.
 #[derive(Debug, Clone, Args)]
 pub struct Target {
-    /// Address of the repository, without TLS
+    /// URL of the repository, without TLS
     #[arg(long, value_name = "http://HOST:PORT/PATH")]
     pub url: RepoUrl,
-    /// Process id of the server, with whose CPU time and that of its children the results are right; without it
-    /// everything that the machine did is taken for the server's
+    /// Process id of the server, to measure its CPU time and that of its children; without it, all CPU time of the
+    /// machine except that of this program is counted
     #[arg(long)]
     pub pid: Option<u32>,
 }
 
 impl Target {
-    fn ledger(&self) -> Ledger {
-        self.pid.map_or(Ledger::Machine, Ledger::Tree)
+    fn cpu_account(&self) -> CpuAccount {
+        self.pid.map_or(CpuAccount::WholeMachine, CpuAccount::ProcessTree)
     }
 }
 
-/// How `refs` asks.
+/// Arguments of `git refs`.
 #[derive(Debug, Clone, Args)]
 pub struct RefsArgs {
-    /// Which repository.
+    /// Repository to measure.
     #[command(flatten)]
     pub target: Target,
     /// Connections, each with one request at a time
     #[arg(long, default_value_t = 8)]
     pub connections: usize,
-    /// For how long
+    /// Duration in seconds
     #[arg(long, default_value_t = 3)]
     pub seconds: u64,
-    /// Version of the protocol
+    /// Protocol version
     #[arg(long, default_value = "v2")]
     pub protocol: Protocol,
 }
 
-/// How `fetch` asks.
+/// Arguments of `git fetch`.
 #[derive(Debug, Clone, Args)]
 pub struct FetchArgs {
-    /// Which repository.
+    /// Repository to measure.
     #[command(flatten)]
     pub target: Target,
-    /// How often
+    /// Number of fetches
     #[arg(long, default_value_t = 3)]
     pub times: u64,
 }
 
 impl Git {
-    /// Does it. A signal ends it in good order, so that no server is left behind.
+    /// Runs the command. SIGTERM and SIGINT end it normally, so that the started servers are stopped.
     pub async fn run(self) -> Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -133,13 +133,13 @@ impl GitCommand {
             Self::Make(make) => make.run(),
             Self::Refs(args) => {
                 let RefsArgs { target, connections, seconds, protocol } = args;
-                let refs = Refs { connections, time: Duration::from_secs(seconds), protocol };
-                let figures = refs.run(&target.url, &target.ledger()).await.context("git refs")?;
+                let refs = RefsRun { connections, time: Duration::from_secs(seconds), protocol };
+                let figures = refs.run(&target.url, &target.cpu_account()).await.context("git refs")?;
                 report::print("git refs", &target.url.address, &figures)
             }
             Self::Fetch(args) => {
                 for _ in 0..args.times {
-                    let figures = fetch::run(&args.target.url, &args.target.ledger()).await?;
+                    let figures = fetch::run(&args.target.url, &args.target.cpu_account()).await?;
                     report::print("git fetch", &args.target.url.address, &figures)?;
                 }
                 Ok(())

@@ -1,4 +1,4 @@
-//! `idle`: what a connection costs that says nothing.
+//! `idle`: measures the memory of idle connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,41 +14,41 @@ use crate::process::{Memory, Process};
 use crate::process_usage::rounded;
 use crate::target::Target;
 
-/// How to be idle.
+/// Parameters of an `idle` run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Idle {
     /// Connections to open.
     pub connections: usize,
-    /// How long they stay before memory is read.
+    /// Time that they are held before memory is read.
     pub hold: Duration,
 }
 
-/// What `idle` reports.
+/// Result of `idle`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct IdleFigures {
     /// Connections opened.
     pub connections: usize,
-    /// Connections that the relay closed meanwhile.
+    /// Connections that the relay closed in the meantime.
     pub lost: u64,
-    /// The relay's memory, when its process id was given.
+    /// Memory of the relay, if its process id was given.
     #[serde(flatten)]
     pub memory: Option<IdleMemory>,
 }
 
-/// What idle connections do to the relay's memory.
+/// Memory of the relay before and with the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct IdleMemory {
     /// Anonymous memory before the first connection.
     pub rss_anon_before_kb: u64,
-    /// With all connections open.
+    /// Memory with all connections open.
     #[serde(flatten)]
     pub with_connections: Memory,
-    /// Anonymous memory that each connection added.
+    /// Anonymous memory added per connection.
     pub rss_anon_kb_per_connection: f64,
 }
 
 impl Idle {
-    /// Opens the connections, holds them, and reads the relay's memory. Pings are answered all the while.
+    /// Opens the connections, holds them, and reads the relay's memory. Pings are answered meanwhile.
     pub async fn run(self, target: &Target) -> Result<IdleFigures> {
         let before = target.process.map(Process::memory).transpose()?;
         let lost = Arc::new(AtomicU64::new(0));
@@ -56,7 +56,7 @@ impl Idle {
         for mut connection in Connection::open_many(&target.url, Traffic::Light, self.connections).await? {
             let lost = Arc::clone(&lost);
             holders.spawn(async move {
-                while connection.next_whenever().await.is_ok() {}
+                while connection.next_without_timeout().await.is_ok() {}
                 lost.fetch_add(1, Ordering::Relaxed);
             });
         }

@@ -1,10 +1,10 @@
-//! Durations collected during a run, and what is said about them afterwards.
+//! Durations recorded during a run, and their percentiles.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Every duration of a run. All of them are kept: eight bytes each is cheap, and no histogram error enters the result.
+/// All durations of a run. Every value is kept: eight bytes each are cheap, and percentiles are exact.
 #[derive(Debug, Default)]
 pub struct Latencies {
     micros: Vec<u64>,
@@ -21,17 +21,17 @@ impl Latencies {
         self.micros.extend(other.micros);
     }
 
-    /// How many durations were recorded.
+    /// Returns the number of durations.
     pub fn len(&self) -> usize {
         self.micros.len()
     }
 
-    /// Whether nothing was recorded.
+    /// Returns whether there are no durations.
     pub fn is_empty(&self) -> bool {
         self.micros.is_empty()
     }
 
-    /// Sorts, and reads the figures that are reported.
+    /// Returns the percentiles.
     pub fn summarise(mut self) -> Percentiles {
         self.micros.sort_unstable();
         Percentiles {
@@ -42,19 +42,19 @@ impl Latencies {
     }
 }
 
-/// What a result line says about durations, in microseconds.
+/// Percentiles in microseconds, as shown in result lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Percentiles {
-    /// Half of all durations are no longer than this.
+    /// Median.
     pub p50_us: u64,
-    /// Ninety-nine of a hundred durations are no longer than this.
+    /// 99th percentile.
     pub p99_us: u64,
-    /// The longest duration.
+    /// Maximum.
     pub max_us: u64,
 }
 
-/// The nearest-rank percentile of `sorted`: the smallest member that at least `percent` of all members do not exceed.
-/// Zero when there are none.
+/// Returns the nearest-rank percentile of `sorted`: the smallest value that at least `percent` of all values do not
+/// exceed. Zero if there are no values.
 pub fn percentile(sorted: &[u64], percent: f64) -> u64 {
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).or(sorted.last()).copied().unwrap_or(0)
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_does_not_depend_on_the_order_of_arrival() {
+    fn summary_does_not_depend_on_order() {
         let mut latencies = Latencies::default();
         for micros in [30, 10, 20] {
             latencies.record(Duration::from_micros(micros));

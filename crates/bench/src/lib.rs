@@ -1,15 +1,17 @@
-//! Load generator and comparer for nostr relays that carry git repositories.
+//! Load generator for nostr relays and git servers, with comparisons between them.
 //!
-//! - [`corpus`]: the generated events, the same for the same seed ([`repository`], [`event`], [`prose`], [`random`]).
-//! - [`connection`] and [`message`]: a websocket client and the little of the protocol it must understand.
+//! - [`corpus`]: the generated events, identical for identical seeds ([`repository`], [`event`], [`sample_text`],
+//!   [`random`]).
+//! - [`connection`] and [`message`]: a websocket client and a minimal parser of relay messages.
 //! - [`load`], [`req`], [`live`], [`neg`], [`idle`], [`verify`]: one measurement each, of a [`target`].
-//! - [`meter`] ([`process`], [`machine`]) and [`latency`]: what is measured; [`report`] and [`progress`]: how it is shown.
-//! - `compare` (feature `compare`): all of it against two relays in turn.
-//! - [`git`]: the git side of graspd, beside `git http-backend`.
-//! - [`sync`]: how graspd follows other relays.
+//! - [`process_usage`] ([`process`], [`machine`]) and [`latency`]: what is measured. [`report`] and [`progress`]:
+//!   output.
+//! - `compare` (feature `compare`): all measurements of graspd and of an independent relay.
+//! - [`git`]: git over HTTP, of graspd and of `git http-backend`.
+//! - [`sync`]: how graspd syncs from other relays.
 //!
-//! Everything expensive (signing, serialising) happens before the clock starts: the generator shares the machine with
-//! the relay, and what it does not do cannot disturb.
+//! Everything expensive (signing, serialising) happens before the measured time starts, because the load generator
+//! shares the machine with the server under test.
 
 pub mod cli;
 #[cfg(feature = "compare")]

@@ -1,4 +1,4 @@
-//! `live`: how fast a published event reaches everyone who waits for it.
+//! `live`: measures the time from publishing an event until its delivery to every subscriber.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::connection::{Connection, Traffic};
 use crate::event::{Author, Draft, SignedEvent};
 use crate::latency::{Latencies, Percentiles};
-use crate::message::{Incoming, event_id};
+use crate::message::{RelayMessage, event_id};
 use crate::process_usage::{Meter, Usage};
 use crate::progress::Progress;
 use crate::random::Random;
@@ -24,46 +24,46 @@ use crate::repository::{ANNOUNCEMENT, ISSUE, tag};
 use crate::sample_text;
 use crate::target::Target;
 
-/// How long after the last event a delivery may still arrive. What comes later counts as missing.
+/// Time after the last event within which a delivery may still arrive. Later deliveries count as missing.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How to publish and to listen.
+/// Parameters of a `live` run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Live {
-    /// Connections that wait, each with one subscription.
+    /// Connections with one subscription each.
     pub subscribers: usize,
     /// Events to publish.
     pub events: usize,
-    /// Events published per second. Above what relay and generator can carry, this measures queues.
+    /// Events published per second. A rate above what relay and load generator can handle measures queueing.
     pub per_second: u32,
 }
 
-/// What `live` reports.
+/// Result of `live`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LiveFigures {
-    /// Connections that waited.
+    /// Connections with a subscription.
     pub subscribers: usize,
     /// Events published.
     pub published: usize,
-    /// Deliveries: events received, of all subscribers together. The costs are per delivery.
+    /// Deliveries: events received by all subscribers together. Costs are per delivery.
     pub events: u64,
-    /// Deliveries that never came.
+    /// Deliveries that did not arrive.
     pub missing: u64,
-    /// Deliveries that came again.
+    /// Deliveries that arrived more than once.
     pub duplicates: u64,
-    /// From sending an event to its arrival at a subscriber.
+    /// Time from sending an event until its arrival at a subscriber.
     #[serde(flatten)]
     pub latency: Percentiles,
-    /// What it took.
+    /// Duration, CPU time and memory of the run.
     #[serde(flatten)]
     pub usage: Usage,
 }
 
 impl Live {
-    /// Subscribes everyone, publishes at the given pace, and waits for the deliveries.
+    /// Opens all subscriptions, publishes at the given rate, and waits for the deliveries.
     pub async fn run(self, target: &Target) -> Result<LiveFigures> {
         let (coordinate, events) = self.sign()?;
-        let agenda = Arc::new(Agenda::new(&events));
+        let send_times = Arc::new(SendTimes::new(&events));
         let mut publisher = Connection::open(&target.url, Traffic::Heavy).await?;
         let waiting = self.subscribe(target, &coordinate).await?;
 
@@ -73,14 +73,14 @@ impl Live {
         let (stop, stopped) = watch::channel(());
         let mut subscribers = JoinSet::new();
         for connection in waiting {
-            let subscriber = Subscriber::new(connection, Arc::clone(&agenda), Arc::clone(&progress));
+            let subscriber = LiveSubscriber::new(connection, Arc::clone(&send_times), Arc::clone(&progress));
             subscribers.spawn(subscriber.listen(stopped.clone()));
         }
         drop(stopped);
-        self.publish(&mut publisher, events, &agenda).await?;
+        self.publish(&mut publisher, events, &send_times).await?;
 
-        // A subscriber ends by itself when it has everything; the others are told.
-        let mut tally = Tally::default();
+        // A subscriber task ends when it has received everything; the others end when `stop` is dropped.
+        let mut tally = LiveTally::default();
         let all = async {
             while let Some(subscriber) = subscribers.join_next().await {
                 tally.absorb(subscriber??);
@@ -108,12 +108,12 @@ impl Live {
         })
     }
 
-    /// Issues on a repository of their own. A relay stays silent about events it knows, so every run needs new ones:
-    /// the clock is the seed.
+    /// Signs issues of a repository. Relays do not deliver events that they already have, so every run needs new
+    /// events: the seed is the current time.
     fn sign(self) -> Result<(String, Vec<SignedEvent>)> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
         let seed = now.as_nanos() as u64;
-        let author = Author::of(seed, 0)?;
+        let author = Author::from_seed(seed, 0)?;
         let coordinate = format!("{ANNOUNCEMENT}:{}:live", author.public_key);
         let mut random = Random::new(seed, 1);
         let events = (0..self.events)
@@ -133,7 +133,7 @@ impl Live {
         Ok((coordinate, events))
     }
 
-    /// Opens all subscriptions and waits until every one of them is live.
+    /// Opens all subscriptions and waits for the `EOSE` of each.
     async fn subscribe(self, target: &Target, coordinate: &str) -> Result<Vec<Connection>> {
         let filter = json!({ "kinds": [ISSUE], "#a": [coordinate], "limit": 0 });
         let request = format!(r#"["REQ","live",{filter}]"#);
@@ -143,12 +143,12 @@ impl Live {
         }
         for connection in &mut connections {
             loop {
-                match Incoming::read(&connection.next().await?) {
-                    Incoming::EndOfStored { .. } => break,
-                    Incoming::Closed { reason, .. } => {
-                        bail!("the relay refused a subscription: {reason}")
+                match RelayMessage::parse(&connection.next().await?) {
+                    RelayMessage::Eose { .. } => break,
+                    RelayMessage::Closed { reason, .. } => {
+                        bail!("relay closed a subscription: {reason}")
                     }
-                    Incoming::Notice { text } => bail!("the relay complains: {text}"),
+                    RelayMessage::Notice { text } => bail!("relay sent a notice: {text}"),
                     _ => {}
                 }
             }
@@ -156,44 +156,45 @@ impl Live {
         Ok(connections)
     }
 
-    async fn publish(self, publisher: &mut Connection, events: Vec<SignedEvent>, agenda: &Agenda) -> Result<()> {
+    async fn publish(self, publisher: &mut Connection, events: Vec<SignedEvent>, send_times: &SendTimes) -> Result<()> {
         let mut ticks = interval(Duration::from_secs(1) / self.per_second.max(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut unanswered = events.len();
         for (index, event) in events.into_iter().enumerate() {
             ticks.tick().await;
-            agenda.mark_sent(index);
+            send_times.mark_sent(index);
             publisher.send(event.message).await?;
             while let Some(text) = publisher.next_ready() {
-                unanswered -= verdicts(&text?)?;
+                unanswered -= count_ok(&text?)?;
             }
         }
         while unanswered > 0 {
-            unanswered -= verdicts(&publisher.next().await?)?;
+            unanswered -= count_ok(&publisher.next().await?)?;
         }
         Ok(())
     }
 }
 
-/// One for a verdict, none for other messages; a refusal ends the run, for nothing would be delivered.
-fn verdicts(text: &str) -> Result<usize> {
-    match Incoming::read(text) {
-        Incoming::Verdict { accepted: true, .. } => Ok(1),
-        Incoming::Verdict { accepted: false, reason, .. } => bail!("the relay refused an event: {reason}"),
+/// Returns 1 for an `OK true` response and 0 for other messages. A rejected event is an error, because it is not
+/// delivered.
+fn count_ok(text: &str) -> Result<usize> {
+    match RelayMessage::parse(text) {
+        RelayMessage::Ok { accepted: true, .. } => Ok(1),
+        RelayMessage::Ok { accepted: false, reason, .. } => bail!("relay rejected an event: {reason}"),
         _ => Ok(0),
     }
 }
 
-/// Which events are due, and when each was sent.
+/// The time at which each event was sent.
 #[derive(Debug)]
-struct Agenda {
+struct SendTimes {
     started: Instant,
     index: HashMap<EventId, usize>,
     /// Microseconds after `started`.
     sent: Vec<AtomicU64>,
 }
 
-impl Agenda {
+impl SendTimes {
     fn new(events: &[SignedEvent]) -> Self {
         Self {
             started: Instant::now(),
@@ -212,41 +213,41 @@ impl Agenda {
     }
 }
 
-/// Deliveries, counted.
+/// Counters of deliveries.
 #[derive(Debug, Default)]
-struct Tally {
+struct LiveTally {
     duplicates: u64,
     latencies: Latencies,
 }
 
-impl Tally {
+impl LiveTally {
     fn absorb(&mut self, other: Self) {
         self.duplicates += other.duplicates;
         self.latencies.absorb(other.latencies);
     }
 }
 
-/// One connection that waits.
-struct Subscriber {
+/// One subscribed connection.
+struct LiveSubscriber {
     connection: Connection,
-    agenda: Arc<Agenda>,
+    send_times: Arc<SendTimes>,
     progress: Arc<Progress>,
     seen: Vec<bool>,
-    tally: Tally,
+    tally: LiveTally,
 }
 
-impl Subscriber {
-    fn new(connection: Connection, agenda: Arc<Agenda>, progress: Arc<Progress>) -> Self {
-        let seen = vec![false; agenda.sent.len()];
-        Self { connection, agenda, progress, seen, tally: Tally::default() }
+impl LiveSubscriber {
+    fn new(connection: Connection, send_times: Arc<SendTimes>, progress: Arc<Progress>) -> Self {
+        let seen = vec![false; send_times.sent.len()];
+        Self { connection, send_times, progress, seen, tally: LiveTally::default() }
     }
 
-    /// Listens until everything has arrived, or until told to stop.
-    async fn listen(mut self, mut stopped: watch::Receiver<()>) -> Result<Tally> {
+    /// Reads messages until all events have arrived, or until the channel closes.
+    async fn listen(mut self, mut stopped: watch::Receiver<()>) -> Result<LiveTally> {
         while self.tally.latencies.len() < self.seen.len() {
             tokio::select! {
                 biased;
-                text = self.connection.next_whenever() => self.read(&text?),
+                text = self.connection.next_without_timeout() => self.handle(&text?),
                 // The sender never sends: the channel closes.
                 _ = stopped.changed() => break,
             }
@@ -254,14 +255,14 @@ impl Subscriber {
         Ok(self.tally)
     }
 
-    fn read(&mut self, text: &str) {
-        if let Incoming::Event { body, .. } = Incoming::read(text)
-            && let Some(&index) = event_id(body).and_then(|id| self.agenda.index.get(&id))
+    fn handle(&mut self, text: &str) {
+        if let RelayMessage::Event { body, .. } = RelayMessage::parse(text)
+            && let Some(&index) = event_id(body).and_then(|id| self.send_times.index.get(&id))
         {
             if std::mem::replace(&mut self.seen[index], true) {
                 self.tally.duplicates += 1;
             } else {
-                self.tally.latencies.record(self.agenda.age(index));
+                self.tally.latencies.record(self.send_times.age(index));
                 self.progress.advance(1);
             }
         }

@@ -1,4 +1,4 @@
-//! `load`: publish a corpus and count the verdicts.
+//! `load`: publishes a corpus and counts the `OK` responses.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,48 +13,49 @@ use crate::connection::{Connection, Traffic};
 use crate::corpus::Corpus;
 use crate::event::SignedEvent;
 use crate::latency::{Latencies, Percentiles};
-use crate::message::{Incoming, prefix};
+use crate::message::{RelayMessage, reason_prefix};
 use crate::process_usage::{Meter, Usage};
 use crate::progress::Progress;
 use crate::target::Target;
 
-/// How to publish.
+/// Parameters of a `load` run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// Connections that publish at the same time.
     pub connections: usize,
-    /// Events that a connection may have on the way without a verdict. At least one. Few enough that all verdicts fit
-    /// in the socket's buffers: a connection does not read while it writes.
+    /// Events that a connection may have sent without an `OK` response. At least one, and few enough that all responses
+    /// fit in the socket buffers, because a connection does not read while it writes.
     pub pipeline: usize,
 }
 
-/// What `load` reports.
+/// Result of `load`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadFigures {
     /// Events sent.
     pub events: u64,
     /// Connections they were sent over.
     pub connections: usize,
-    /// Unanswered events that each connection allowed itself.
+    /// Maximum number of unanswered events per connection.
     pub pipeline: usize,
-    /// `OK true`.
+    /// Number of `OK true` responses.
     pub accepted: u64,
-    /// `OK false`.
-    pub refused: u64,
-    /// How often each reason was given, by its prefix, with either verdict.
+    /// Number of `OK false` responses.
+    #[serde(rename = "refused")]
+    pub rejected: u64,
+    /// Number of responses with a reason, accepted or rejected, by the prefix of the reason.
     pub reasons: BTreeMap<String, u64>,
-    /// Verdicts per second.
+    /// `OK` responses per second.
     pub events_per_second: f64,
-    /// From handing an event to the socket to its verdict.
+    /// Time from writing an event to the socket until its `OK` response.
     #[serde(flatten)]
     pub latency: Percentiles,
-    /// What it took.
+    /// Duration, CPU time and memory of the run.
     #[serde(flatten)]
     pub usage: Usage,
 }
 
 impl Load {
-    /// Publishes the corpus. All events of a repository go over one connection, in order.
+    /// Publishes the corpus. All events of a repository are sent over one connection, in order.
     pub async fn run(self, target: &Target, corpus: &Corpus) -> Result<LoadFigures> {
         let connections = Connection::open_many(&target.url, Traffic::Heavy, self.connections).await?;
         let mut queues: Vec<Vec<SignedEvent>> = vec![Vec::new(); self.connections];
@@ -66,9 +67,9 @@ impl Load {
         let meter = Meter::start(target.process)?;
         let mut publishers = JoinSet::new();
         for (connection, queue) in connections.into_iter().zip(queues) {
-            publishers.spawn(Publisher::new(connection, self.pipeline, Arc::clone(&progress)).publish(queue));
+            publishers.spawn(LoadPublisher::new(connection, self.pipeline, Arc::clone(&progress)).publish(queue));
         }
-        let mut tally = Tally::default();
+        let mut tally = LoadTally::default();
         while let Some(publisher) = publishers.join_next().await {
             tally.absorb(publisher??);
         }
@@ -79,7 +80,7 @@ impl Load {
             connections: self.connections,
             pipeline: self.pipeline,
             accepted: tally.accepted,
-            refused: tally.refused,
+            rejected: tally.rejected,
             reasons: tally.reasons,
             events_per_second: usage.rate(corpus.len()),
             latency: tally.latencies.summarise(),
@@ -88,30 +89,30 @@ impl Load {
     }
 }
 
-/// Verdicts, counted.
+/// Counters of `OK` responses.
 #[derive(Debug, Default)]
-struct Tally {
+struct LoadTally {
     accepted: u64,
-    refused: u64,
+    rejected: u64,
     reasons: BTreeMap<String, u64>,
     latencies: Latencies,
 }
 
-impl Tally {
+impl LoadTally {
     fn count(&mut self, accepted: bool, reason: &str) {
         if accepted {
             self.accepted += 1;
         } else {
-            self.refused += 1;
+            self.rejected += 1;
         }
         if !reason.is_empty() {
-            *self.reasons.entry(prefix(reason).to_owned()).or_default() += 1;
+            *self.reasons.entry(reason_prefix(reason).to_owned()).or_default() += 1;
         }
     }
 
     fn absorb(&mut self, other: Self) {
         self.accepted += other.accepted;
-        self.refused += other.refused;
+        self.rejected += other.rejected;
         for (reason, count) in other.reasons {
             *self.reasons.entry(reason).or_default() += count;
         }
@@ -119,56 +120,62 @@ impl Tally {
     }
 }
 
-/// One connection that publishes.
-struct Publisher {
+/// One publishing connection.
+struct LoadPublisher {
     connection: Connection,
     pipeline: usize,
     progress: Arc<Progress>,
-    waiting: HashMap<EventId, Instant>,
-    tally: Tally,
+    unanswered: HashMap<EventId, Instant>,
+    tally: LoadTally,
 }
 
-impl Publisher {
+impl LoadPublisher {
     fn new(connection: Connection, pipeline: usize, progress: Arc<Progress>) -> Self {
-        Self { connection, pipeline, progress, waiting: HashMap::with_capacity(pipeline), tally: Tally::default() }
-    }
-
-    async fn publish(mut self, queue: Vec<SignedEvent>) -> Result<Tally> {
-        let mut queue = queue.into_iter();
-        loop {
-            let now = Instant::now();
-            for event in queue.by_ref().take(self.pipeline - self.waiting.len()) {
-                self.waiting.insert(event.id, now);
-                self.connection.queue(event.message).await?;
-            }
-            if self.waiting.is_empty() {
-                return Ok(self.tally);
-            }
-            self.connection.flush().await?;
-            self.collect().await?;
+        Self {
+            connection,
+            pipeline,
+            progress,
+            unanswered: HashMap::with_capacity(pipeline),
+            tally: LoadTally::default(),
         }
     }
 
-    /// Takes verdicts until half of the pipeline is free, so that many events share one write.
-    async fn collect(&mut self) -> Result<()> {
-        let enough = self.waiting.len() / 2;
-        while self.waiting.len() > enough {
+    async fn publish(mut self, queue: Vec<SignedEvent>) -> Result<LoadTally> {
+        let mut queue = queue.into_iter();
+        loop {
+            let now = Instant::now();
+            for event in queue.by_ref().take(self.pipeline - self.unanswered.len()) {
+                self.unanswered.insert(event.id, now);
+                self.connection.queue(event.message).await?;
+            }
+            if self.unanswered.is_empty() {
+                return Ok(self.tally);
+            }
+            self.connection.flush().await?;
+            self.read_responses().await?;
+        }
+    }
+
+    /// Reads responses until half of the pipeline is free, so that many events share one write.
+    async fn read_responses(&mut self) -> Result<()> {
+        let enough = self.unanswered.len() / 2;
+        while self.unanswered.len() > enough {
             let text = self
                 .connection
                 .next()
                 .await
-                .with_context(|| format!("{} events have no verdict", self.waiting.len()))?;
-            self.read(&text);
+                .with_context(|| format!("{} events have no OK response", self.unanswered.len()))?;
+            self.handle(&text);
             while let Some(text) = self.connection.next_ready() {
-                self.read(&text?);
+                self.handle(&text?);
             }
         }
         Ok(())
     }
 
-    fn read(&mut self, text: &str) {
-        if let Incoming::Verdict { id, accepted, reason } = Incoming::read(text)
-            && let Some(sent) = self.waiting.remove(&id)
+    fn handle(&mut self, text: &str) {
+        if let RelayMessage::Ok { id, accepted, reason } = RelayMessage::parse(text)
+            && let Some(sent) = self.unanswered.remove(&id)
         {
             self.tally.latencies.record(sent.elapsed());
             self.tally.count(accepted, reason);

@@ -1,4 +1,4 @@
-//! `grasp-bench`: see `grasp-bench --help`.
+//! Command-line entry point of `grasp-bench`.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -14,8 +14,8 @@ use grasp_bench::{report, verify};
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
-    // Thousands of connections are thousands of files; the default of many systems is 1024.
-    rlimit::increase_nofile_limit(u64::MAX).context("cannot raise the limit of open files")?;
+    // Every connection needs a file descriptor, and many systems allow only 1024 by default.
+    rlimit::increase_nofile_limit(u64::MAX).context("cannot raise the open file limit")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(Box::pin(run(cli.command)))
 }

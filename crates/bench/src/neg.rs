@@ -1,4 +1,4 @@
-//! `neg`: compare a local set with the relay's (NIP-77), and check that the difference is right.
+//! `neg`: reconciles a local set with the relay (NIP-77) and checks the reported difference.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,28 +12,28 @@ use serde_json::json;
 use crate::connection::{Connection, Traffic};
 use crate::corpus::Corpus;
 use crate::event::SignedEvent;
-use crate::message::Incoming;
+use crate::message::RelayMessage;
 use crate::process_usage::{Meter, Usage, rounded};
 use crate::repository::{YEAR, YEAR_START};
 use crate::target::Target;
 
-/// More rounds than any honest reconciliation needs: the ranges shrink sixteenfold each time.
-const MOST_ROUNDS: usize = 10_000;
+/// Upper bound of rounds. A correct reconciliation needs far fewer, because ranges shrink sixteenfold per round.
+const MAX_ROUNDS: usize = 10_000;
 
-/// What this side holds.
+/// Events in the local set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Holding {
-    /// No event: a first synchronisation.
+    /// None: a first sync.
     Nothing,
-    /// Nine of ten events: catching up.
+    /// Nine of ten events: a sync after an interruption.
     Most,
-    /// Every event: the usual case.
+    /// All events: the usual case.
     Everything,
 }
 
 impl Holding {
-    /// Every case.
+    /// All cases.
     pub const ALL: [Self; 3] = [Self::Nothing, Self::Most, Self::Everything];
 
     fn contains(self, index: usize) -> bool {
@@ -55,55 +55,55 @@ impl fmt::Display for Holding {
     }
 }
 
-/// How to reconcile.
+/// Parameters of a `neg` run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neg {
-    /// What this side holds.
+    /// Events in the local set.
     pub holding: Holding,
-    /// Bytes that a message of this side may have, before hex; zero for no limit.
+    /// Maximum size of a message to the relay, in bytes before hex encoding; zero for no limit.
     pub frame_limit: u64,
 }
 
-/// What `neg` reports.
+/// Result of `neg`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NegFigures {
-    /// What this side held.
+    /// Events in the local set.
     pub holding: Holding,
-    /// Events of the corpus. The costs are divided by this.
+    /// Events of the corpus. Costs are divided by this number.
     pub events: u64,
-    /// Answers of the relay until the difference was known.
+    /// Responses of the relay until the difference was complete.
     pub rounds: usize,
     /// Bytes of messages to the relay.
     pub bytes_sent: u64,
     /// Bytes of messages from the relay.
     pub bytes_received: u64,
-    /// Ids that only this side has.
+    /// Ids that only the local set has.
     pub have: usize,
     /// Ids that only the relay has.
     pub need: usize,
-    /// Whether that is exactly what is missing here, and nothing is missing there.
+    /// Whether `need` is exactly the set of missing events and `have` is empty.
     pub correct: bool,
-    /// From the first message to the last answer.
+    /// Time from the first message to the last response.
     pub milliseconds: f64,
-    /// What it took.
+    /// Duration, CPU time and memory of the run.
     #[serde(flatten)]
     pub usage: Usage,
 }
 
 impl Neg {
-    /// Reconciles the year of the corpus. The relay should hold the whole corpus and no other one.
+    /// Reconciles the year of the corpus. The relay should have the whole corpus and no other events of that year.
     pub async fn run(self, target: &Target, corpus: &Corpus) -> Result<NegFigures> {
         let (held, missing): (Vec<_>, Vec<_>) =
             corpus.events().enumerate().partition(|(index, _)| self.holding.contains(*index));
         let missing: BTreeSet<Id> = missing.into_iter().map(|(_, event)| id(event)).collect();
         let mut storage = NegentropyStorageVector::with_capacity(held.len());
         for (_, event) in held {
-            storage.insert(event.created_at, id(event)).map_err(explain)?;
+            storage.insert(event.created_at, id(event)).map_err(to_anyhow)?;
         }
-        storage.seal().map_err(explain)?;
-        let mut session = Session {
+        storage.seal().map_err(to_anyhow)?;
+        let mut session = NegSession {
             connection: Connection::open(&target.url, Traffic::Heavy).await?,
-            negentropy: Negentropy::borrowed(&storage, self.frame_limit).map_err(explain)?,
+            negentropy: Negentropy::borrowed(&storage, self.frame_limit).map_err(to_anyhow)?,
             rounds: 0,
             bytes_sent: 0,
             bytes_received: 0,
@@ -128,8 +128,8 @@ impl Neg {
     }
 }
 
-/// A reconciliation under way.
-struct Session<'a> {
+/// A reconciliation in progress.
+struct NegSession<'a> {
     connection: Connection,
     negentropy: Negentropy<'a, NegentropyStorageVector>,
     rounds: usize,
@@ -137,16 +137,16 @@ struct Session<'a> {
     bytes_received: u64,
 }
 
-impl Session<'_> {
+impl NegSession<'_> {
     async fn reconcile(&mut self) -> Result<(BTreeSet<Id>, BTreeSet<Id>)> {
         let filter = json!({ "since": YEAR_START, "until": YEAR_START + YEAR });
-        let first = hex::encode(self.negentropy.initiate().map_err(explain)?);
+        let first = hex::encode(self.negentropy.initiate().map_err(to_anyhow)?);
         self.send(format!(r#"["NEG-OPEN","neg",{filter},"{first}"]"#)).await?;
         let (mut have, mut need) = (Vec::new(), Vec::new());
-        while self.rounds < MOST_ROUNDS {
-            let answer = self.answer().await?;
+        while self.rounds < MAX_ROUNDS {
+            let response = self.next_response().await?;
             self.rounds += 1;
-            match self.negentropy.reconcile_with_ids(&answer, &mut have, &mut need).map_err(explain)? {
+            match self.negentropy.reconcile_with_ids(&response, &mut have, &mut need).map_err(to_anyhow)? {
                 Some(next) => self.send(format!(r#"["NEG-MSG","neg","{}"]"#, hex::encode(next))).await?,
                 None => {
                     self.send(r#"["NEG-CLOSE","neg"]"#.to_owned()).await?;
@@ -154,7 +154,7 @@ impl Session<'_> {
                 }
             }
         }
-        bail!("no end after {MOST_ROUNDS} rounds")
+        bail!("reconciliation is not complete after {MAX_ROUNDS} rounds")
     }
 
     async fn send(&mut self, message: String) -> Result<()> {
@@ -162,16 +162,16 @@ impl Session<'_> {
         self.connection.send(message).await
     }
 
-    async fn answer(&mut self) -> Result<Vec<u8>> {
+    async fn next_response(&mut self) -> Result<Vec<u8>> {
         loop {
             let text = self.connection.next().await?;
             self.bytes_received += text.len() as u64;
-            match Incoming::read(&text) {
-                Incoming::Reconcile { hex } => return Ok(hex::decode(hex)?),
-                Incoming::ReconcileError { reason } => {
-                    bail!("the relay refuses to reconcile: {reason}")
+            match RelayMessage::parse(&text) {
+                RelayMessage::NegMsg { hex } => return Ok(hex::decode(hex)?),
+                RelayMessage::NegErr { reason } => {
+                    bail!("relay rejected the reconciliation: {reason}")
                 }
-                Incoming::Notice { text } => bail!("the relay complains: {text}"),
+                RelayMessage::Notice { text } => bail!("relay sent a notice: {text}"),
                 _ => {}
             }
         }
@@ -182,7 +182,7 @@ fn id(event: &SignedEvent) -> Id {
     Id::from_byte_array(event.id.to_bytes())
 }
 
-/// The library's errors are no `std` errors without its `std` feature.
-fn explain(error: negentropy::Error) -> anyhow::Error {
+/// Converts an error of the library, which does not implement `std::error::Error` without its `std` feature.
+fn to_anyhow(error: negentropy::Error) -> anyhow::Error {
     anyhow!("negentropy: {error}")
 }

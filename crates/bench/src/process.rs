@@ -1,4 +1,4 @@
-//! What a process costs, as the kernel accounts for it under `/proc`.
+//! CPU time and memory of a process, from `/proc`.
 
 use std::fs;
 use std::time::Duration;
@@ -6,49 +6,49 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
-/// Ticks per second in `/proc/<pid>/stat`. `USER_HZ` is 100 on every Linux that runs Rust's standard library; the sum
-/// of user and system time is exact and only rounded to this step.
+/// Ticks per second in `/proc/<pid>/stat`. `USER_HZ` is 100 on every Linux that Rust's standard library supports. The
+/// sum of user and system time is exact, rounded to this step.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// A process whose costs are read from `/proc`.
+/// A process whose CPU time and memory are read from `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Process {
-    /// The generator itself.
+    /// This process.
     Own,
-    /// Any other process: the relay under test.
+    /// Another process: the server under test.
     Pid(u32),
 }
 
 /// Resident memory of a process, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Heap and stacks: what the process really takes from the machine.
+    /// Heap and stacks: memory that only this process uses.
     pub rss_anon_kb: u64,
-    /// Mapped files: for a memory-mapped store this is page cache that the kernel can take back.
+    /// Mapped files: for a memory-mapped store this is page cache that the kernel can reclaim.
     pub rss_file_kb: u64,
 }
 
 impl Process {
-    /// User and system time consumed so far, of all threads, those that ended included.
+    /// Returns the user and system time of all threads so far, including threads that have ended.
     pub fn cpu_time(self) -> Result<Duration> {
         let stat = self.read("stat")?;
-        cpu_ticks(&stat, 2).map(ticks_to_time).ok_or_else(|| anyhow!("cannot understand {}", self.path("stat")))
+        cpu_ticks(&stat, 2).map(ticks_to_time).ok_or_else(|| anyhow!("cannot parse {}", self.path("stat")))
     }
 
-    /// The same, and what its children consumed that ended and were waited for, and theirs.
+    /// Like [`cpu_time`](Self::cpu_time), including child processes that were waited for, recursively.
     pub fn cpu_time_with_children(self) -> Result<Duration> {
         let stat = self.read("stat")?;
-        cpu_ticks(&stat, 4).map(ticks_to_time).ok_or_else(|| anyhow!("cannot understand {}", self.path("stat")))
+        cpu_ticks(&stat, 4).map(ticks_to_time).ok_or_else(|| anyhow!("cannot parse {}", self.path("stat")))
     }
 
-    /// Resident memory right now.
+    /// Returns the current resident memory.
     pub fn memory(self) -> Result<Memory> {
         let status = self.read("status")?;
         let field = |name| status_field(&status, name).ok_or_else(|| anyhow!("no {name} in {}", self.path("status")));
         Ok(Memory { rss_anon_kb: field("RssAnon")?, rss_file_kb: field("RssFile")? })
     }
 
-    /// The most that was ever resident, mapped files included, in KiB.
+    /// Returns the peak resident memory including mapped files, in KiB.
     pub fn peak_kb(self) -> Result<u64> {
         let status = self.read("status")?;
         status_field(&status, "VmHWM").ok_or_else(|| anyhow!("no VmHWM in {}", self.path("status")))
@@ -67,13 +67,13 @@ impl Process {
     }
 }
 
-/// What a number of ticks of the kernel's accounting amounts to.
+/// Converts ticks of CPU accounting to a duration.
 pub fn ticks_to_time(ticks: u64) -> Duration {
     Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
 }
 
-/// The first `count` of `utime stime cutime cstime`, added up. The command name may contain spaces and parentheses, so
-/// counting starts after the last one.
+/// Returns the sum of the first `count` of `utime stime cutime cstime`. The command name may contain spaces and
+/// parentheses, so fields are counted from the last closing parenthesis.
 fn cpu_ticks(stat: &str, count: usize) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let fields = after_name.split_ascii_whitespace().skip(11).take(count);
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_is_read_past_a_hostile_name() {
+    fn command_name_with_parentheses_is_skipped() {
         let stat = "42 (a) R (b) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 7 7 20 0 9 0 1000 1 1";
         assert_eq!(cpu_ticks(stat, 2), Some(300));
         assert_eq!(cpu_ticks(stat, 4), Some(314));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn status_fields_are_found_by_their_whole_name() {
+    fn status_fields_match_the_whole_name() {
         let status = "Name:\tx\nVmRSS:\t    9 kB\nRssAnon:\t  1234 kB\nRssFile:\t   56 kB\n";
         assert_eq!(status_field(status, "RssAnon"), Some(1234));
         assert_eq!(status_field(status, "Rss"), None);

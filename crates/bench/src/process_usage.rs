@@ -1,4 +1,4 @@
-//! The costs of the timed part of a run.
+//! Duration, CPU time and memory of the measured part of a run.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +8,23 @@ use serde::Serialize;
 use crate::machine;
 use crate::process::{Memory, Process};
 
-/// Watches the clock, the generator and (when its process is known) the relay during the timed part of a run.
+/// Measures the duration and the CPU time of the load generator and, if its process is known, of the relay.
 #[derive(Debug)]
 pub struct Meter {
     server: Option<Process>,
     started: Instant,
-    before: Spent,
+    before: CpuTimes,
 }
 
-/// CPU time spent so far.
+/// CPU times so far.
 #[derive(Debug, Clone, Copy)]
-struct Spent {
+struct CpuTimes {
     generator: Duration,
     server: Duration,
     machine: Duration,
 }
 
-impl Spent {
+impl CpuTimes {
     fn read(server: Option<Process>) -> Result<Self> {
         Ok(Self {
             generator: Process::Own.cpu_time()?,
@@ -45,13 +45,13 @@ impl Spent {
 impl Meter {
     /// Starts measuring.
     pub fn start(server: Option<Process>) -> Result<Self> {
-        Ok(Self { server, before: Spent::read(server)?, started: Instant::now() })
+        Ok(Self { server, before: CpuTimes::read(server)?, started: Instant::now() })
     }
 
-    /// Stops measuring; `events` is what the costs are divided by.
+    /// Stops measuring. CPU times are divided by `events`.
     pub fn stop(self, events: u64) -> Result<Usage> {
         let seconds = self.started.elapsed().as_secs_f64();
-        let spent = Spent::read(self.server)?.since(self.before);
+        let spent = CpuTimes::read(self.server)?.since(self.before);
         let per_event = |spent: Duration| rounded(spent.as_secs_f64() * 1e6 / events.max(1) as f64);
         let server = match self.server {
             None => None,
@@ -68,26 +68,26 @@ impl Meter {
     }
 }
 
-/// What the timed part of a run took.
+/// Duration, CPU time and memory of the measured part of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Usage {
-    /// By the clock.
+    /// Duration.
     pub seconds: f64,
-    /// CPU time of this program per event: how much of the machine the relay could not have.
+    /// CPU time of this program per event. It was not available to the relay.
     pub generator_cpu_us_per_event: f64,
-    /// The relay's side, when its process id was given.
+    /// CPU time and memory of the relay, if its process id was given.
     #[serde(flatten)]
     pub server: Option<ServerUsage>,
 }
 
 impl Usage {
-    /// Things per second of the timed part.
+    /// Returns `count` per second.
     pub fn rate(&self, count: u64) -> f64 {
         (count as f64 / self.seconds.max(1e-3)).round()
     }
 }
 
-/// What the relay spent. This is the figure that counts when generator and relay share two cores.
+/// CPU time and memory of the relay. These figures are meaningful even if load generator and relay share the cores.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ServerUsage {
     /// User and system time per event.
@@ -95,12 +95,12 @@ pub struct ServerUsage {
     /// Resident memory at the end of the run.
     #[serde(flatten)]
     pub memory: Memory,
-    /// Cores that neither the relay nor this program kept busy but something else did: the kernel's own threads, and
-    /// whoever else uses the machine. Much of it, and the result is not worth much.
+    /// Cores used neither by the relay nor by this program, but by kernel threads and other processes. A high value
+    /// makes the result unreliable.
     pub foreign_cores: f64,
 }
 
-/// Three decimals: the precision of the sources, and readable.
+/// Rounds to three decimals, the precision of the sources.
 pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -110,13 +110,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_process_is_accounted() {
+    fn own_process_is_measured() {
         let usage = Meter::start(Some(Process::Own)).and_then(|meter| meter.stop(1)).expect("own accounting");
         assert!(usage.server.is_some_and(|server| server.memory.rss_anon_kb > 0));
     }
 
     #[test]
-    fn without_a_process_there_are_no_figures_of_the_relay() {
+    fn server_usage_needs_a_process() {
         let usage = Meter::start(None).and_then(|meter| meter.stop(0)).expect("own accounting");
         assert_eq!(usage.server, None);
     }

@@ -1,4 +1,4 @@
-//! A line on standard error that shows a run is alive.
+//! Progress line on standard error.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +8,14 @@ use std::thread;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// On a terminal the line is rewritten in place, so it may move often.
+/// Update interval on a terminal, where the line is rewritten in place.
 const TERMINAL_PERIOD: Duration = Duration::from_millis(200);
 
-/// Into a file or a pipe every update is a line of its own.
+/// Update interval for files and pipes, where every update is a separate line.
 const LOG_PERIOD: Duration = Duration::from_secs(1);
 
-/// Counts steps; a thread of its own prints them, so that counting costs the measured work one atomic addition.
-/// Dropping it prints the final state.
+/// Counts steps. A separate thread prints the count, so that a step costs the measured code only one atomic addition.
+/// Dropping it prints the final count.
 #[derive(Debug)]
 pub struct Progress {
     done: Arc<AtomicU64>,
@@ -24,7 +24,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts showing `label: 0/total`.
+    /// Starts printing `label: 0/total`.
     pub fn start(label: impl Into<String>, total: u64) -> Self {
         let label = label.into();
         let done = Arc::new(AtomicU64::new(0));
@@ -38,13 +38,13 @@ impl Progress {
                 let done = counter.load(Ordering::Relaxed);
                 let seconds = started.elapsed().as_secs_f64();
                 let start = if terminal { "\r" } else { "" };
-                // Progress is a courtesy: a closed stderr must not end the run.
+                // A closed standard error must not end the run.
                 let _ = write!(stderr().lock(), "{start}{label}: {done}/{total} in {seconds:.1} s{end}");
             };
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
                 print(if terminal { "" } else { "\n" });
             }
-            // What was over before it could be shown needs no line.
+            // Runs shorter than one interval print nothing.
             if started.elapsed() >= period {
                 print("\n");
             }
@@ -52,7 +52,7 @@ impl Progress {
         Self { done, stop: Some(stop), printer: Some(printer) }
     }
 
-    /// Counts `steps` more.
+    /// Adds `steps` to the count.
     pub fn advance(&self, steps: u64) {
         self.done.fetch_add(steps, Ordering::Relaxed);
     }

@@ -1,22 +1,22 @@
-//! Numbers that look random and are the same on every machine.
+//! Deterministic pseudo-random numbers, identical on every machine.
 
-/// The SplitMix64 generator: one word of state, no dependency, and every seed gives a full-quality stream.
+/// The SplitMix64 generator: 64 bits of state, no dependency, good quality for every seed.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// Starts the stream numbered `stream` of `seed`. Streams of one seed are independent, so that work can be cut
-    /// into pieces and done in any order.
+    /// Creates stream number `stream` of `seed`. Streams of one seed are independent, so that work can be split and
+    /// done in any order.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut random = Self { state: seed };
-        random.state = random.next_word() ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
+        random.state = random.next_u64() ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
         random
     }
 
-    /// The next 64 bits.
-    pub fn next_word(&mut self) -> u64 {
+    /// Returns the next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.state;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,26 +24,26 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `bound`, which must not be zero. The bias of the modulo is far below anything measured here.
+    /// Returns a number below `bound`, which must not be zero. The bias of the modulo is negligible here.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next_word() % bound
+        self.next_u64() % bound
     }
 
-    /// One of `items`, which must not be empty.
+    /// Returns one of `items`, which must not be empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]
     }
 
-    /// The next 32 bytes, enough for a secret key.
+    /// Returns the next 32 bytes, enough for a secret key.
     pub fn bytes(&mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
         for chunk in bytes.chunks_exact_mut(8) {
-            chunk.copy_from_slice(&self.next_word().to_le_bytes());
+            chunk.copy_from_slice(&self.next_u64().to_le_bytes());
         }
         bytes
     }
 
-    /// `length` lower-case hex digits, in the shape of a commit id.
+    /// Returns `length` lower-case hex digits, for example a commit id.
     pub fn hex(&mut self, length: usize) -> String {
         (0..length).map(|_| char::from(*self.pick(b"0123456789abcdef"))).collect()
     }
@@ -54,8 +54,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_repeat_and_differ() {
-        let word = |seed, stream| Random::new(seed, stream).next_word();
+    fn streams_are_reproducible_and_distinct() {
+        let word = |seed, stream| Random::new(seed, stream).next_u64();
         assert_eq!(word(1, 2), word(1, 2));
         assert_ne!(word(1, 2), word(1, 3));
         assert_ne!(word(1, 2), word(2, 2));

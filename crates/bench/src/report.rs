@@ -1,27 +1,27 @@
-//! Results: one line of JSON each, on standard output, and nothing else there.
+//! Result output: one line of JSON per result on standard output, and nothing else there.
 
 use std::io::{Write, stdout};
 
 use anyhow::Result;
 use serde::Serialize;
 
-/// A result line: which measurement, of which relay, and its figures.
+/// One result line: the name of the measurement, the server and its figures.
 #[derive(Debug, Serialize)]
-struct Line<'a, T> {
+struct ResultLine<'a, T> {
     result: &'a str,
     server: &'a str,
     #[serde(flatten)]
     figures: &'a T,
 }
 
-/// Prints one result.
+/// Prints one result line.
 pub fn print(result: &str, server: &str, figures: &impl Serialize) -> Result<()> {
-    writeln!(stdout().lock(), "{}", line(result, server, figures)?)?;
+    writeln!(stdout().lock(), "{}", result_line(result, server, figures)?)?;
     Ok(())
 }
 
-fn line(result: &str, server: &str, figures: &impl Serialize) -> Result<String> {
-    Ok(serde_json::to_string(&Line { result, server, figures })?)
+fn result_line(result: &str, server: &str, figures: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string(&ResultLine { result, server, figures })?)
 }
 
 #[cfg(test)]
@@ -41,19 +41,19 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_one_flat_line() {
+    fn result_is_one_flat_line() {
         let mut figures = Figures {
             events: 3,
             latency: Percentiles { p50_us: 1, p99_us: 2, max_us: 3 },
             usage: Usage { seconds: 0.5, generator_cpu_us_per_event: 4.0, server: None },
         };
         let short = r#"{"result":"load","server":"x","events":3,"p50_us":1,"p99_us":2,"max_us":3,"seconds":0.5,"generator_cpu_us_per_event":4.0"#;
-        assert_eq!(line("load", "x", &figures).expect("serialises"), format!("{short}}}"));
+        assert_eq!(result_line("load", "x", &figures).expect("serialises"), format!("{short}}}"));
 
         let memory = Memory { rss_anon_kb: 10, rss_file_kb: 20 };
         figures.usage.server = Some(ServerUsage { cpu_us_per_event: 5.5, memory, foreign_cores: 0.25 });
         let long =
             format!(r#"{short},"cpu_us_per_event":5.5,"rss_anon_kb":10,"rss_file_kb":20,"foreign_cores":0.25}}"#);
-        assert_eq!(line("load", "x", &figures).expect("serialises"), long);
+        assert_eq!(result_line("load", "x", &figures).expect("serialises"), long);
     }
 }

@@ -1,4 +1,4 @@
-//! One generated repository: an announcement, its state, and the threads people opened on it.
+//! A generated repository: its announcement, its state and its discussion threads.
 
 use anyhow::Result;
 
@@ -19,50 +19,50 @@ pub const STATUS: u16 = 1630;
 /// Comment (NIP-22).
 pub const COMMENT: u16 = 1111;
 
-/// The corpus lives in the year 2025: a fixed year, because times go into ids and one seed must always give the same
-/// ids; a past one, because relays refuse the future.
+/// Start of the year 2025. All events are dated within this year: a fixed one, because timestamps are part of event ids
+/// and a seed must always give the same ids; a past one, because relays reject events from the future.
 pub const YEAR_START: u64 = 1_735_689_600;
-/// Seconds of that year.
+/// Length of that year in seconds.
 pub const YEAR: u64 = 365 * 86_400;
 
-/// Events of one repository. Every repository has the same number, so that a query for one costs the same whatever
-/// the size of the store.
+/// Events per repository. All repositories have the same number, so that the cost of a query for one repository does
+/// not depend on the size of the store.
 pub const EVENTS: u64 = 2 + THREADS * THREAD_EVENTS;
 const THREADS: u64 = 14;
-/// A root, comments, and a status.
+/// A root event, comments and a status.
 const THREAD_EVENTS: u64 = 2 + COMMENTS;
 const COMMENTS: u64 = 5;
 
 const RELAY_HINT: &str = "wss://relay.example.com";
 
-/// A repository and everything said about it, in the order of publication.
+/// A repository and its events, in the order of publication.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    /// `30617:<owner>:<identifier>`, what `a` and `A` tags carry.
+    /// `30617:<owner>:<identifier>`, as in `a` and `A` tags.
     pub coordinate: String,
-    /// Announcement and state first, and every event after those it refers to.
+    /// Announcement and state first. Every event follows the events that it refers to.
     pub events: Vec<SignedEvent>,
 }
 
 impl Repository {
-    /// Writes and signs the first `limit` events of the repository numbered `index`.
+    /// Generates and signs the first `limit` events of repository number `index`.
     pub fn generate(seed: u64, index: u64, authors: &[Author], limit: usize) -> Result<Self> {
-        let mut writer = Writer::new(seed, index, authors, limit);
+        let mut writer = RepositoryWriter::new(seed, index, authors, limit);
         writer.announce()?;
         for thread in 0..THREADS {
-            writer.discuss(thread)?;
+            writer.add_thread(thread)?;
         }
         Ok(Self { coordinate: writer.coordinate, events: writer.events })
     }
 
-    /// How many of its events carry the coordinate, and so answer a query for the repository's threads.
+    /// Returns the number of events that refer to the repository, and so match a query for its discussion.
     pub fn thread_events(&self) -> usize {
         self.events.iter().filter(|event| !matches!(event.kind, ANNOUNCEMENT | STATE)).count()
     }
 }
 
-/// Writes the events of a repository one after the other.
-struct Writer<'a> {
+/// Generates the events of a repository in order.
+struct RepositoryWriter<'a> {
     random: Random,
     authors: &'a [Author],
     owner: &'a Author,
@@ -73,14 +73,14 @@ struct Writer<'a> {
     events: Vec<SignedEvent>,
 }
 
-/// What a reply says about the event it answers.
-struct Parent<'a> {
+/// The event that a reply refers to.
+struct ParentEvent<'a> {
     id: String,
     kind: u16,
     author: &'a Author,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> RepositoryWriter<'a> {
     fn new(seed: u64, index: u64, authors: &'a [Author], limit: usize) -> Self {
         let mut random = Random::new(seed, index);
         let owner = random.pick(authors);
@@ -121,8 +121,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A thread: its root, comments that answer one another, and a status.
-    fn discuss(&mut self, thread: u64) -> Result<()> {
+    /// Adds a thread: a root event, comments that reply to one another, and a status.
+    fn add_thread(&mut self, thread: u64) -> Result<()> {
         let author = self.random.pick(self.authors);
         let (kind, mut tags, content) = if thread % 7 < 4 { self.issue() } else { self.patch() };
         tags.insert(0, tag(["a", &self.coordinate, RELAY_HINT]));
@@ -130,9 +130,9 @@ impl<'a> Writer<'a> {
         let Some(id) = self.publish(author, kind, tags, content)? else {
             return Ok(());
         };
-        let root = Parent { id, kind, author };
+        let root = ParentEvent { id, kind, author };
 
-        let mut parent = Parent { id: root.id.clone(), kind, author };
+        let mut parent = ParentEvent { id: root.id.clone(), kind, author };
         for _ in 0..COMMENTS {
             let Some(next) = self.comment(&root, &parent)? else {
                 return Ok(());
@@ -165,7 +165,7 @@ impl<'a> Writer<'a> {
         (PATCH, tags, content)
     }
 
-    fn comment(&mut self, root: &Parent<'a>, parent: &Parent<'a>) -> Result<Option<Parent<'a>>> {
+    fn comment(&mut self, root: &ParentEvent<'a>, parent: &ParentEvent<'a>) -> Result<Option<ParentEvent<'a>>> {
         let author = self.random.pick(self.authors);
         let tags = vec![
             tag(["A", &self.coordinate]),
@@ -178,11 +178,11 @@ impl<'a> Writer<'a> {
         ];
         let content = sample_text::paragraphs(&mut self.random, 60);
         let id = self.publish(author, COMMENT, tags, content)?;
-        Ok(id.map(|id| Parent { id, kind: COMMENT, author }))
+        Ok(id.map(|id| ParentEvent { id, kind: COMMENT, author }))
     }
 
-    /// Signs and keeps an event, and returns its id; nothing once the limit is reached. Times rise from event to event
-    /// and all lie within the year.
+    /// Signs and stores an event and returns its id, or `None` if the limit is reached. Timestamps increase from event
+    /// to event and stay within the year.
     fn publish(
         &mut self,
         author: &Author,
@@ -202,7 +202,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A tag of borrowed words.
+/// Creates a tag from borrowed strings.
 pub fn tag<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(String::from).to_vec()
 }

@@ -1,4 +1,4 @@
-//! `req`: ask for what `load` has published.
+//! `req`: queries the events that `load` has published.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::connection::{Connection, Traffic};
 use crate::corpus::Corpus;
 use crate::latency::{Latencies, Percentiles};
-use crate::message::Incoming;
+use crate::message::RelayMessage;
 use crate::process_usage::{Meter, Usage};
 use crate::progress::Progress;
 use crate::random::Random;
@@ -24,23 +24,24 @@ use crate::target::Target;
 /// Ids in one `ids` query.
 const IDS: usize = 100;
 
-/// The `limit` of the other queries: what clients ask for, and what relays commonly allow.
+/// The `limit` of the other queries: typical of clients, and commonly allowed by relays.
 const LIMIT: usize = 500;
 
-/// What to ask.
+/// Kind of query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
-    /// A hundred events by id, drawn from the whole corpus.
+    /// A hundred events by id, chosen from the whole corpus.
     Ids,
-    /// All that points to one repository: three filters, `#a`, `#A` and `#q`, as a client sends them on opening it.
+    /// All events that refer to one repository: three filters (`#a`, `#A`, `#q`), as a client sends them when it opens
+    /// the repository.
     Thread,
     /// The newest 500 issues and patches of all repositories.
     Kinds,
 }
 
 impl Shape {
-    /// Every shape.
+    /// All shapes.
     pub const ALL: [Self; 3] = [Self::Ids, Self::Thread, Self::Kinds];
 }
 
@@ -54,29 +55,30 @@ impl fmt::Display for Shape {
     }
 }
 
-/// How to ask.
+/// Parameters of a `req` run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Req {
-    /// What to ask.
+    /// Kind of query.
     pub shape: Shape,
-    /// Queries in all.
+    /// Total number of queries.
     pub queries: usize,
-    /// Connections that ask, each one query at a time.
+    /// Connections, each with one query at a time.
     pub connections: usize,
-    /// Chooses what is asked.
+    /// Seed that selects the queried ids and repositories.
     pub seed: u64,
 }
 
-/// What `req` reports.
+/// Result of `req`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReqFigures {
-    /// What was asked.
+    /// Kind of query.
     pub shape: Shape,
-    /// Queries asked.
+    /// Number of queries.
     pub queries: usize,
-    /// Connections that asked.
+    /// Number of connections.
     pub connections: usize,
-    /// Queries answered with fewer events than the corpus holds for them. Zero, or the relay did not do the work.
+    /// Queries whose response has fewer events than the corpus. If this is not zero, the relay did not do all of the
+    /// work.
     pub short: usize,
     /// Events received.
     pub events: u64,
@@ -84,15 +86,15 @@ pub struct ReqFigures {
     pub events_per_second: f64,
     /// Bytes of messages received per second.
     pub bytes_per_second: f64,
-    /// From sending a query to the end of its stored events.
+    /// Time from sending a query until its `EOSE`.
     #[serde(flatten)]
     pub latency: Percentiles,
-    /// What it took.
+    /// Duration, CPU time and memory of the run.
     #[serde(flatten)]
     pub usage: Usage,
 }
 
-/// A query, written down before the clock starts.
+/// A query, serialised before the measured time starts.
 #[derive(Debug)]
 struct Query {
     subscription: String,
@@ -101,7 +103,7 @@ struct Query {
 }
 
 impl Req {
-    /// Asks, one query after the other on every connection.
+    /// Runs all queries, one at a time on every connection.
     pub async fn run(self, target: &Target, corpus: &Corpus) -> Result<ReqFigures> {
         let connections = Connection::open_many(&target.url, Traffic::Heavy, self.connections).await?;
         let mut queues: Vec<VecDeque<Query>> = Vec::new();
@@ -112,13 +114,13 @@ impl Req {
 
         let progress = Arc::new(Progress::start(format!("req {} {}", self.shape, target.name), self.queries as u64));
         let meter = Meter::start(target.process)?;
-        let mut askers = JoinSet::new();
+        let mut clients = JoinSet::new();
         for (connection, queue) in connections.into_iter().zip(queues) {
-            askers.spawn(ask(connection, queue, Arc::clone(&progress)));
+            clients.spawn(run_queries(connection, queue, Arc::clone(&progress)));
         }
-        let mut tally = Tally::default();
-        while let Some(asker) = askers.join_next().await {
-            tally.absorb(asker??);
+        let mut tally = ReqTally::default();
+        while let Some(client) = clients.join_next().await {
+            tally.absorb(client??);
         }
         let usage = meter.stop(tally.events)?;
 
@@ -169,16 +171,16 @@ impl Req {
     }
 }
 
-/// Answers, counted.
+/// Counters of responses.
 #[derive(Debug, Default)]
-struct Tally {
+struct ReqTally {
     events: u64,
     bytes: u64,
     short: usize,
     latencies: Latencies,
 }
 
-impl Tally {
+impl ReqTally {
     fn absorb(&mut self, other: Self) {
         self.events += other.events;
         self.bytes += other.bytes;
@@ -187,8 +189,8 @@ impl Tally {
     }
 }
 
-async fn ask(mut connection: Connection, queue: VecDeque<Query>, progress: Arc<Progress>) -> Result<Tally> {
-    let mut tally = Tally::default();
+async fn run_queries(mut connection: Connection, queue: VecDeque<Query>, progress: Arc<Progress>) -> Result<ReqTally> {
+    let mut tally = ReqTally::default();
     for query in queue {
         let sent = Instant::now();
         connection.send(query.message).await?;
@@ -196,23 +198,23 @@ async fn ask(mut connection: Connection, queue: VecDeque<Query>, progress: Arc<P
         loop {
             let text = connection.next().await?;
             tally.bytes += text.len() as u64;
-            match Incoming::read(&text) {
-                Incoming::Event { subscription, .. } if subscription == query.subscription => received += 1,
-                Incoming::EndOfStored { subscription } if subscription == query.subscription => {
+            match RelayMessage::parse(&text) {
+                RelayMessage::Event { subscription, .. } if subscription == query.subscription => received += 1,
+                RelayMessage::Eose { subscription } if subscription == query.subscription => {
                     break;
                 }
-                Incoming::Closed { subscription, reason } if subscription == query.subscription => {
-                    bail!("the relay refused {}: {reason}", query.subscription);
+                RelayMessage::Closed { subscription, reason } if subscription == query.subscription => {
+                    bail!("relay closed subscription {}: {reason}", query.subscription);
                 }
-                Incoming::Notice { text } => bail!("the relay complains: {text}"),
-                // What follows the end of an earlier query: live events, or a relay that closes by itself.
+                RelayMessage::Notice { text } => bail!("relay sent a notice: {text}"),
+                // Messages after the `EOSE` of an earlier query: live events, or a `CLOSED` from the relay.
                 _ => {}
             }
         }
         tally.latencies.record(sent.elapsed());
         tally.events += received as u64;
         tally.short += usize::from(received < query.expected);
-        // Leaves together with the next query.
+        // Sent together with the next query.
         connection.queue(format!(r#"["CLOSE","{}"]"#, query.subscription)).await?;
         progress.advance(1);
     }

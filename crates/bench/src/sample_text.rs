@@ -1,8 +1,8 @@
-//! Text in the shape that people write to repositories.
+//! Generated text that resembles issues, comments and patches.
 
 use crate::random::Random;
 
-/// Words of the trade. A few are not ASCII, as in the wild: they exercise the UTF-8 paths of a relay.
+/// Typical words. Some are not ASCII, to exercise the UTF-8 handling of a relay.
 #[rustfmt::skip]
 const WORDS: [&str; 48] = [
     "the", "a", "when", "branch", "commit", "rebase", "fails", "after", "merge", "conflict", "with", "relay",
@@ -11,7 +11,7 @@ const WORDS: [&str; 48] = [
     "for", "empty", "input", "naïve", "größer", "→", "test", "covers", "both", "paths", "now", "thanks",
 ];
 
-/// About `bytes` bytes of sentences, with line breaks and a quotation now and then, so that JSON escapes occur.
+/// Returns about `bytes` bytes of text, with line breaks and quotes, so that JSON escapes occur.
 pub fn paragraphs(random: &mut Random, bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 16);
     while text.len() < bytes {
@@ -26,13 +26,13 @@ pub fn paragraphs(random: &mut Random, bytes: usize) -> String {
     text
 }
 
-/// A line without breaks, for subjects.
+/// Returns a line without breaks, for subjects.
 pub fn title(random: &mut Random, words: usize) -> String {
     let words: Vec<&str> = (0..words).map(|_| *random.pick(&WORDS)).collect();
     words.join(" ")
 }
 
-/// What `git format-patch` prints for a change of a few lines.
+/// Returns a small patch in the format of `git format-patch`.
 pub fn patch(random: &mut Random, commit: &str, subject: &str) -> String {
     let file = format!("src/{}.rs", random.hex(6));
     let (removed, added) = (title(random, 6), title(random, 8));

@@ -8,23 +8,22 @@ use tokio_tungstenite::tungstenite::http::Uri;
 
 use crate::process::Process;
 
-/// Which relay a measurement is about.
+/// A relay to measure.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Where it listens.
+    /// Its websocket URL.
     pub url: RelayUrl,
-    /// What result lines call it.
+    /// Its name in result lines.
     pub name: String,
-    /// Its process, when it runs on this machine and its costs are wanted.
+    /// Its process, if it runs on this machine and its CPU time and memory are measured.
     pub process: Option<Process>,
 }
 
-/// The address of a relay without TLS. Encryption would be measured along with the relay, and the relays that are
-/// worth comparing run on the loopback.
+/// URL of a relay without TLS. TLS is not supported because its cost would be measured along with the relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayUrl {
     text: String,
-    /// Host and port, as a socket wants them.
+    /// Host and port, as `TcpStream::connect` takes them.
     pub address: String,
 }
 
@@ -32,11 +31,11 @@ impl FromStr for RelayUrl {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let uri: Uri = text.parse().with_context(|| format!("{text} is not an address"))?;
+        let uri: Uri = text.parse().with_context(|| format!("{text} is not a URL"))?;
         if uri.scheme_str() != Some("ws") {
-            bail!("{text} does not start with ws://");
+            bail!("{text} is not supported; the URL must start with ws://");
         }
-        let host = uri.host().with_context(|| format!("{text} names no host"))?;
+        let host = uri.host().with_context(|| format!("{text} has no host"))?;
         Ok(Self { address: format!("{host}:{}", uri.port_u16().unwrap_or(80)), text: text.into() })
     }
 }
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_websocket_addresses() {
+    fn only_plain_websocket_urls_are_accepted() {
         let address = |text: &str| text.parse::<RelayUrl>().map(|url| url.address).ok();
         assert_eq!(address("ws://127.0.0.1:7777"), Some("127.0.0.1:7777".into()));
         assert_eq!(address("ws://localhost/inbox"), Some("localhost:80".into()));

@@ -1,4 +1,4 @@
-//! What checking an event costs at least: the yardstick for the CPU time of a relay that takes events.
+//! `verify`: the minimum CPU time to check an event, as a reference for the CPU time of a relay that accepts events.
 
 use anyhow::{Context, Result};
 use nostr::event::Event;
@@ -7,26 +7,26 @@ use serde::Serialize;
 use crate::corpus::Corpus;
 use crate::process_usage::Meter;
 
-/// Enough events that the kernel's accounting in steps of 10 ms is exact to about one percent.
+/// Enough events that CPU accounting in steps of 10 ms is accurate to about one percent.
 const SAMPLE: usize = 20_000;
 
-/// What `verify` reports.
+/// Result of `verify`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct VerifyFigures {
     /// Events checked.
     pub events: u64,
-    /// CPU time for the id and the signature of one event, on one thread, parsing not included.
+    /// CPU time to check id and signature of one event on one thread, without parsing.
     pub verify_us_per_event: f64,
 }
 
-/// Checks id and signature of a sample of the corpus on this thread.
+/// Checks ids and signatures of a sample of the corpus on this thread.
 pub fn run(corpus: &Corpus) -> Result<VerifyFigures> {
     let events = corpus
         .events()
         .take(SAMPLE)
-        .map(|event| serde_json::from_str(event.json()).context("a generated event does not parse"))
+        .map(|event| serde_json::from_str(event.json()).context("cannot parse a generated event"))
         .collect::<Result<Vec<Event>>>()?;
-    // The first check builds the tables of the curve.
+    // The first check initialises the precomputed tables of the curve.
     if let Some(event) = events.first() {
         event.verify()?;
     }

@@ -1,26 +1,29 @@
-//! The decisions of graspd.
+//! Decisions and domain types of graspd.
 //!
-//! Nothing in this crate reaches a socket, a file, a process, a thread or a clock. It is told facts and answers what
-//! should be done about them, so that every decision can be tested in a table and replayed from a seed.
+//! This crate is pure: it uses no sockets, files, processes, threads or clocks. It receives inputs and returns what to
+//! do, so that every decision can be tested with a table and replayed from a random seed. `graspd` runs the three
+//! machines; `grasp-sim` runs them against simulated relays, git servers and stores.
 //!
-//! - [`machine`]: the contract of a decision-maker; [`time`]: the two clocks; [`limits`]: every bound, with its reason;
-//!   [`manners`]: token buckets.
+//! - [`admission`]: machine 1: which events are accepted, held in purgatory or served, and which pushes are authorised.
+//! - [`sync`]: machine 2: which relays to follow, live and historic sync.
+//! - [`fetch`]: machine 3: where to fetch missing git data, and when.
 //! - [`nostr`]: events, filters, messages, negentropy.
-//! - [`outbound`]: whom strangers may make us call.
-//! - [`repo`]: repositories: announcements, states, pull requests, maintainers, and the [`repo::Catalog`] of them all.
-//! - [`storage`]: marks of the disk budget, and quotas.
-//! - [`registrar`]: the first machine: what may enter, and when it may be served.
-//! - [`sync`]: the second machine: whom to listen to, and how to catch up.
-//! - [`hunt`]: the third machine: where to look for missing git data.
+//! - [`repo`]: announcements, states, pull requests, maintainer sets, and the [`repo::Catalog`] of all repositories.
+//! - [`net`]: which addresses may be dialled.
+//! - [`limits`]: every bound with its reason; [`remote_limits`]: token buckets; [`disk_budget`]: disk budget and
+//!   quotas.
+//! - [`label_table!`]: labels of enums in metrics, logs and JSON.
+//! - [`state_machine`]: the interface of the machines; [`time`]: wall clock and monotonic time.
 
 pub mod admission;
 pub mod disk_budget;
 pub mod fetch;
+mod label_table;
 pub mod limits;
 pub mod net;
 pub mod nostr;
-pub mod remote_limits;
 pub mod repo;
 pub mod state_machine;
 pub mod sync;
 pub mod time;
+pub mod token_bucket;

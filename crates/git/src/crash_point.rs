@@ -1,17 +1,19 @@
-//! Named places at which a test may end the process, as a power cut would.
+//! Named points at which a test can kill the process, to simulate a power failure.
 
-/// Ends the process here, without any goodbye, if `GRASPD_CRASH_AT` names this place: `align.refs`, or `align.refs:2` for
-/// the second time that it is passed. If `GRASPD_CRASH_LOG` names a file, only what is passed while that file exists
-/// counts, and it is written there. Release builds know no such places.
+/// Kills the process if `GRASPD_CRASH_AT` names this point: `align.refs`, or `align.refs:2` for the second time that the
+/// point is reached.
+///
+/// If `GRASPD_CRASH_LOG` names a file, points are counted only while that file exists, and each point that is reached is
+/// appended to it. Release builds ignore both variables.
 pub fn point(name: &str) {
     #[cfg(debug_assertions)]
-    rehearsal::pass(name);
+    injection::reach(name);
     #[cfg(not(debug_assertions))]
     let _ = name;
 }
 
 #[cfg(debug_assertions)]
-mod rehearsal {
+mod injection {
     use std::fs::File;
     use std::io::Write;
     use std::sync::LazyLock;
@@ -19,7 +21,7 @@ mod rehearsal {
 
     use rustix::process::{Signal, getpid, kill_process};
 
-    /// The place and the how manieth time.
+    /// The point at which to kill the process, and how often it must have been reached.
     static AT: LazyLock<Option<(String, u64)>> = LazyLock::new(|| {
         let at = std::env::var("GRASPD_CRASH_AT").ok()?;
         let (name, nth) = at.split_once(':').unwrap_or((&at, "1"));
@@ -28,18 +30,18 @@ mod rehearsal {
 
     static LOG: LazyLock<Option<std::ffi::OsString>> = LazyLock::new(|| std::env::var_os("GRASPD_CRASH_LOG"));
 
-    /// How often the place was passed.
-    static PASSED: AtomicU64 = AtomicU64::new(0);
+    /// How often the point has been reached.
+    static REACHED: AtomicU64 = AtomicU64::new(0);
 
-    pub(super) fn pass(name: &str) {
+    pub(super) fn reach(name: &str) {
         if let Some(log) = &*LOG {
             let Ok(mut log) = File::options().append(true).open(log) else { return };
             let _ = log.write_all(format!("{name}\n").as_bytes());
         }
         let Some((at, nth)) = &*AT else { return };
-        if at == name && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *nth {
+        if at == name && REACHED.fetch_add(1, Ordering::Relaxed) + 1 == *nth {
             let _ = kill_process(getpid(), Signal::KILL);
-            // The signal comes before the call returns, or very soon.
+            // The signal may arrive shortly after the call has returned.
             loop {
                 std::thread::park();
             }

@@ -1,18 +1,21 @@
-//! Git repositories on disk, and the words git speaks over HTTP.
+//! Git repositories on disk, and git's protocols.
 //!
-//! - [`layout`]: where things lie.
+//! - [`layout`]: the git data folder and the files in it.
 //! - [`pktline`]: the framing of git's protocols.
-//! - [`refs`]: the refs of one repository, which are one file and one snapshot in memory.
-//! - [`child`]: the real git, started cleanly and bounded.
-//! - [`receive`]: a push, from its first line to its answer.
-//! - [`fetch`]: asking other servers for objects.
-//! - [`serve`]: what clients are told and sent.
-//! - [`objects`]: which objects are in which pools.
-//! - [`keeper`]: carries out what the registrar orders.
-//! - [`maintain`]: keeps pools in good order.
-//! - [`vault`]: everything at one moment, and whether a copy of it is whole.
+//! - [`refs`]: the refs of one repository: one file, and one snapshot in memory.
+//! - [`process`]: runs git processes with a controlled environment and limits.
+//! - [`version`]: finds the installed git and checks its version.
+//! - [`receive`]: server side of pushes: request, pack, checks, report.
+//! - [`fetch`]: client side of fetches from other servers.
+//! - [`serve`]: server side of fetches: advertisements and packs.
+//! - [`objects`]: looks up objects in pools.
+//! - [`apply`]: runs the git jobs that the admission machine plans.
+//! - [`maintenance`]: repacks and prunes pools.
+//! - [`backup`]: snapshots of all git data, and verification of copies.
+//! - [`crash_point`]: points at which tests kill the process.
 //!
-//! Blocking: no call here that touches the disk or waits for a child belongs on an async worker.
+//! The crate depends on `grasp-core` only and is used by `graspd`. It contains no async code: calls that access the disk or
+//! wait for a git process block, and must not run on an async worker thread.
 
 pub mod apply;
 pub mod backup;
@@ -27,3 +30,4 @@ pub mod receive;
 pub mod refs;
 mod repo_lock;
 pub mod serve;
+pub mod version;

@@ -1,7 +1,7 @@
-//! Which objects are in a set of pools, answered from the pack indexes without starting git.
+//! Looks up objects in a set of pools by their pack indexes, without starting git.
 //!
-//! A pool has packs and nothing else, so an object is there if a pack index names it. Maintenance replaces packs while we
-//! look: an index that was opened stays readable, and its objects stay in the pool, in whatever pack.
+//! A pool has packs and nothing else, so an object exists if a pack index names it. Maintenance may replace packs during a
+//! lookup: an index that was opened stays readable, and its objects stay in the pool, in some pack.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -13,191 +13,212 @@ use std::{fs, io};
 
 use grasp_core::nostr::hex;
 
-/// Index files that are held open, all pools together: maintenance leaves a pool some tens of packs, and a process has
-/// 1,024 descriptors where nobody asked for more. Further ones are opened for each look.
+/// Index files that are kept open, all pools together: maintenance leaves a pool some tens of packs, and a process has
+/// 1,024 descriptors by default. Further ones are opened for each lookup.
 const MAX_OPEN: usize = 256;
 
-/// How often a pack folder is listed that changes under our eyes: maintenance replaces packs once, not all the time, but a
-/// listing takes microseconds and some file systems show a name for longer than that after it is gone.
-const LISTINGS: usize = 100;
+/// How often a pack folder is listed again if it changes meanwhile. Maintenance replaces packs only once, but a listing
+/// takes microseconds, and some file systems show a removed name for longer than that.
+const MAX_LISTINGS: usize = 100;
 
 /// Bytes of an object id.
-const OID: usize = 20;
+const OID_BYTES: usize = 20;
 
-/// Where the sorted ids begin in an index: behind a signature, a version and 256 counts.
-const IDS_AT: u64 = 8 + 4 * 256;
+/// Offset of the sorted ids in an index: after the signature, the version and 256 counts.
+const IDS_OFFSET: u64 = 8 + 4 * 256;
 
-/// Ids that are read at once when a search has come close: more than a thousand bytes cost no less than these.
-const NEAR: u32 = 48;
+/// Ids that are read at once at the end of a binary search: about a thousand bytes take no longer than fewer.
+const LINEAR_SEARCH_IDS: u32 = 48;
 
-/// Deltas of one object that are followed to find its type. Git itself makes at most 4,095.
-const MAX_CHAIN: usize = 10_000;
+/// Deltas of one object that are followed to find its type. Git itself makes chains of at most 4,095.
+const MAX_DELTA_CHAIN: usize = 10_000;
 
-/// The packs of some pools, as they were when somebody first looked.
+/// The packs of some pools, as they were at the first lookup.
 #[derive(Debug)]
-pub struct Pools {
+pub struct ObjectLookup {
     folders: Vec<PathBuf>,
-    indexes: OnceCell<Vec<Index>>,
+    indexes: OnceCell<Vec<PackIndex>>,
 }
 
-/// What an object is.
+/// The type of a git object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ObjectKind {
     /// A commit.
     Commit,
     /// A tree.
     Tree,
-    /// A file.
+    /// A blob: the content of a file.
     Blob,
     /// An annotated tag.
     Tag,
 }
 
-/// One pack index.
+impl ObjectKind {
+    /// Returns the type with git's name for it.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        [Self::Commit, Self::Tree, Self::Blob, Self::Tag].into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Returns git's name of the type.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Commit => "commit",
+            Self::Tree => "tree",
+            Self::Blob => "blob",
+            Self::Tag => "tag",
+        }
+    }
+}
+
+/// A pack index of version 2.
 #[derive(Debug)]
-struct Index {
+struct PackIndex {
     path: PathBuf,
     file: Option<File>,
-    /// How many ids begin with a byte up to each.
+    /// For each byte value, how many ids begin with that byte or a smaller one.
     fanout: Vec<u32>,
 }
 
-impl Pools {
-    /// The packs of pools, which are object directories. A pool that is not there has none. Nothing is opened before
-    /// somebody looks.
+impl ObjectLookup {
+    /// Looks up objects in pools, which are object directories. A pool that does not exist has no packs. Nothing is opened
+    /// before the first lookup.
     #[must_use]
-    pub fn of(pools: &[PathBuf]) -> Self {
+    pub fn new(pools: &[PathBuf]) -> Self {
         Self { folders: pools.to_vec(), indexes: OnceCell::new() }
     }
 
-    /// The same, opened at once.
+    /// Like [`new`](Self::new), but opens the pack indexes at once.
     pub fn open(pools: &[PathBuf]) -> io::Result<Self> {
-        let pools = Self::of(pools);
+        let pools = Self::new(pools);
         pools.indexes()?;
         Ok(pools)
     }
 
-    fn indexes(&self) -> io::Result<&[Index]> {
+    fn indexes(&self) -> io::Result<&[PackIndex]> {
         if let Some(indexes) = self.indexes.get() {
             return Ok(indexes);
         }
         let mut indexes = Vec::new();
         for folder in &self.folders {
-            collect(&folder.join("pack"), &mut indexes)?;
+            open_indexes(&folder.join("pack"), &mut indexes)?;
         }
         Ok(self.indexes.get_or_init(|| indexes))
     }
 
-    /// Opens some packs, given by their index files, and no others of their pools.
-    pub(crate) fn of_packs<'a>(packs: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<Self> {
+    /// Looks up objects in some packs only, given by their index files.
+    pub(crate) fn from_packs<'a>(packs: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<Self> {
         let mut indexes = Vec::new();
         for path in packs {
-            let held = indexes.len() < MAX_OPEN;
-            indexes.push(Index::open(path.clone(), held)?);
+            let keep_open = indexes.len() < MAX_OPEN;
+            indexes.push(PackIndex::open(path.clone(), keep_open)?);
         }
         Ok(Self { folders: Vec::new(), indexes: OnceCell::from(indexes) })
     }
 
-    /// Whether an object is there. What is no object id of forty digits is not.
+    /// Returns whether an object exists. An id that is not forty hex digits does not.
     pub fn has(&self, oid: &str) -> io::Result<bool> {
-        Ok(match hex::decode(oid) {
-            Some(oid) => self.find(&oid)?.is_some(),
-            None => false,
-        })
+        let Some(oid) = hex::decode(oid) else { return Ok(false) };
+        for index in self.indexes()? {
+            if index.find(&oid)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
-    /// What an object is, if it is there.
-    pub fn kind(&self, oid: &str) -> io::Result<Option<Kind>> {
+    /// Returns the type of an object, if it exists.
+    pub fn kind(&self, oid: &str) -> io::Result<Option<ObjectKind>> {
         let Some(oid) = hex::decode(oid) else { return Ok(None) };
         match self.kind_in_pack(&oid) {
-            // The pack is gone; its objects are in a new one. An index whose pack never comes is no pack.
-            Err(problem) if problem.kind() == ErrorKind::NotFound => {
-                Self::open(&self.folders)?.kind_in_pack(&oid).or_else(|problem| match problem.kind() {
+            // The pack has been removed; its objects are in a new one. An index that has no pack does not count.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Self::open(&self.folders)?.kind_in_pack(&oid).or_else(|error| match error.kind() {
                     ErrorKind::NotFound => Ok(None),
-                    _ => Err(problem),
+                    _ => Err(error),
                 })
             }
             result => result,
         }
     }
 
-    fn find(&self, oid: &[u8; OID]) -> io::Result<Option<(&Index, u32)>> {
+    fn kind_in_pack(&self, oid: &[u8; OID_BYTES]) -> io::Result<Option<ObjectKind>> {
+        let mut not_found = None;
         for index in self.indexes()? {
-            if let Some(place) = index.find(oid)? {
-                return Ok(Some((index, place)));
+            let Some(position) = index.find(oid)? else { continue };
+            match index.kind(position) {
+                // Git before 2.42 removes a pack before its index. The object may be in another pack.
+                Err(error) if error.kind() == ErrorKind::NotFound => not_found = Some(error),
+                result => return result.map(Some),
             }
         }
-        Ok(None)
-    }
-
-    fn kind_in_pack(&self, oid: &[u8; OID]) -> io::Result<Option<Kind>> {
-        self.find(oid)?.map(|(index, place)| index.kind(place)).transpose()
+        not_found.map_or(Ok(None), Err)
     }
 }
 
-/// Opens all indexes of a pack folder. A folder that changes meanwhile is listed again, so that neither the old packs nor
-/// the new ones are missed.
-fn collect(folder: &Path, indexes: &mut Vec<Index>) -> io::Result<()> {
+/// Opens all indexes of a pack folder. A folder that changes meanwhile is listed again, so that the objects of replaced
+/// packs are found in the old packs or in the new ones.
+fn open_indexes(folder: &Path, indexes: &mut Vec<PackIndex>) -> io::Result<()> {
     let others = indexes.len();
     for listing in 1.. {
         indexes.truncate(others);
-        let before = changed(folder)?;
-        let complete = match list(folder, indexes) {
+        let before = modified(folder)?;
+        let complete = match list_indexes(folder, indexes) {
             Ok(()) => true,
-            Err(problem) if problem.kind() == ErrorKind::NotFound && listing < LISTINGS => {
+            Err(error) if error.kind() == ErrorKind::NotFound && listing < MAX_LISTINGS => {
                 std::thread::yield_now();
                 false
             }
             result => return result,
         };
-        if complete && (listing >= LISTINGS || changed(folder)? == before) {
+        if complete && (listing >= MAX_LISTINGS || modified(folder)? == before) {
             break;
         }
     }
     Ok(())
 }
 
-fn changed(folder: &Path) -> io::Result<Option<SystemTime>> {
+fn modified(folder: &Path) -> io::Result<Option<SystemTime>> {
     match fs::metadata(folder) {
         Ok(metadata) => metadata.modified().map(Some),
-        Err(problem) if problem.kind() == ErrorKind::NotFound => Ok(None),
-        Err(problem) => Err(problem),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
-fn list(folder: &Path, indexes: &mut Vec<Index>) -> io::Result<()> {
+fn list_indexes(folder: &Path, indexes: &mut Vec<PackIndex>) -> io::Result<()> {
     let entries = match fs::read_dir(folder) {
-        Err(problem) if problem.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
     for entry in entries {
         let name = entry?.file_name();
-        // What is being written has another name.
+        // Files that are being written have other names.
         if name.to_str().is_some_and(|name| name.starts_with("pack-") && name.ends_with(".idx")) {
-            let held = indexes.len() < MAX_OPEN;
-            indexes.push(Index::open(folder.join(name), held)?);
+            let keep_open = indexes.len() < MAX_OPEN;
+            indexes.push(PackIndex::open(folder.join(name), keep_open)?);
         }
     }
     Ok(())
 }
 
-impl Index {
-    fn open(path: PathBuf, held: bool) -> io::Result<Self> {
+impl PackIndex {
+    fn open(path: PathBuf, keep_open: bool) -> io::Result<Self> {
         let file = File::open(&path)?;
-        let mut head = [0; IDS_AT as usize];
+        let mut head = [0; IDS_OFFSET as usize];
         let size = file.metadata()?.len();
         let broken =
-            || io::Error::new(ErrorKind::InvalidData, format!("{} is no pack index of version 2", path.display()));
+            || io::Error::new(ErrorKind::InvalidData, format!("{} is not a pack index of version 2", path.display()));
         file.read_exact_at(&mut head, 0).map_err(|_| broken())?;
         let (signature, counts) = head.split_at(8);
-        let fanout: Vec<u32> = counts.chunks_exact(4).map(number).collect();
+        let fanout: Vec<u32> = counts.chunks_exact(4).map(read_u32).collect();
         let objects = fanout.last().copied().unwrap_or_default();
-        // Id, checksum and offset of each object, and two hashes at the end.
-        let least = IDS_AT + u64::from(objects) * (OID as u64 + 8) + 2 * OID as u64;
+        // The id, checksum and offset of each object, and two hashes at the end.
+        let least = IDS_OFFSET + u64::from(objects) * (OID_BYTES as u64 + 8) + 2 * OID_BYTES as u64;
         if signature != b"\xfftOc\0\0\0\x02" || !fanout.is_sorted() || size < least {
             return Err(broken());
         }
-        Ok(Self { path, file: held.then_some(file), fanout })
+        Ok(Self { path, file: keep_open.then_some(file), fanout })
     }
 
     fn objects(&self) -> u64 {
@@ -211,42 +232,42 @@ impl Index {
         }
     }
 
-    /// The place of an object among the sorted ids.
-    fn find(&self, oid: &[u8; OID]) -> io::Result<Option<u32>> {
+    /// Returns the position of an object among the sorted ids.
+    fn find(&self, oid: &[u8; OID_BYTES]) -> io::Result<Option<u32>> {
         match self.search(oid) {
-            // It was not held open and has been replaced: its objects are in a pack that is newer than this list.
-            Err(problem) if problem.kind() == ErrorKind::NotFound => Ok(None),
+            // The index was not kept open and has been removed: its objects are in a pack that is newer than this list.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             result => result,
         }
     }
 
-    fn search(&self, oid: &[u8; OID]) -> io::Result<Option<u32>> {
+    fn search(&self, oid: &[u8; OID_BYTES]) -> io::Result<Option<u32>> {
         let first = usize::from(oid[0]);
         let (mut low, mut high) = (if first == 0 { 0 } else { self.fanout[first - 1] }, self.fanout[first]);
-        let at = |place: u32| IDS_AT + u64::from(place) * OID as u64;
-        while high - low > NEAR {
+        let offset = |position: u32| IDS_OFFSET + u64::from(position) * OID_BYTES as u64;
+        while high - low > LINEAR_SEARCH_IDS {
             let middle = low + (high - low) / 2;
-            let mut id = [0; OID];
-            self.read(&mut id, at(middle))?;
+            let mut id = [0; OID_BYTES];
+            self.read(&mut id, offset(middle))?;
             if id <= *oid {
                 low = middle;
             } else {
                 high = middle;
             }
         }
-        let mut near = [0; NEAR as usize * OID];
-        let near = &mut near[..(high - low) as usize * OID];
-        if !near.is_empty() {
-            self.read(near, at(low))?;
+        let mut ids = [0; LINEAR_SEARCH_IDS as usize * OID_BYTES];
+        let ids = &mut ids[..(high - low) as usize * OID_BYTES];
+        if !ids.is_empty() {
+            self.read(ids, offset(low))?;
         }
-        Ok((low..high).zip(near.chunks_exact(OID)).find(|(_, id)| id == oid).map(|(place, _)| place))
+        Ok((low..high).zip(ids.chunks_exact(OID_BYTES)).find(|(_, id)| id == oid).map(|(position, _)| position))
     }
 
-    /// Where in the pack an object lies.
-    fn offset(&self, place: u32) -> io::Result<u64> {
-        let offsets = IDS_AT + self.objects() * (OID as u64 + 4);
+    /// Returns the offset in the pack of the object at a position.
+    fn offset(&self, position: u32) -> io::Result<u64> {
+        let offsets = IDS_OFFSET + self.objects() * (OID_BYTES as u64 + 4);
         let mut short = [0; 4];
-        self.read(&mut short, offsets + u64::from(place) * 4)?;
+        self.read(&mut short, offsets + u64::from(position) * 4)?;
         let short = u32::from_be_bytes(short);
         if short >> 31 == 0 {
             return Ok(short.into());
@@ -256,14 +277,14 @@ impl Index {
         Ok(u64::from_be_bytes(long))
     }
 
-    /// What the object at a place is. A delta is what its base is.
-    fn kind(&self, place: u32) -> io::Result<Kind> {
+    /// Returns the type of the object at a position. A delta has the type of its base.
+    fn kind(&self, position: u32) -> io::Result<ObjectKind> {
         let path = self.path.with_extension("pack");
         let pack = File::open(&path)?;
         let broken = || io::Error::new(ErrorKind::InvalidData, format!("{} is broken", path.display()));
-        let mut offset = self.offset(place)?;
-        for _ in 0..MAX_CHAIN {
-            // Enough for a size and a base, and there are twenty bytes behind the last object.
+        let mut offset = self.offset(position)?;
+        for _ in 0..MAX_DELTA_CHAIN {
+            // Enough for a size and a base; twenty bytes follow the last object.
             let mut head = [0; 40];
             let read = pack.read_at(&mut head, offset)?;
             let mut bytes = head[..read].iter().copied();
@@ -272,14 +293,14 @@ impl Index {
                 bytes.find(|byte| byte & 0x80 == 0).ok_or_else(broken)?;
             }
             offset = match (first >> 4) & 7 {
-                1 => return Ok(Kind::Commit),
-                2 => return Ok(Kind::Tree),
-                3 => return Ok(Kind::Blob),
-                4 => return Ok(Kind::Tag),
-                6 => distance(&mut bytes).and_then(|back| offset.checked_sub(back)).ok_or_else(broken)?,
+                1 => return Ok(ObjectKind::Commit),
+                2 => return Ok(ObjectKind::Tree),
+                3 => return Ok(ObjectKind::Blob),
+                4 => return Ok(ObjectKind::Tag),
+                6 => base_distance(&mut bytes).and_then(|back| offset.checked_sub(back)).ok_or_else(broken)?,
                 7 => {
-                    let base: Vec<u8> = bytes.take(OID).collect();
-                    let base: [u8; OID] = base.try_into().map_err(|_| broken())?;
+                    let base: Vec<u8> = bytes.take(OID_BYTES).collect();
+                    let base: [u8; OID_BYTES] = base.try_into().map_err(|_| broken())?;
                     self.offset(self.find(&base)?.ok_or_else(broken)?)?
                 }
                 _ => return Err(broken()),
@@ -289,8 +310,8 @@ impl Index {
     }
 }
 
-/// How far back the base of a delta lies.
-fn distance(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
+/// Reads how far before a delta its base is.
+fn base_distance(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
     let mut byte = bytes.next()?;
     let mut back = u64::from(byte & 0x7f);
     while byte & 0x80 != 0 {
@@ -300,11 +321,11 @@ fn distance(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
     Some(back)
 }
 
-/// How many objects a pack index names.
-pub(crate) fn count(index: &Path) -> io::Result<u64> {
-    Ok(Index::open(index.to_owned(), false)?.objects())
+/// Returns the number of objects in a pack index.
+pub(crate) fn count_objects(index: &Path) -> io::Result<u64> {
+    Ok(PackIndex::open(index.to_owned(), false)?.objects())
 }
 
-fn number(bytes: &[u8]) -> u32 {
+fn read_u32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }

@@ -1,18 +1,18 @@
-//! Pkt-lines: four hex digits of length, then that many bytes less four. `0000` is a flush, `0001` a delimiter, `0002`
-//! the end of a response.
+//! Reads and writes pkt-lines, the framing of git's protocols: four hex digits of length, which count themselves, then the
+//! data. `0000` is a flush, `0001` a delimiter, `0002` the end of a response.
 
-/// The most bytes that one packet carries.
+/// Largest number of bytes in one packet.
 pub const MAX_DATA: usize = 65_516;
 
-/// A side band (`side-band-64k`).
+/// A channel of the `side-band-64k` capability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Band {
+pub enum SideBand {
     /// Pack data or a report.
     Data = 1,
-    /// Progress for a person.
+    /// Progress text, shown to the user.
     Progress = 2,
-    /// A last word before the connection ends.
-    Fatal = 3,
+    /// A fatal error text, after which the response ends.
+    Error = 3,
 }
 
 /// One packet.
@@ -22,14 +22,14 @@ pub enum Packet<'a> {
     Data(&'a [u8]),
     /// `0000`.
     Flush,
-    /// `0001`, which parts sections in protocol v2.
+    /// `0001`, which separates sections in protocol v2.
     Delimiter,
     /// `0002`, which ends a response in protocol v2 over stateless transports.
     ResponseEnd,
 }
 
 impl<'a> Packet<'a> {
-    /// The bytes of a text line, without the newline that git may or may not put at its end.
+    /// Returns the bytes of a text line without its optional newline.
     #[must_use]
     pub fn line(&self) -> Option<&'a [u8]> {
         match self {
@@ -39,59 +39,62 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Why bytes are no pkt-line.
+/// The reason why bytes are not a pkt-line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadPacket {
-    /// The length is not four hex digits, or one that cannot be (`0003`).
-    #[error("not a packet length")]
-    Length,
-    /// The length is more than a packet may have.
-    #[error("a packet of more than {MAX_DATA} bytes")]
+pub enum PacketError {
+    /// The length is not four hex digits, or is `0003`, which is not defined.
+    #[error("invalid pkt-line length")]
+    InvalidLength,
+    /// The length exceeds that of the largest packet.
+    #[error("pkt-line of more than {MAX_DATA} bytes")]
     TooLong,
 }
 
-/// Reads the packet at the beginning of `bytes`: the packet and how many bytes it took, or `None` if more bytes are
+/// Reads the packet at the beginning of `bytes`. Returns the packet and its encoded length, or `None` if more bytes are
 /// needed.
-pub fn read(bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, BadPacket> {
+///
+/// # Errors
+/// If the length is invalid or too large.
+pub fn read(bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, PacketError> {
     let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
     let length = head.iter().try_fold(0, |length, digit| Some(length * 16 + char::from(*digit).to_digit(16)?));
-    match length.ok_or(BadPacket::Length)? as usize {
+    match length.ok_or(PacketError::InvalidLength)? as usize {
         0 => Ok(Some((Packet::Flush, 4))),
         1 => Ok(Some((Packet::Delimiter, 4))),
         2 => Ok(Some((Packet::ResponseEnd, 4))),
-        3 => Err(BadPacket::Length),
-        length if length > MAX_DATA + 4 => Err(BadPacket::TooLong),
+        3 => Err(PacketError::InvalidLength),
+        length if length > MAX_DATA + 4 => Err(PacketError::TooLong),
         length => Ok(bytes.get(4..length).map(|data| (Packet::Data(data), length))),
     }
 }
 
-/// Appends a packet. What is longer than a packet may be is a mistake of the caller's; see [`push_band`] for streams.
+/// Appends a packet. The caller ensures that it is not longer than [`MAX_DATA`]; see [`push_band`] for streams.
 pub fn push(out: &mut Vec<u8>, parts: &[&[u8]]) {
     let length = 4 + parts.iter().map(|part| part.len()).sum::<usize>();
-    debug_assert!(length <= MAX_DATA + 4, "a packet holds {MAX_DATA} bytes");
+    debug_assert!(length <= MAX_DATA + 4, "a packet of {length} bytes is too long");
     out.extend_from_slice(format!("{length:04x}").as_bytes());
     for part in parts {
         out.extend_from_slice(part);
     }
 }
 
-/// Appends a line with its newline.
+/// Appends a text line and its newline as one packet.
 pub fn push_line(out: &mut Vec<u8>, line: &str) {
     push(out, &[line.as_bytes(), b"\n"]);
 }
 
-/// Appends a flush.
+/// Appends a flush packet.
 pub fn push_flush(out: &mut Vec<u8>) {
     out.extend_from_slice(b"0000");
 }
 
-/// Appends a delimiter.
+/// Appends a delimiter packet.
 pub fn push_delimiter(out: &mut Vec<u8>) {
     out.extend_from_slice(b"0001");
 }
 
 /// Appends bytes on a side band, in as many packets as they need.
-pub fn push_band(out: &mut Vec<u8>, band: Band, bytes: &[u8]) {
+pub fn push_band(out: &mut Vec<u8>, band: SideBand, bytes: &[u8]) {
     for part in bytes.chunks(MAX_DATA - 1) {
         push(out, &[&[band as u8], part]);
     }
@@ -102,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes() {
+    fn written_packets_are_read_back() {
         let mut out = Vec::new();
         push_line(&mut out, "want x");
         push_delimiter(&mut out);
@@ -124,27 +127,27 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_and_bad_packets() {
+    fn incomplete_and_invalid_packets_are_told_apart() {
         for more in [&b""[..], b"000", b"0009done", b"0005"] {
             assert_eq!(read(more), Ok(None), "{more:?}");
         }
         assert_eq!(read(b"0004"), Ok(Some((Packet::Data(b""), 4))));
         assert_eq!(read(b"0009DONE!"), Ok(Some((Packet::Data(b"DONE!"), 9))));
         for (bytes, why) in [
-            (&b"0003"[..], BadPacket::Length),
-            (b"00g0", BadPacket::Length),
-            (b"fff5", BadPacket::TooLong),
-            (b"-001", BadPacket::Length),
+            (&b"0003"[..], PacketError::InvalidLength),
+            (b"00g0", PacketError::InvalidLength),
+            (b"fff5", PacketError::TooLong),
+            (b"-001", PacketError::InvalidLength),
         ] {
             assert_eq!(read(bytes), Err(why), "{bytes:?}");
         }
     }
 
     #[test]
-    fn bands_are_cut_to_packets() {
+    fn long_side_band_data_is_split_into_packets() {
         let mut out = Vec::new();
         let bytes = vec![7; MAX_DATA];
-        push_band(&mut out, Band::Data, &bytes);
+        push_band(&mut out, SideBand::Data, &bytes);
         let (first, taken) = read(&out).expect("well formed").expect("whole");
         let (second, rest) = read(&out[taken..]).expect("well formed").expect("whole");
         let (Packet::Data(first), Packet::Data(second)) = (first, second) else { panic!("two data packets") };
@@ -152,13 +155,14 @@ mod tests {
         assert_eq!((first[0], second), (1, &[1, 7][..]));
     }
 
+    /// The bytes of a rejected push: docs/protocol.md#refusal-of-a-push.
     #[test]
-    fn the_refusal_bytes_of_the_spec() {
+    fn error_packets_have_the_specified_bytes() {
         let mut plain = Vec::new();
         push_line(&mut plain, "ERR authorisation failed: no matching state");
         assert!(plain.starts_with(b"0030ERR authorisation"));
         let mut banded = Vec::new();
-        push_band(&mut banded, Band::Fatal, b"ERR authorisation failed: no matching state\n");
+        push_band(&mut banded, SideBand::Error, b"ERR authorisation failed: no matching state\n");
         assert!(banded.starts_with(b"0031\x03ERR authorisation"));
     }
 }

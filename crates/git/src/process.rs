@@ -1,9 +1,10 @@
-//! The real git, started cleanly: an environment of our own, no configuration but ours, no hooks, no prompts, bounded
+//! Runs git processes: with a controlled environment, without hooks, prompts or outside configuration, and with limits on
 //! memory and time.
 //!
-//! A child is started and waited for by one thread. That is what makes it die with the server: the signal that the kernel
-//! sends a child when its parent is gone is bound to the thread that started it.
+//! The calls block. One thread starts a process and waits for it. This also ends the process when the server ends: the
+//! kernel sends the parent-death signal when the *thread* that started the process ends.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::io::{Read, Write};
@@ -18,103 +19,114 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, kill_process_group, nice, set_parent_process_death_signal, setrlimit,
 };
 
-/// How much of what a child says on standard error is kept: enough for the reason.
-const MAX_COMPLAINT: usize = 4 * 1024;
+/// Bytes kept from the end of standard error: enough for the reason of a failure.
+const MAX_STDERR_BYTES: usize = 4 * 1024;
 
-/// How far a gentle child steps back: as far as there is. It gets what nobody else wants of the processor.
-const GENTLE: i32 = 19;
+/// Nice value of low-priority processes: the largest there is. They get only processor time that is otherwise idle.
+const LOW_PRIORITY_NICE: i32 = 19;
 
-/// What a child may use.
+/// Memory limits of a git process.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// The largest single allocation, and so the largest object (`GIT_ALLOC_LIMIT`). A pack of a thousand bytes may
-    /// claim gigabytes.
+pub struct ProcessLimits {
+    /// Largest single allocation, and so the largest object (`GIT_ALLOC_LIMIT`). A pack of a thousand bytes can claim an
+    /// object of gigabytes.
     pub alloc_bytes: u64,
-    /// Address space, packs that it maps included.
+    /// Address space, including mapped packs.
     pub address_bytes: u64,
 }
 
-/// The git program.
+/// The git program, and the limits of the processes that it is run in.
 #[derive(Clone, Debug)]
 pub struct Git {
     program: PathBuf,
-    bounds: Bounds,
-    /// The largest file that a child may write; `None` for no bound.
+    limits: ProcessLimits,
+    /// Largest file that a process may write; `None` for no limit.
     file_bytes: Option<u64>,
-    /// By how much children step back behind everybody else.
+    /// Nice value of the processes.
     niceness: i32,
 }
 
-/// What a child reads.
-pub enum Input<'a> {
-    /// Nothing.
-    Nothing,
-    /// A few bytes, at most some megabytes.
+/// Standard input of a git process.
+pub enum ProcessInput<'a> {
+    /// No input.
+    Empty,
+    /// Bytes, at most some megabytes.
     Bytes(&'a [u8]),
-    /// A file, from where it stands.
+    /// A file, from its current position.
     File(File),
 }
 
-/// Why a child did not do its work.
+/// The reason why a git process failed.
 #[derive(Debug, thiserror::Error)]
-pub enum ChildProblem {
-    /// It could not be started or talked to.
+pub enum GitError {
+    /// The process could not be started, or its pipes could not be read.
     #[error("cannot run git: {0}")]
-    Start(#[from] io::Error),
-    /// It took longer than it may.
+    Io(#[from] io::Error),
+    /// The process exceeded its time limit and was killed.
     #[error("git took longer than {} seconds", .0.as_secs())]
-    Slow(Duration),
-    /// It said more than it may.
-    #[error("git said more than was expected")]
-    Verbose,
-    /// Nobody wants its answer any more.
-    #[error("nobody waits for git's answer")]
-    Unwanted,
-    /// It failed and said why.
-    #[error("{complaint}")]
+    Timeout(Duration),
+    /// The process wrote more to standard output than the caller accepts and was killed.
+    #[error("git printed more than expected")]
+    OutputTooLarge,
+    /// The caller no longer needs the output; the process was killed.
+    #[error("the output of git is no longer needed")]
+    Cancelled,
+    /// The process ended with an error.
+    #[error("{stderr}")]
     Failed {
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
-        /// The end of what it said on standard error.
-        complaint: String,
+        /// The end of what the process wrote to standard error.
+        stderr: String,
     },
 }
 
 impl Git {
-    /// The git in the search path, or the given one.
+    /// Returns the git of this name in the search path, or at this path.
     #[must_use]
-    pub fn new(program: &Path, bounds: Bounds) -> Self {
-        Self { program: program.to_owned(), bounds, file_bytes: None, niceness: 0 }
+    pub fn new(program: &Path, limits: ProcessLimits) -> Self {
+        Self { program: program.to_owned(), limits, file_bytes: None, niceness: 0 }
     }
 
-    /// The same git, whose children may write no file larger than this: one that does is ended by the kernel.
+    /// Returns the same git with a limit on the size of written files. The kernel ends a process that exceeds it.
     #[must_use]
     pub fn with_file_bytes(&self, file_bytes: u64) -> Self {
         Self { file_bytes: Some(file_bytes), ..self.clone() }
     }
 
-    /// The same git, whose children leave the processor to everybody else.
+    /// Returns the same git with the lowest scheduling priority.
     #[must_use]
-    pub fn gentle(&self) -> Self {
-        Self { niceness: GENTLE, ..self.clone() }
+    pub fn low_priority(&self) -> Self {
+        Self { niceness: LOW_PRIORITY_NICE, ..self.clone() }
     }
 
-    /// A command on a repository folder: `git <arguments to be added>`.
+    /// Returns the program as it was given: a name or a path.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Returns the folders in which a program given by name is looked up.
+    #[must_use]
+    pub fn search_path() -> OsString {
+        std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into())
+    }
+
+    /// Returns a command on a repository folder, to which the caller adds the subcommand and its arguments.
     #[must_use]
     pub fn command(&self, folder: &Path) -> Command {
-        // It works in the folder, where a relative path would lead elsewhere.
+        // The process works in the folder, where a relative path would lead elsewhere.
         let folder = &std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let mut command = Command::new(&self.program);
         command
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()))
+            .env("PATH", Self::search_path())
             .env("LC_ALL", "C")
             .env("HOME", "/nonexistent")
             .env("GIT_DIR", folder)
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_TERMINAL_PROMPT", "0")
-            .env("GIT_ALLOC_LIMIT", self.bounds.alloc_bytes.to_string())
+            .env("GIT_ALLOC_LIMIT", self.limits.alloc_bytes.to_string())
             .env("GIT_NO_REPLACE_OBJECTS", "1")
             .env("GIT_NO_LAZY_FETCH", "1")
             .env("GIT_ADVICE", "0");
@@ -125,7 +137,7 @@ impl Git {
             "gc.auto=0",
             "maintenance.auto=false",
             "protocol.allow=never",
-            // Packs are mapped in pieces, so that one larger than the address space can be read.
+            // Packs are mapped in windows, so that one larger than the address space can be read.
             "core.packedGitWindowSize=16m",
             "core.packedGitLimit=256m",
         ] {
@@ -135,47 +147,53 @@ impl Git {
         command
     }
 
-    /// Runs a command to its end and gives what it said, at most `most` bytes.
+    /// Runs a command to its end and returns its standard output.
+    ///
+    /// # Errors
+    /// If the process cannot be started, fails, exceeds `timeout` or writes more than `max_output` bytes.
     pub fn run(
         &self,
         command: &mut Command,
-        input: Input<'_>,
-        patience: Duration,
-        most: usize,
-    ) -> Result<Vec<u8>, ChildProblem> {
-        let mut said = Vec::new();
-        self.stream(command, input, patience, |bytes| {
-            said.extend_from_slice(bytes);
-            if said.len() > most { Err(ChildProblem::Verbose) } else { Ok(()) }
+        input: ProcessInput<'_>,
+        timeout: Duration,
+        max_output: usize,
+    ) -> Result<Vec<u8>, GitError> {
+        let mut output = Vec::new();
+        self.stream(command, input, timeout, |bytes| {
+            output.extend_from_slice(bytes);
+            if output.len() > max_output { Err(GitError::OutputTooLarge) } else { Ok(()) }
         })?;
-        Ok(said)
+        Ok(output)
     }
 
-    /// Runs a command to its end and shows what it says as it comes. An error of `show` ends the child.
+    /// Runs a command to its end and passes its standard output to `on_output` as it arrives.
+    ///
+    /// # Errors
+    /// If the process cannot be started, fails or exceeds `timeout`, or if `on_output` fails, which kills the process.
     pub fn stream(
         &self,
         command: &mut Command,
-        input: Input<'_>,
-        patience: Duration,
-        mut show: impl FnMut(&[u8]) -> Result<(), ChildProblem>,
-    ) -> Result<(), ChildProblem> {
+        input: ProcessInput<'_>,
+        timeout: Duration,
+        mut on_output: impl FnMut(&[u8]) -> Result<(), GitError>,
+    ) -> Result<(), GitError> {
         command.stdin(input.stdio()?).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = start(command, self)?;
+        let mut child = spawn(command, self)?;
         let pipes = (child.stdout.take(), child.stderr.take());
-        let running = Running(Some(child));
-        let complaint = listen(pipes, patience, &mut show)?;
-        let status = running.end()?;
-        if status.success() { Ok(()) } else { Err(ChildProblem::Failed { status, complaint }) }
+        let guard = ProcessGuard(Some(child));
+        let stderr = read_pipes(pipes, timeout, &mut on_output)?;
+        let status = guard.wait()?;
+        if status.success() { Ok(()) } else { Err(GitError::Failed { status, stderr }) }
     }
 }
 
-impl Input<'_> {
+impl ProcessInput<'_> {
     fn stdio(self) -> io::Result<Stdio> {
         Ok(match self {
-            Self::Nothing => Stdio::null(),
+            Self::Empty => Stdio::null(),
             Self::File(file) => file.into(),
             Self::Bytes(bytes) => {
-                // A file in memory: a pipe would need somebody to fill it while the child is listened to.
+                // A file in memory: a pipe would have to be filled while the output is read.
                 let mut file = File::from(rustix::fs::memfd_create("input", rustix::fs::MemfdFlags::CLOEXEC)?);
                 file.write_all(bytes)?;
                 io::Seek::rewind(&mut file)?;
@@ -185,13 +203,13 @@ impl Input<'_> {
     }
 }
 
-/// A child that ends with this value, one way or the other, and everything that it has started with it: `upload-pack`
-/// leaves the work to a child of its own, which would count objects to the end before it noticed that nobody listens.
+/// Kills a process and everything that it started when dropped. `upload-pack` leaves the work to a child process, which
+/// would count objects to the end before it noticed that its output is not read.
 ///
-/// Nothing once it has been waited for. Until then its number, which is that of its group, is nobody else's.
-struct Running(Option<Child>);
+/// `None` once the process has been waited for. Until then its process id, which is also its group id, is not reused.
+struct ProcessGuard(Option<Child>);
 
-impl Drop for Running {
+impl Drop for ProcessGuard {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
             let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
@@ -200,50 +218,50 @@ impl Drop for Running {
     }
 }
 
-impl Running {
-    /// Waits for a child that has closed its outputs, as everything that it started has.
-    fn end(mut self) -> io::Result<ExitStatus> {
+impl ProcessGuard {
+    /// Waits for a process whose outputs are closed, as are those of everything that it started.
+    fn wait(mut self) -> io::Result<ExitStatus> {
         self.0.take().ok_or(io::ErrorKind::NotFound)?.wait()
     }
 }
 
-/// Shows standard output and keeps the end of standard error, until both are closed.
-fn listen(
+/// Passes on standard output and keeps the end of standard error, until both are closed.
+fn read_pipes(
     (mut out, mut err): (Option<ChildStdout>, Option<ChildStderr>),
-    patience: Duration,
-    show: &mut impl FnMut(&[u8]) -> Result<(), ChildProblem>,
-) -> Result<String, ChildProblem> {
-    let until = Instant::now() + patience;
-    let mut complaint = Vec::new();
+    timeout: Duration,
+    on_output: &mut impl FnMut(&[u8]) -> Result<(), GitError>,
+) -> Result<String, GitError> {
+    let deadline = Instant::now() + timeout;
+    let mut stderr = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     while out.is_some() || err.is_some() {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(ChildProblem::Slow(patience));
+            return Err(GitError::Timeout(timeout));
         }
-        let (out_ready, err_ready) = wait(out.as_ref(), err.as_ref(), left)?;
+        let (out_ready, err_ready) = poll_pipes(out.as_ref(), err.as_ref(), left)?;
         if let Some(pipe) = out.as_mut().filter(|_| out_ready) {
             match pipe.read(&mut buffer)? {
                 0 => out = None,
-                read => show(&buffer[..read])?,
+                read => on_output(&buffer[..read])?,
             }
         }
         if let Some(pipe) = err.as_mut().filter(|_| err_ready) {
             match pipe.read(&mut buffer)? {
                 0 => err = None,
                 read => {
-                    complaint.extend_from_slice(&buffer[..read]);
-                    let excess = complaint.len().saturating_sub(MAX_COMPLAINT);
-                    complaint.drain(..excess);
+                    stderr.extend_from_slice(&buffer[..read]);
+                    let excess = stderr.len().saturating_sub(MAX_STDERR_BYTES);
+                    stderr.drain(..excess);
                 }
             }
         }
     }
-    Ok(String::from_utf8_lossy(&complaint).trim().to_owned())
+    Ok(String::from_utf8_lossy(&stderr).trim().to_owned())
 }
 
-/// Waits until one of two pipes has something or is closed.
-fn wait(out: Option<&impl AsFd>, err: Option<&impl AsFd>, left: Duration) -> io::Result<(bool, bool)> {
+/// Waits until one of two pipes is readable or closed.
+fn poll_pipes(out: Option<&impl AsFd>, err: Option<&impl AsFd>, left: Duration) -> io::Result<(bool, bool)> {
     let mut fds = Vec::with_capacity(2);
     fds.extend(out.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
     fds.extend(err.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
@@ -257,16 +275,16 @@ fn wait(out: Option<&impl AsFd>, err: Option<&impl AsFd>, left: Duration) -> io:
     Ok((out, err.is_some() && ready.next().unwrap_or(false)))
 }
 
-fn start(command: &mut Command, git: &Git) -> io::Result<Child> {
-    let Git { bounds: Bounds { address_bytes, .. }, file_bytes, niceness, .. } = *git;
-    let bind = move || {
+fn spawn(command: &mut Command, git: &Git) -> io::Result<Child> {
+    let Git { limits: ProcessLimits { address_bytes, .. }, file_bytes, niceness, .. } = *git;
+    let apply_limits = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         setrlimit(Resource::As, Rlimit { current: Some(address_bytes), maximum: Some(address_bytes) })?;
-        // A bound that is not given stays as it is.
+        // Without a limit of its own the process inherits that of the server.
         if file_bytes.is_some() {
             setrlimit(Resource::Fsize, Rlimit { current: file_bytes, maximum: file_bytes })?;
         }
-        // A child that is ended leaves no image of itself on the disk.
+        // A killed process writes no core dump.
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
         if niceness > 0 {
             nice(niceness)?;
@@ -276,7 +294,7 @@ fn start(command: &mut Command, git: &Git) -> io::Result<Child> {
     // SAFETY: between fork and exec the closure does a few system calls, allocates nothing and takes no lock.
     #[allow(unsafe_code)]
     unsafe {
-        command.pre_exec(bind);
+        command.pre_exec(apply_limits);
     }
     command.process_group(0).spawn()
 }
@@ -286,68 +304,68 @@ mod tests {
     use super::*;
 
     fn shell(script: &str) -> (Git, Command) {
-        let bounds = Bounds { alloc_bytes: 1 << 28, address_bytes: 1 << 32 };
+        let limits = ProcessLimits { alloc_bytes: 1 << 28, address_bytes: 1 << 32 };
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        (Git::new(Path::new("git"), bounds), command)
+        (Git::new(Path::new("git"), limits), command)
     }
 
     const LONG: Duration = Duration::from_secs(30);
 
     #[test]
-    fn input_goes_in_and_both_outputs_come_out() {
+    fn input_is_passed_in_and_both_outputs_are_returned() {
         let (git, mut command) = shell("cat; echo sorry >&2; exit 3");
         let bytes = vec![b'x'; 300_000];
         let mut seen = 0;
-        let problem = git
-            .stream(&mut command, Input::Bytes(&bytes), LONG, |part| {
+        let error = git
+            .stream(&mut command, ProcessInput::Bytes(&bytes), LONG, |part| {
                 seen += part.len();
                 Ok(())
             })
-            .expect_err("it failed");
-        assert_eq!((seen, problem.to_string().as_str()), (bytes.len(), "sorry"));
+            .expect_err("the script fails");
+        assert_eq!((seen, error.to_string().as_str()), (bytes.len(), "sorry"));
     }
 
     #[test]
-    fn too_slow_too_much_and_unwanted_children_end() {
+    fn slow_verbose_and_cancelled_processes_are_killed() {
         let (git, mut command) = shell("echo hello; sleep 1000");
-        let slow = git.run(&mut command, Input::Nothing, Duration::from_millis(200), 100);
-        assert!(matches!(slow, Err(ChildProblem::Slow(_))), "{slow:?}");
+        let slow = git.run(&mut command, ProcessInput::Empty, Duration::from_millis(200), 100);
+        assert!(matches!(slow, Err(GitError::Timeout(_))), "{slow:?}");
         let (git, mut command) = shell("yes");
-        assert!(matches!(git.run(&mut command, Input::Nothing, LONG, 1_000), Err(ChildProblem::Verbose)));
+        assert!(matches!(git.run(&mut command, ProcessInput::Empty, LONG, 1_000), Err(GitError::OutputTooLarge)));
         let (git, mut command) = shell("yes");
-        let unwanted = git.stream(&mut command, Input::Nothing, LONG, |_| Err(ChildProblem::Unwanted));
-        assert!(matches!(unwanted, Err(ChildProblem::Unwanted)));
+        let cancelled = git.stream(&mut command, ProcessInput::Empty, LONG, |_| Err(GitError::Cancelled));
+        assert!(matches!(cancelled, Err(GitError::Cancelled)));
     }
 
-    /// Whether a process works: it is there, and not only because nobody has asked how it ended.
-    fn works(pid: &str) -> bool {
+    /// Returns whether a process exists and is not a zombie.
+    fn is_running(pid: &str) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
     }
 
     #[test]
-    fn what_a_child_has_started_ends_with_it() {
+    fn child_processes_are_killed_with_their_parent() {
         let (git, mut command) = shell("sleep 1000 >/dev/null 2>&1 & echo $!; wait");
         let mut grandchild = String::new();
-        let unwanted = git.stream(&mut command, Input::Nothing, LONG, |said| {
-            grandchild = String::from_utf8_lossy(said).trim().to_owned();
-            assert!(works(&grandchild));
-            Err(ChildProblem::Unwanted)
+        let cancelled = git.stream(&mut command, ProcessInput::Empty, LONG, |output| {
+            grandchild = String::from_utf8_lossy(output).trim().to_owned();
+            assert!(is_running(&grandchild));
+            Err(GitError::Cancelled)
         });
-        assert!(matches!(unwanted, Err(ChildProblem::Unwanted)));
-        let until = Instant::now() + LONG;
-        while works(&grandchild) {
-            assert!(Instant::now() < until, "it lives on");
+        assert!(matches!(cancelled, Err(GitError::Cancelled)));
+        let deadline = Instant::now() + LONG;
+        while is_running(&grandchild) {
+            assert!(Instant::now() < deadline, "process {grandchild} is still running");
             std::thread::yield_now();
         }
     }
 
     #[test]
-    fn address_space_is_bounded() {
+    fn address_space_is_limited() {
         let (_, mut command) = shell("ulimit -v; read x; ulimit -v");
-        let git = Git::new(Path::new("git"), Bounds { alloc_bytes: 1 << 28, address_bytes: 1 << 30 });
-        let said = git.run(&mut command, Input::Bytes(b"go\n"), LONG, 1_000).expect("runs");
-        assert!(String::from_utf8_lossy(&said).trim_end().ends_with(&(1_u64 << 20).to_string()), "{said:?}");
+        let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 1 << 28, address_bytes: 1 << 30 });
+        let output = git.run(&mut command, ProcessInput::Bytes(b"go\n"), LONG, 1_000).expect("the script succeeds");
+        assert!(String::from_utf8_lossy(&output).trim_end().ends_with(&(1_u64 << 20).to_string()), "{output:?}");
     }
 }

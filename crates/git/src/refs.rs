@@ -1,7 +1,8 @@
 //! The refs of one repository: one sorted, peeled `packed-refs` file, replaced as a whole.
 //!
-//! No loose refs, no reflogs, and no git process ever writes refs: the snapshot in memory and the file are the same
-//! thing. A change is written beside, synced and renamed, so that a reader, git included, sees the old refs or the new.
+//! There are no loose refs and no reflogs, and no git process writes refs, so a [`Refs`] in memory and the file have the
+//! same content. A change is written to a temporary file, synced and renamed, so that a reader, including git, sees either
+//! the old refs or the new ones.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,29 +12,29 @@ use std::path::Path;
 
 use crate::{crash_point, pktline};
 
-/// One ref.
+/// What a ref points to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Target {
-    /// The object it points to.
+pub struct RefTarget {
+    /// The object that the ref points to.
     pub oid: String,
-    /// If that is a tag object, the commit (or other object) that it is a tag of in the end.
+    /// If that is a tag object, the commit (or other object) that it leads to when all tags are followed.
     pub peeled: Option<String>,
 }
 
-/// All refs, and where HEAD points.
+/// All refs of a repository, and the branch that HEAD names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Refs {
-    refs: BTreeMap<String, Target>,
+    refs: BTreeMap<String, RefTarget>,
     /// The branch that HEAD names, whether or not it exists.
     head: Option<String>,
 }
 
-/// Where HEAD of a repository points before a state says otherwise. Not `main`: a client that clones the empty
-/// repository would be given that branch and could not make it.
-pub(crate) const UNBORN: &str = "refs/heads/master";
+/// The branch that HEAD names until a state declares another. Not `main`: a client that clones the empty repository would
+/// be on that branch already and could not create it (docs/protocol.md#empty-repositories).
+pub(crate) const DEFAULT_HEAD: &str = "refs/heads/master";
 
 impl Refs {
-    /// Reads the refs of a repository folder; one without the files has none.
+    /// Reads the refs of a repository folder. Missing files mean no refs.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let optional = |name: &str| match std::fs::read_to_string(folder.join(name)) {
             Ok(text) => Ok(text),
@@ -44,26 +45,26 @@ impl Refs {
         Ok(Self { refs: parse(&optional("packed-refs")?), head })
     }
 
-    /// Replaces the refs of a repository folder, durably: refs first, then HEAD, which is derived from the same state.
+    /// Replaces the refs of a repository folder, durably: first the refs, then HEAD.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        self.write_names(folder)?;
+        self.write_packed_refs(folder)?;
         self.write_head(folder)
     }
 
-    /// The first half of [`write`](Self::write): everything but HEAD.
-    pub(crate) fn write_names(&self, folder: &Path) -> io::Result<()> {
-        replace(folder, "packed-refs", self.to_string().as_bytes())
+    /// Replaces the refs without HEAD.
+    pub(crate) fn write_packed_refs(&self, folder: &Path) -> io::Result<()> {
+        replace_file(folder, "packed-refs", self.to_string().as_bytes())
     }
 
-    /// The second half of [`write`](Self::write).
+    /// Replaces HEAD.
     pub(crate) fn write_head(&self, folder: &Path) -> io::Result<()> {
-        replace(folder, "HEAD", format!("ref: {}\n", self.head()).as_bytes())
+        replace_file(folder, "HEAD", format!("ref: {}\n", self.head()).as_bytes())
     }
 
-    /// The branch that HEAD names.
+    /// Returns the branch that HEAD names.
     #[must_use]
     pub fn head(&self) -> &str {
-        self.head.as_deref().unwrap_or(UNBORN)
+        self.head.as_deref().unwrap_or(DEFAULT_HEAD)
     }
 
     /// Points HEAD to a branch.
@@ -71,36 +72,36 @@ impl Refs {
         self.head = Some(branch.to_owned());
     }
 
-    /// What HEAD resolves to, if its branch exists.
+    /// Returns the object that HEAD resolves to, if its branch exists.
     #[must_use]
     pub fn head_oid(&self) -> Option<&str> {
         self.get(self.head()).map(|target| target.oid.as_str())
     }
 
-    /// One ref.
+    /// Returns what a ref points to.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Target> {
+    pub fn get(&self, name: &str) -> Option<&RefTarget> {
         self.refs.get(name)
     }
 
-    /// Sets one ref.
-    pub fn set(&mut self, name: &str, target: Target) {
+    /// Sets a ref.
+    pub fn set(&mut self, name: &str, target: RefTarget) {
         self.refs.insert(name.to_owned(), target);
     }
 
-    /// Removes one ref.
-    pub fn remove(&mut self, name: &str) -> Option<Target> {
+    /// Removes a ref and returns what it pointed to.
+    pub fn remove(&mut self, name: &str) -> Option<RefTarget> {
         self.refs.remove(name)
     }
 
-    /// All refs, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Target)> {
+    /// Iterates over all refs, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &RefTarget)> {
         self.refs.iter().map(|(name, target)| (name.as_str(), target))
     }
 
-    /// Appends the ref lines of a v0 or v1 advertisement. The capabilities go behind the first; an empty repository
-    /// shows them behind a line of its own.
-    pub fn advertise(&self, out: &mut Vec<u8>, capabilities: &str) {
+    /// Appends the ref lines of a v0 or v1 advertisement. The capabilities follow the first ref, or a placeholder line if
+    /// the repository is empty.
+    pub fn write_advertisement(&self, out: &mut Vec<u8>, capabilities: &str) {
         let mut capabilities = Some(match self.head_oid() {
             Some(_) => format!("symref=HEAD:{} {capabilities}", self.head()),
             None => capabilities.to_owned(),
@@ -124,57 +125,57 @@ impl Refs {
         pktline::push_flush(out);
     }
 
-    /// Appends the answer to a v2 `ls-refs`.
-    pub fn list(&self, out: &mut Vec<u8>, question: &LsRefs) {
-        let prefixes = shortest(&question.prefixes);
+    /// Appends the response to a v2 `ls-refs` command.
+    pub fn write_ls_refs(&self, out: &mut Vec<u8>, request: &LsRefsRequest) {
+        let prefixes = minimal_prefixes(&request.prefixes);
         let wanted = |name: &str| {
             let before = prefixes.partition_point(|prefix| *prefix <= name);
             prefixes.is_empty() || prefixes[..before].last().is_some_and(|prefix| name.starts_with(prefix))
         };
         if wanted("HEAD") {
-            let symref = if question.symrefs { format!(" symref-target:{}", self.head()) } else { String::new() };
+            let symref = if request.symrefs { format!(" symref-target:{}", self.head()) } else { String::new() };
             match self.head_oid() {
                 Some(oid) => pktline::push_line(out, &format!("{oid} HEAD{symref}")),
-                // Without its target the line would say nothing.
-                None if question.unborn && question.symrefs => pktline::push_line(out, &format!("unborn HEAD{symref}")),
+                // Without the target the line would have no content.
+                None if request.unborn && request.symrefs => pktline::push_line(out, &format!("unborn HEAD{symref}")),
                 None => {}
             }
         }
         for (name, target) in self.iter().filter(|(name, _)| wanted(name)) {
-            let peeled = target.peeled.as_ref().filter(|_| question.peel).map(|peeled| format!(" peeled:{peeled}"));
+            let peeled = target.peeled.as_ref().filter(|_| request.peel).map(|peeled| format!(" peeled:{peeled}"));
             pktline::push_line(out, &format!("{} {name}{}", target.oid, peeled.unwrap_or_default()));
         }
         pktline::push_flush(out);
     }
 }
 
-/// The arguments of a v2 `ls-refs`.
+/// The arguments of a v2 `ls-refs` command.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct LsRefs {
-    /// Show what tags are tags of.
+pub struct LsRefsRequest {
+    /// Include the peeled objects of tags.
     pub peel: bool,
-    /// Show where HEAD points.
+    /// Include the branch that HEAD names.
     pub symrefs: bool,
-    /// Show where HEAD points even if that branch does not exist; only together with `symrefs`.
+    /// Include HEAD even if its branch does not exist; only together with `symrefs`.
     pub unborn: bool,
-    /// Only names that begin with one of these; none means all.
+    /// Only list names that begin with one of these; empty means all.
     pub prefixes: Vec<String>,
 }
 
-/// The prefixes that no other prefix makes needless, sorted. The last of them that is not after a name is then the only
-/// one that the name can begin with, so that strangers may send many.
-fn shortest(prefixes: &[String]) -> Vec<&str> {
+/// Returns the prefixes that do not begin with another prefix, sorted. The last one that is not greater than a name is then
+/// the only one that the name can begin with, so a name is matched by binary search, however many prefixes a client sends.
+fn minimal_prefixes(prefixes: &[String]) -> Vec<&str> {
     let mut sorted: Vec<&str> = prefixes.iter().map(String::as_str).collect();
     sorted.sort_unstable();
     sorted.dedup_by(|later, kept| later.starts_with(*kept));
     sorted
 }
 
-/// The text of the `packed-refs` file.
+/// Formats the content of the `packed-refs` file.
 impl std::fmt::Display for Refs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("# pack-refs with: peeled fully-peeled sorted \n")?;
-        for (name, Target { oid, peeled }) in &self.refs {
+        for (name, RefTarget { oid, peeled }) in &self.refs {
             writeln!(f, "{oid} {name}")?;
             if let Some(peeled) = peeled {
                 writeln!(f, "^{peeled}")?;
@@ -184,9 +185,9 @@ impl std::fmt::Display for Refs {
     }
 }
 
-/// Reads a `packed-refs` file. Lines that are none are passed over: nobody but us writes it.
-fn parse(text: &str) -> BTreeMap<String, Target> {
-    let mut refs: BTreeMap<String, Target> = BTreeMap::new();
+/// Parses a `packed-refs` file. Malformed lines are skipped: only this module writes the file.
+fn parse(text: &str) -> BTreeMap<String, RefTarget> {
+    let mut refs: BTreeMap<String, RefTarget> = BTreeMap::new();
     let mut last: Option<String> = None;
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         if let Some(peeled) = line.strip_prefix('^') {
@@ -194,20 +195,20 @@ fn parse(text: &str) -> BTreeMap<String, Target> {
                 target.peeled = Some(peeled.to_owned());
             }
         } else if let Some((oid, name)) = line.split_once(' ') {
-            refs.insert(name.to_owned(), Target { oid: oid.to_owned(), peeled: None });
+            refs.insert(name.to_owned(), RefTarget { oid: oid.to_owned(), peeled: None });
             last = Some(name.to_owned());
         }
     }
     refs
 }
 
-/// Replaces a file: written beside, synced, renamed, and the folder synced.
-pub(crate) fn replace(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let beside = folder.join(format!("{name}.new"));
-    let mut file = File::create(&beside)?;
+/// Replaces a file durably: writes a temporary file, syncs and renames it, and syncs the folder.
+pub(crate) fn replace_file(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temporary = folder.join(format!("{name}.new"));
+    let mut file = File::create(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     crash_point::point("replace.written");
-    std::fs::rename(&beside, folder.join(name))?;
+    std::fs::rename(&temporary, folder.join(name))?;
     File::open(folder)?.sync_all()
 }

@@ -1,7 +1,9 @@
-//! Who changes the repositories of a name: an order, or the last step of maintenance. Never both.
+//! Locks for changes of repositories: one lock per repository identifier.
 //!
-//! The registrar gives one order per name at a time, so that orders never wait for each other here. Maintenance does its
-//! long work aside and has a turn only for moving files.
+//! A lock covers the repositories of all owners with the same identifier, because these may read each other's pools. It is
+//! held while a git job runs, for the last step of maintenance, and while a snapshot links the repositories of that
+//! identifier. The writer starts one git job per identifier at a time, so jobs never wait for each other here. Maintenance
+//! does its long work without the lock and takes it only to move files.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,58 +11,58 @@ use std::time::{Duration, Instant};
 
 use grasp_core::repo::Identifier;
 
-use crate::layout::file_name;
+use crate::layout::identifier_file_name;
 
-/// The names that somebody has a turn at.
+/// The identifiers that are locked.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    /// By what the folders of a name are called. The lock guards the set for an instant.
-    taken: Mutex<BTreeSet<String>>,
-    freed: Condvar,
+pub(crate) struct RepoLocks {
+    /// The file names of the locked identifiers. The mutex is held only to change the set.
+    locked: Mutex<BTreeSet<String>>,
+    released: Condvar,
 }
 
-/// A turn. Dropping it gives it back.
+/// A held lock. Dropping it releases the lock.
 #[derive(Debug)]
-pub(crate) struct Turn<'t> {
-    turns: &'t Turns,
-    name: String,
+pub(crate) struct RepoLock<'t> {
+    locks: &'t RepoLocks,
+    file_name: String,
 }
 
-impl Turns {
-    /// Waits for a turn.
-    pub(crate) fn wait(&self, name: &Identifier) -> Turn<'_> {
-        self.wait_at(&file_name(name))
+impl RepoLocks {
+    /// Waits for the lock of an identifier.
+    pub(crate) fn lock(&self, identifier: &Identifier) -> RepoLock<'_> {
+        self.lock_file_name(&identifier_file_name(identifier))
     }
 
-    /// The same for whoever knows only what the folders are called.
-    pub(crate) fn wait_at(&self, name: &str) -> Turn<'_> {
-        let mut taken = self.lock();
-        while !taken.insert(name.to_owned()) {
-            taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+    /// Waits for the lock of an identifier that is given by its file name.
+    pub(crate) fn lock_file_name(&self, file_name: &str) -> RepoLock<'_> {
+        let mut locked = self.locked();
+        while !locked.insert(file_name.to_owned()) {
+            locked = self.released.wait(locked).unwrap_or_else(PoisonError::into_inner);
         }
-        Turn { turns: self, name: name.to_owned() }
+        RepoLock { locks: self, file_name: file_name.to_owned() }
     }
 
-    /// Waits for a turn, but not for ever.
-    pub(crate) fn wait_within(&self, name: &Identifier, patience: Duration) -> Option<Turn<'_>> {
-        let until = Instant::now() + patience;
-        let name = file_name(name);
-        let mut taken = self.lock();
-        while !taken.insert(name.clone()) {
-            let left = until.checked_duration_since(Instant::now())?;
-            taken = self.freed.wait_timeout(taken, left).unwrap_or_else(PoisonError::into_inner).0;
+    /// Waits for the lock of an identifier; `None` if it is not free within `timeout`.
+    pub(crate) fn lock_within(&self, identifier: &Identifier, timeout: Duration) -> Option<RepoLock<'_>> {
+        let deadline = Instant::now() + timeout;
+        let file_name = identifier_file_name(identifier);
+        let mut locked = self.locked();
+        while !locked.insert(file_name.clone()) {
+            let left = deadline.checked_duration_since(Instant::now())?;
+            locked = self.released.wait_timeout(locked, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Some(Turn { turns: self, name })
+        Some(RepoLock { locks: self, file_name })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for RepoLock<'_> {
     fn drop(&mut self) {
-        self.turns.lock().remove(&self.name);
-        self.turns.freed.notify_all();
+        self.locks.locked().remove(&self.file_name);
+        self.locks.released.notify_all();
     }
 }

@@ -1,10 +1,10 @@
-//! The one place where time is read.
+//! The only place that reads the clock.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use grasp_core::time::{MonoTime, Now, Timestamp};
 
-/// Tells the time to machines. Copies agree with each other.
+/// Returns the current time. Copies share the same start of monotonic time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     started: Instant,

@@ -1,8 +1,8 @@
-//! Takes the data folders for this process alone.
+//! Locks of the data folders.
 //!
-//! Two locks, because a server that was killed may leave git processes behind. The first is the server's own and ends with
-//! it. The second is inherited by its git processes and ends with the last of them: a new server waits for it before it
-//! repairs anything.
+//! There are two locks, because git processes can outlive a server that was killed. The first belongs to the server and
+//! ends with it. The second is inherited by its git processes and ends with the last of them: a new server waits for it
+//! before it repairs anything.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
@@ -12,44 +12,48 @@ use anyhow::{Context, Result, bail};
 use rustix::io::{FdFlags, fcntl_setfd};
 use tracing::warn;
 
-/// How long the server's own lock is waited for: between fork and exec a child of a killed server holds it, too.
+/// How long the server's lock is waited for: between fork and exec a child of a killed server holds it, too.
 const OWN_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long git processes that were left behind are waited for. The kernel ends them with the server; what those have
-/// started in turn ends when it wants to say something, and that is soon.
+/// How long git processes of an earlier server are waited for. The kernel ends them with the server; their own children
+/// end at their next output, which is soon.
 const CHILD_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a lock is tried.
+/// Interval between two attempts to get a lock.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The locks, held until they are dropped.
+/// The locks of both data folders, held until they are dropped.
 pub(crate) struct DataLocks {
     _server_lock: File,
     _children_lock: File,
 }
 
 impl DataLocks {
-    /// Takes both folders, or says who has them.
+    /// Locks both folders.
+    ///
+    /// # Errors
+    ///
+    /// Another server, or a git process of one, holds a lock after the timeout.
     pub(crate) fn acquire(relay: &Path, git: &Path) -> Result<Self> {
         let Some(server_lock) = lock_file(relay, "lock", OWN_LOCK_TIMEOUT, || {})? else {
             bail!("another graspd is using {}: stop it, or give this one its own NGIT_RELAY_DATA_PATH", relay.display())
         };
-        let on_wait = || warn!("git processes of a server that has ended are still at work; waiting for them");
+        let on_wait = || warn!(target: "store", "waiting for git processes of an earlier server to end");
         let Some(children_lock) = lock_file(git, "children.lock", CHILD_LOCK_TIMEOUT, on_wait)? else {
             bail!(
-                "another graspd, or a git process that one has left behind, is using {}: stop it, or give this one its \
-                 own NGIT_GIT_DATA_PATH",
+                "another graspd, or a git process of an earlier one, is using {}: stop it, or give this one its own \
+                 NGIT_GIT_DATA_PATH",
                 git.display()
             )
         };
-        fcntl_setfd(&children_lock, FdFlags::empty()).context("cannot share a lock with git processes")?;
+        fcntl_setfd(&children_lock, FdFlags::empty()).context("cannot pass a lock to git processes")?;
         Ok(Self { _server_lock: server_lock, _children_lock: children_lock })
     }
 }
 
-/// DataLocks a file in a folder; nothing if somebody else has it for all that time.
+/// Locks a file in a folder; `None` if another process holds the lock until the timeout.
 fn lock_file(folder: &Path, name: &str, timeout: Duration, on_wait: impl FnOnce()) -> Result<Option<File>> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let name = folder.join(name);
     let file = OpenOptions::new()
         .create(true)

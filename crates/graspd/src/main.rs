@@ -1,13 +1,13 @@
-//! graspd: a nostr relay and a git host in one, for repositories that live on several such servers at once.
+//! graspd, a GRASP server: a nostr relay and a git server for repositories that are announced on nostr.
 //!
-//! - [`config`]: what the operator wants. [`cli`]: commands that talk to a running server, which answers in [`admin`].
-//! - [`rooms`]: starts everything and ends it. [`lock`]: for one process at a time. [`reload`]: settings that change.
-//! - [`inherited`]: sockets that were handed over. [`notify`]: words to whoever supervises the process.
-//! - [`door`]: what listens. [`hands`]: what acts. [`meter`]: what is measured. [`outbound`]: the way out.
-//! - [`reload`]: settings that change while it runs.
-//! - [`vault`]: backups, and what comes from elsewhere.
+//! - [`cli`]: commands; [`backup`]: backup, restore, export and import; [`admin`]: the API that commands use.
+//! - [`server`]: start, wiring and shutdown; [`reload`]: settings that change while the server runs.
+//! - [`relay`], [`git`], [`web`]: what clients use; [`sync`], [`fetch`]: events and git data from other servers.
+//! - [`writer`]: the thread that decides and stores; [`repos`]: the refs and objects that are served.
+//! - [`http`], [`metrics`], [`monitor`], [`net`], [`config`]: used by all of them.
+//! - [`logging`], [`clock`], [`data_lock`], [`sd_notify`], [`socket_activation`]: the process and the system.
 
-#![allow(clippy::print_stdout, reason = "a program speaks to whoever started it")]
+#![allow(clippy::print_stdout, reason = "commands print to standard output")]
 
 mod admin;
 mod backup;
@@ -18,6 +18,7 @@ mod data_lock;
 mod fetch;
 mod git;
 mod http;
+mod logging;
 mod metrics;
 mod monitor;
 mod net;
@@ -31,13 +32,13 @@ mod sync;
 mod web;
 mod writer;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use tracing_subscriber::EnvFilter;
-
 fn main() -> ExitCode {
-    let matches = cli::command().get_matches();
+    let matches = match cli::matches() {
+        Ok(matches) => matches,
+        Err(status) => return status,
+    };
     if let Some(ended) = cli::run(&matches) {
         return ended;
     }
@@ -60,22 +61,11 @@ fn main() -> ExitCode {
         print!("{}", config::show(&config, printing.get_flag("json")));
         return ExitCode::SUCCESS;
     }
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(&config.log_level))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_filter_reloading();
-    let filter = log.reload_handle();
-    log.init();
+    let set_log_level = logging::start(config.log_format, &config.log_level);
     for warning in warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!(target: "admin", "{warning}");
     }
-    let reload_sources = reload::ReloadSources {
-        read: Box::new(move || config::load(&matches)),
-        set_log_level: Box::new(move |level| {
-            filter.reload(EnvFilter::new(level)).map_err(|problem| problem.to_string())
-        }),
-    };
+    let reload_sources = reload::ReloadSources { read: Box::new(move || config::load(&matches)), set_log_level };
     match server::run(config, reload_sources) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {

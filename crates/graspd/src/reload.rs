@@ -1,4 +1,4 @@
-//! Reading the settings again while the service runs, and putting into force what can change without a restart.
+//! Reads the settings again while the server runs, and applies those that can change without a restart.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,10 +13,10 @@ use crate::sd_notify;
 use crate::sd_notify::NotifyState;
 use crate::writer::policy::{PolicyChange, PolicyHandle};
 
-/// How a setting is taken over.
+/// Copies one setting from the new settings to the current ones.
 type ApplySetting = fn(&mut Config, &Config);
 
-/// The settings that hold as soon as they are read again. All others need a restart.
+/// Settings that can change while the server runs. All others need a restart.
 const CHANGEABLE: &[(&str, ApplySetting)] = &[
     ("RELAY_NAME", |old, new| old.relay_name.clone_from(&new.relay_name)),
     ("RELAY_DESCRIPTION", |old, new| old.relay_description.clone_from(&new.relay_description)),
@@ -49,18 +49,18 @@ const CHANGEABLE: &[(&str, ApplySetting)] = &[
     ("LOG_LEVEL", |old, new| old.log_level.clone_from(&new.log_level)),
 ];
 
-/// All lists together: some are read from files whose text may change while the setting stays.
+/// Copies all lists together, because the content of a list file can change while the setting stays the same.
 fn apply_lists(old: &mut Config, new: &Config) {
     old.lists.clone_from(&new.lists);
 }
 
-/// Reads all settings as at the start, from the same arguments, environment and files.
+/// Reads all settings from the same sources as at the start.
 type ReadSettings = Box<dyn Fn() -> Result<LoadedConfig, ConfigErrors> + Send + Sync>;
 
-/// Changes how much is logged.
+/// Changes the log level.
 type SetLogLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// What the program was started with, to be asked again.
+/// How the settings are read and the log level is changed, as set up at the start.
 pub(crate) struct ReloadSources {
     pub(crate) read: ReadSettings,
     pub(crate) set_log_level: SetLogLevel,
@@ -70,29 +70,29 @@ pub(crate) struct ReloadSources {
 pub(crate) struct Reloader {
     sources: ReloadSources,
     policy_handle: PolicyHandle,
-    /// What holds. Held while settings are read and taken over, so that two who ask do not mix.
+    /// The current settings. Locked while settings are read and applied, so that two reloads do not mix.
     current: Mutex<watch::Sender<Arc<Config>>>,
 }
 
-/// What came of reading the settings again.
+/// Result of a reload.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReloadReport {
-    /// What holds now: setting, before, now.
+    /// Changed settings: name, old value, new value.
     pub(crate) changed: Vec<(&'static str, String, String)>,
-    /// Whether the lists are others than before.
+    /// Whether the moderation lists have changed.
     pub(crate) lists_changed: bool,
-    /// What came of it.
+    /// Effects of the changed policy.
     pub(crate) policy_change: PolicyChange,
-    /// Settings that are others than at the start and need a restart.
+    /// Changed settings that need a restart.
     pub(crate) restart: Vec<&'static str>,
-    /// Settings that could change, but for standing in the environment, which is that of the start.
+    /// Changeable settings that are given by an environment variable, which is that of the start.
     pub(crate) fixed_by_environment: Vec<&'static str>,
-    /// One sentence each.
+    /// One sentence per warning.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Reloader {
-    /// `current` holds what the service was started with.
+    /// `current` contains the settings of the start.
     pub(crate) fn new(
         sources: ReloadSources,
         policy_handle: PolicyHandle,
@@ -101,8 +101,8 @@ impl Reloader {
         Arc::new(Self { sources, policy_handle, current: Mutex::new(current) })
     }
 
-    /// Reads the settings again and puts into force what can change. If anything is wrong with them, all stays as it was.
-    /// Not for a thread of the runtime: it waits for the disk.
+    /// Reads the settings again and applies those that can change. If a setting is invalid, nothing changes. It blocks,
+    /// so it must not be called on a thread of the runtime.
     pub(crate) fn reload(&self) -> Result<ReloadReport, ConfigErrors> {
         sd_notify::notify(NotifyState::Reloading);
         let report = self.load_and_apply();
@@ -117,12 +117,12 @@ impl Reloader {
         if new.log_level != old.log_level
             && let Err(problem) = (self.sources.set_log_level)(&new.log_level)
         {
-            warnings.push(format!("the log level stays as it is: {problem}"));
+            warnings.push(format!("the log level is unchanged: {problem}"));
             keep_log_level(&old, &mut new);
         }
         let (config, mut report) = apply_changeable(&old, &mut new);
         report.warnings = warnings;
-        let rules = self.policy_handle.rules();
+        let rules = self.policy_handle.policy();
         let changed = AdmissionPolicy {
             lists: config.lists.clone(),
             quotas: config.quotas,
@@ -151,9 +151,9 @@ fn keep_log_level(old: &Config, new: &mut Config) {
     }
 }
 
-/// What holds when everything that can change has changed.
+/// Returns the settings after all changeable ones have been applied, and what has changed.
 fn apply_changeable(old: &Config, new: &mut Config) -> (Config, ReloadReport) {
-    // Port 0 became another one at the start, and the name of the service with it.
+    // Port 0 was replaced by a real port at the start, and the derived domain with it.
     if shown_value(old, "BIND_ADDRESS") == shown_value(new, "BIND_ADDRESS") {
         new.set_bound_address(old.bind);
     }
@@ -161,7 +161,7 @@ fn apply_changeable(old: &Config, new: &mut Config) -> (Config, ReloadReport) {
     let mut report = ReloadReport { lists_changed: *old.lists != *new.lists, ..ReloadReport::default() };
     for (before, now) in config.effective.iter_mut().zip(&new.effective) {
         let is_changeable = CHANGEABLE.iter().any(|(name, _)| *name == before.name);
-        // The file of a list may change.
+        // A list in a file can change although the variable cannot.
         if is_changeable && now.origin == SettingOrigin::Environment && !now.value.starts_with('@') {
             report.fixed_by_environment.push(now.name);
         }
@@ -190,39 +190,41 @@ fn shown_value<'c>(config: &'c Config, name: &str) -> Option<&'c str> {
     config.effective.iter().find(|effective| effective.name == name).map(|effective| effective.value.as_str())
 }
 
-/// Reads the settings again whenever a hangup asks for it; the log says what came of it.
+/// Reloads the settings at each SIGHUP, and logs the result.
 pub(crate) async fn reload_on_sighup(mut hangup: Signal, reloader: Arc<Reloader>) {
     while hangup.recv().await.is_some() {
         let reloader = reloader.clone();
         match tokio::task::spawn_blocking(move || reloader.reload()).await {
             Ok(Ok(report)) => report.log(),
-            Ok(Err(errors)) => warn!("the settings stay as they were: {errors}"),
+            Ok(Err(errors)) => warn!(target: "admin", %errors, "invalid settings, settings unchanged"),
             Err(_) => return,
         }
     }
 }
 
 impl ReloadReport {
-    /// For the log.
+    /// Logs the result.
     pub(crate) fn log(&self) {
         for (name, before, now) in &self.changed {
-            info!(setting = name, before, now, "a setting has changed");
+            info!(target: "admin", setting = name, before, now, "setting changed");
         }
         for warning in &self.warnings {
-            warn!("{warning}");
+            warn!(target: "admin", "{warning}");
         }
         if !self.restart.is_empty() {
-            warn!(settings = self.restart.join(", "), "some settings are others now and need a restart");
+            warn!(target: "admin", settings = self.restart.join(", "), "changed settings need a restart");
         }
-        info!(lists_changed = self.lists_changed, banned = self.policy_change.banned, "read the settings again");
+        let banned = self.policy_change.banned_repos;
+        info!(target: "admin", lists_changed = self.lists_changed, banned, "settings reloaded");
     }
 
-    /// For programs.
+    /// Returns the JSON form.
     pub(crate) fn to_json(&self) -> Value {
         let changed = self.changed.iter().map(|(name, before, now)| json!({"name": name, "from": before, "to": now}));
         json!({
-            "changed": changed.collect::<Vec<_>>(), "lists_changed": self.lists_changed, "banned": self.policy_change.banned,
-            "restart": self.restart, "fixed": self.fixed_by_environment, "warnings": self.warnings,
+            "changed": changed.collect::<Vec<_>>(), "lists_changed": self.lists_changed,
+            "banned": self.policy_change.banned_repos, "restart": self.restart, "warnings": self.warnings,
+            "fixed": self.fixed_by_environment,
         })
     }
 }

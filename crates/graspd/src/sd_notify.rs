@@ -1,4 +1,4 @@
-//! Words to whoever supervises the process: the datagrams of `sd_notify`, to the socket that `NOTIFY_SOCKET` names.
+//! Notifications for the service manager: datagrams of `sd_notify` to the socket in `NOTIFY_SOCKET`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,36 +8,36 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use tracing::debug;
 
-/// How it goes.
+/// State of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotifyState {
-    /// It answers requests.
+    /// It accepts requests.
     Ready,
-    /// It reads its settings again, and answers meanwhile.
+    /// It reads its settings again, and still accepts requests.
     Reloading,
-    /// It is going down.
+    /// It is shutting down.
     Stopping,
 }
 
 impl NotifyState {
     fn message(self) -> &'static str {
         match self {
-            Self::Ready => "READY=1\nSTATUS=taking requests",
+            Self::Ready => "READY=1\nSTATUS=accepting requests",
             Self::Reloading => "RELOADING=1\nSTATUS=reading the settings",
-            Self::Stopping => "STOPPING=1\nSTATUS=going down: connections may finish",
+            Self::Stopping => "STOPPING=1\nSTATUS=shutting down, waiting for open connections",
         }
     }
 }
 
-/// Tells it, if there is somebody to tell. Whether it is heard changes nothing.
+/// Notifies the service manager, if there is one. Errors are ignored.
 pub(crate) fn notify(state: NotifyState) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(problem) = send(&socket, state.message()) {
-        debug!(%problem, "whoever supervises the process does not hear");
+        debug!(target: "admin", %problem, "cannot notify the service manager");
     }
 }
 
-/// The name is a path, or, after an `@`, one without a file.
+/// Sends a datagram. The name is a path, or an abstract name after `@`.
 fn send(socket: &OsStr, message: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

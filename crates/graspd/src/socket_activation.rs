@@ -1,5 +1,5 @@
-//! Listening sockets that somebody else has opened for us (socket activation, as systemd does it): whoever connects while
-//! one server ends and the next one starts waits in the system's queue instead of being turned away.
+//! Listening sockets that the service manager has opened (socket activation of systemd). Clients that connect while the
+//! server restarts wait in the queue of the socket and are not rejected.
 
 use std::io;
 use std::net::TcpListener;
@@ -7,17 +7,17 @@ use std::net::TcpListener;
 use anyhow::{Context, Result, bail};
 use listenfd::ListenFd;
 
-/// The sockets that were handed over; for what was not, the server listens by itself.
+/// The passed sockets. The server opens those that are missing.
 #[derive(Default, Debug)]
 pub(crate) struct InheritedSockets {
-    /// For everybody.
+    /// Main port.
     pub(crate) main: Option<TcpListener>,
-    /// For those who watch over the service.
+    /// Monitoring port.
     pub(crate) monitoring: Option<TcpListener>,
 }
 
-/// Takes what was handed over. Call it before there are threads: it also takes the words about it out of the environment,
-/// so that no child believes them.
+/// Takes the passed sockets. Must be called before there are threads, because it removes the variables from the
+/// environment, so that child processes do not use them.
 pub(crate) fn take_sockets() -> Result<InheritedSockets> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut passed_fds = ListenFd::from_env();
@@ -25,19 +25,19 @@ pub(crate) fn take_sockets() -> Result<InheritedSockets> {
     let mut listener = |role: &str, index: Option<usize>| {
         let Some(index) = index else { return Ok(None) };
         let taken = passed_fds.take_tcp_listener(index).and_then(|taken| taken.map(check_listening).transpose());
-        taken.with_context(|| format!("the socket that was handed over as `{role}` cannot be used"))
+        taken.with_context(|| format!("cannot use the passed socket `{role}`"))
     };
     Ok(InheritedSockets { main: listener("main", main)?, monitoring: listener("side", monitoring)? })
 }
 
-/// Which socket is for whom, by its place.
+/// Index of the socket for each port.
 #[derive(PartialEq, Eq, Debug)]
 struct SocketRoles {
     main: Option<usize>,
     monitoring: Option<usize>,
 }
 
-/// The one named `side` is for those who watch; the other one, whatever its name, is for everybody.
+/// Assigns the sockets by name: `side` is the monitoring port; any other name is the main port.
 fn assign_roles(count: usize, names: &str) -> Result<SocketRoles> {
     let mut names = names.split(':');
     let mut assign_roles = SocketRoles { main: None, monitoring: None };
@@ -46,18 +46,18 @@ fn assign_roles(count: usize, names: &str) -> Result<SocketRoles> {
         let role = if name == "side" { &mut assign_roles.monitoring } else { &mut assign_roles.main };
         if role.replace(index).is_some() {
             bail!(
-                "{count} sockets were handed over, and two of them for the same purpose: one may be named `main` and \
-                 one `side` (FileDescriptorName=)"
+                "{count} sockets were passed, and two of them have the same role: name one `main` and one `side` \
+                 (FileDescriptorName=)"
             );
         }
     }
     Ok(assign_roles)
 }
 
-/// A socket that listens, ready for the event loop.
+/// Checks that a socket is listening, and makes it non-blocking for the runtime.
 fn check_listening(listener: TcpListener) -> io::Result<TcpListener> {
     if !rustix::net::sockopt::socket_acceptconn(&listener)? {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen (Accept=no is needed)"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket is not listening (Accept=no is required)"));
     }
     listener.set_nonblocking(true)?;
     Ok(listener)

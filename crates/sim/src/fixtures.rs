@@ -1,4 +1,4 @@
-//! The people of the spec's examples: an owner, a maintainer, one whom the maintainer names, and a stranger.
+//! Authors and values of the specification's examples.
 
 use std::sync::Arc;
 
@@ -6,38 +6,38 @@ use grasp_core::nostr::SignedEvent;
 
 use crate::signer::Author;
 
-/// The owner.
+/// Returns the owner of the repository (O in the examples).
 #[must_use]
-pub fn o() -> Author {
+pub fn owner() -> Author {
     Author::new(1)
 }
 
-/// The maintainer.
+/// Returns a maintainer that the owner lists (M).
 #[must_use]
-pub fn m() -> Author {
+pub fn maintainer() -> Author {
     Author::new(2)
 }
 
-/// The one whom the maintainer names.
+/// Returns a maintainer that only [`maintainer`] lists (R).
 #[must_use]
-pub fn r() -> Author {
+pub fn nested_maintainer() -> Author {
     Author::new(3)
 }
 
-/// The stranger.
+/// Returns an author without any role (X).
 #[must_use]
-pub fn x() -> Author {
+pub fn outsider() -> Author {
     Author::new(4)
 }
 
-/// An object id.
+/// Returns an object id that consists of one digit.
 #[must_use]
 pub fn oid(digit: char) -> String {
     digit.to_string().repeat(40)
 }
 
-/// A state of the repository `tool` with one branch.
+/// Returns a state of the repository `tool` with one branch, `main`.
 #[must_use]
-pub fn main_at(author: &Author, created_at: u64, digit: char) -> Arc<SignedEvent> {
+pub fn main_state(author: &Author, created_at: u64, digit: char) -> Arc<SignedEvent> {
     author.state("tool", created_at, &[("refs/heads/main", &oid(digit))])
 }

@@ -1,14 +1,15 @@
-//! The simulated world of graspd, for tests only.
+//! Simulations for the tests of graspd: models of store, git, relays and git servers around the real state machines of
+//! `grasp-core`. Only tests use it.
 //!
-//! - [`author`]: keys that sign real events, the same ones in every run; [`cast`]: those of the spec's examples;
-//!   [`chance`]: numbers from a seed; [`crowd`]: many lives at once.
-//! - [`memory`]: the model of the store, naive on purpose.
-//! - [`contract`]: what every store must do, run against the model and against the real one; [`differential`]: both live
-//!   through the same random history.
-//! - [`git`]: the model of the git room, which does one durable step at a time.
-//! - [`house`]: a registrar on top of both models, with the laws that hold after every step.
-//! - [`hunt`]: the hunt machine among git servers of all kinds.
-//! - [`net`]: many of them in a network of relays, with the sync machine between.
+//! - [`signer`]: keys that sign real events, identical in every run; [`fixtures`]: those of the specification's
+//!   examples; [`random`]: numbers from a seed; [`parallel`]: many seeds at once.
+//! - [`store_model`]: a simple model of the store.
+//! - [`store_contract`]: cases that every store must pass, run with the model and with the real store;
+//!   [`differential`]: compares both with random operations.
+//! - [`git_model`]: a model of the git workers that does one durable step at a time.
+//! - [`test_server`]: the admission machine on both models, with invariants that are checked after every step.
+//! - [`fetch`]: the fetch machine with simulated git servers.
+//! - [`sync`]: nodes with admission and sync machine in a network of simulated relays.
 
 pub mod differential;
 pub mod fetch;

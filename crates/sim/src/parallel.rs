@@ -1,22 +1,42 @@
-//! Many lives at once, one thread per core.
+//! Runs simulations of many seeds, one thread per core. The environment selects how many.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// How to see a life of a test again.
+/// Returns the command that replays one seed of the simulation `test` and prints its trace.
 #[must_use]
-pub fn command(test: &str, seed: u64) -> String {
+pub fn replay_command(test: &str, seed: u64) -> String {
     format!("GRASP_SIM_SEED={seed} cargo test -p grasp-sim --test it {test}::replay -- --nocapture")
 }
 
-/// A number of the environment.
+/// Returns the number in an environment variable, or `None` if it is not set or not a number.
 #[must_use]
-pub fn number(name: &str) -> Option<u64> {
+pub fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// Does some work for each of many things, in their order, until `enough` says so of a result or all is done.
-pub fn crowd<T: Sync, R: Send>(things: &[T], work: impl Fn(&T) -> R + Sync, mut enough: impl FnMut(R) -> bool) -> bool {
+/// Returns whether the long searches were requested with `GRASP_SOAK=1`, as `just soak` does.
+#[must_use]
+pub fn is_soak() -> bool {
+    std::env::var("GRASP_SOAK").is_ok_and(|value| value == "1")
+}
+
+/// Returns the seeds that a test runs: `count` of them, or `soak_count` in a soak run. `GRASP_SIM_SEEDS` overrides the
+/// number, and `GRASP_SIM_FROM` the first seed.
+#[must_use]
+pub fn seeds(count: u64, soak_count: u64) -> Vec<u64> {
+    let first = env_number("GRASP_SIM_FROM").unwrap_or(0);
+    let count = env_number("GRASP_SIM_SEEDS").unwrap_or(if is_soak() { soak_count } else { count });
+    (first..first + count).collect()
+}
+
+/// Calls `work` for the items in their order, on all cores, until `is_enough` returns `true` for a result or all items
+/// are done. Returns whether `is_enough` returned `true`.
+pub fn run_parallel<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+    mut is_enough: impl FnMut(R) -> bool,
+) -> bool {
     let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
@@ -25,15 +45,15 @@ pub fn crowd<T: Sync, R: Send>(things: &[T], work: impl Fn(&T) -> R + Sync, mut 
             let (sender, next, stop, work) = (sender.clone(), &next, &stop, &work);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let Some(thing) = things.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                    if sender.send(work(thing)).is_err() {
+                    let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                    if sender.send(work(item)).is_err() {
                         break;
                     }
                 }
             });
         }
         drop(sender);
-        let found = receiver.into_iter().any(&mut enough);
+        let found = receiver.into_iter().any(&mut is_enough);
         stop.store(true, Ordering::Relaxed);
         found
     })

@@ -1,4 +1,4 @@
-//! Keys that sign real events, the same ones in every run.
+//! Keys that sign real events, identical in every run.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -9,72 +9,72 @@ use grasp_core::repo::{Identifier, RepoId, ServiceAddress};
 use grasp_core::time::Timestamp;
 use secp256k1::{Keypair, Secp256k1, SecretKey, SignOnly};
 
-/// The signing tables; they depend on nothing and cost more than a signature.
+/// Precomputed tables, which cost more than a signature and do not depend on the key.
 static SECP: LazyLock<Secp256k1<SignOnly>> = LazyLock::new(Secp256k1::signing_only);
 
-/// Somebody who signs events.
+/// A key pair that signs events.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Author {
-    pair: Keypair,
+    keypair: Keypair,
     key: PublicKey,
 }
 
 impl Author {
-    /// The author of this number.
+    /// Returns the author with this number.
     #[must_use]
-    pub fn new(n: u8) -> Self {
-        Self::of_crowd(0, n)
+    pub fn new(number: u8) -> Self {
+        Self::in_group(0, number)
     }
 
-    /// The author of this number in one of many crowds, of which the first is that of [`new`](Self::new).
+    /// Returns the author with this number in one of many groups. Group 0 has the authors of [`new`](Self::new).
     #[must_use]
-    pub fn of_crowd(crowd: u8, n: u8) -> Self {
+    pub fn in_group(group: u8, number: u8) -> Self {
         let mut secret = [1_u8; 32];
-        secret[30] = secret[30].wrapping_add(crowd);
-        secret[31] = n;
-        let secret = SecretKey::from_slice(&secret).expect("far below the order of the curve");
-        let pair = Keypair::from_secret_key(&SECP, &secret);
-        Self { pair, key: PublicKey(pair.x_only_public_key().0.serialize()) }
+        secret[30] = secret[30].wrapping_add(group);
+        secret[31] = number;
+        let secret = SecretKey::from_slice(&secret).expect("below the order of the curve");
+        let keypair = Keypair::from_secret_key(&SECP, &secret);
+        Self { keypair, key: PublicKey(keypair.x_only_public_key().0.serialize()) }
     }
 
-    /// The public key.
+    /// Returns the public key.
     #[must_use]
     pub fn key(&self) -> PublicKey {
         self.key
     }
 
-    /// The public key in hex.
+    /// Returns the public key in hex.
     #[must_use]
     pub fn hex(&self) -> String {
         self.key.to_string()
     }
 
-    /// `kind:key:d`.
+    /// Returns the coordinate `kind:key:d`.
     #[must_use]
     pub fn coordinate(&self, kind: u16, d: &str) -> String {
         Coordinate { kind, pubkey: self.key, d: d.to_owned() }.to_string()
     }
 
-    /// The coordinate of an announcement.
+    /// Returns the coordinate of the announcement with identifier `d`.
     #[must_use]
     pub fn repo(&self, d: &str) -> String {
         self.coordinate(kinds::ANNOUNCEMENT, d)
     }
 
-    /// The repository of an announcement. Panics if `d` cannot name one.
+    /// Returns the repository with identifier `d`. Panics if `d` is not a valid identifier.
     #[must_use]
     pub fn repo_id(&self, d: &str) -> RepoId {
-        RepoId { owner: self.key, identifier: Identifier::new(d).expect("names a repository") }
+        RepoId { owner: self.key, identifier: Identifier::new(d).expect("valid identifier") }
     }
 
-    /// Signs an event: its id and signature are right, and the same in every run.
+    /// Signs an event. Id and signature are valid, and identical in every run.
     #[must_use]
     pub fn sign(&self, kind: u16, created_at: u64, tags: &[&[&str]], content: &str) -> Arc<SignedEvent> {
         let tags = tags.iter().map(|tag| tag.iter().map(|value| (*value).to_owned()).collect()).collect();
         self.sign_owned(kind, created_at, tags, content)
     }
 
-    /// [`sign`](Self::sign) for tags that were put together.
+    /// Signs an event with owned tags; see [`sign`](Self::sign).
     #[must_use]
     pub fn sign_owned(&self, kind: u16, created_at: u64, tags: Vec<Vec<String>>, content: &str) -> Arc<SignedEvent> {
         let mut event = Event {
@@ -87,25 +87,25 @@ impl Author {
             sig: [0; 64],
         };
         event.id = EventId(signed_event::compute_id(&event));
-        event.sig = SECP.sign_schnorr_no_aux_rand(&event.id.0, &self.pair).to_byte_array();
+        event.sig = SECP.sign_schnorr_no_aux_rand(&event.id.0, &self.keypair).to_byte_array();
         Arc::new(SignedEvent::from_trusted(event))
     }
 
-    /// An announcement that names a service in `clone` and `relays`: the repository is to be hosted there.
+    /// Signs an announcement that lists a service in `clone` and `relays`, so that the service hosts the repository.
     #[must_use]
-    pub fn listed(
+    pub fn announcement(
         &self,
         service: &ServiceAddress,
         d: &str,
         created_at: u64,
         maintainers: &[&Author],
     ) -> Arc<SignedEvent> {
-        self.listed_with(service, d, created_at, vec![maintainers_tag(maintainers)])
+        self.announcement_with(service, d, created_at, vec![maintainers_tag(maintainers)])
     }
 
-    /// [`listed`](Self::listed) with tags of one's own instead of maintainers.
+    /// Signs an [`announcement`](Self::announcement) with other tags instead of maintainers.
     #[must_use]
-    pub fn listed_with(
+    pub fn announcement_with(
         &self,
         service: &ServiceAddress,
         d: &str,
@@ -114,7 +114,7 @@ impl Author {
     ) -> Arc<SignedEvent> {
         let at = format!("{}{}", service.domain(), service.base());
         let path = Identifier::new(d).map(|_| self.repo_id(d).path()).unwrap_or_default();
-        let mut tags = owned(&[
+        let mut tags = owned_tags(&[
             &["d", d],
             &["clone", &format!("https://{at}/{path}")],
             &["relays", "wss://elsewhere.example", &format!("wss://{at}")],
@@ -123,70 +123,73 @@ impl Author {
         self.sign_owned(kinds::ANNOUNCEMENT, created_at, tags, "")
     }
 
-    /// An announcement of a repository that lives elsewhere.
+    /// Signs an announcement that lists only other services.
     #[must_use]
-    pub fn unlisted(&self, d: &str, created_at: u64, maintainers: &[&Author]) -> Arc<SignedEvent> {
-        self.unlisted_with(d, created_at, vec![maintainers_tag(maintainers)])
+    pub fn announcement_elsewhere(&self, d: &str, created_at: u64, maintainers: &[&Author]) -> Arc<SignedEvent> {
+        self.announcement_elsewhere_with(d, created_at, vec![maintainers_tag(maintainers)])
     }
 
-    /// [`unlisted`](Self::unlisted) with tags of one's own instead of maintainers.
+    /// Signs an [`announcement_elsewhere`](Self::announcement_elsewhere) with other tags instead of maintainers.
     #[must_use]
-    pub fn unlisted_with(&self, d: &str, created_at: u64, more: Vec<Vec<String>>) -> Arc<SignedEvent> {
-        let mut tags =
-            owned(&[&["d", d], &["clone", "https://elsewhere.example/x.git"], &["relays", "wss://elsewhere.example"]]);
+    pub fn announcement_elsewhere_with(&self, d: &str, created_at: u64, more: Vec<Vec<String>>) -> Arc<SignedEvent> {
+        let mut tags = owned_tags(&[
+            &["d", d],
+            &["clone", "https://elsewhere.example/x.git"],
+            &["relays", "wss://elsewhere.example"],
+        ]);
         tags.extend(more);
         self.sign_owned(kinds::ANNOUNCEMENT, created_at, tags, "")
     }
 
-    /// A state that declares refs.
+    /// Signs a state with these refs.
     #[must_use]
     pub fn state(&self, d: &str, created_at: u64, refs: &[(&str, &str)]) -> Arc<SignedEvent> {
-        let mut tags = owned(&[&["d", d]]);
+        let mut tags = owned_tags(&[&["d", d]]);
         tags.extend(refs.iter().map(|(name, oid)| vec![(*name).to_owned(), (*oid).to_owned()]));
         self.sign_owned(kinds::STATE, created_at, tags, "")
     }
 
-    /// A pull request that offers a commit to repositories, given by coordinate.
+    /// Signs a pull request that offers a commit to repositories, given by coordinate.
     #[must_use]
     pub fn pull_request(&self, created_at: u64, repos: &[&str], commit: &str) -> Arc<SignedEvent> {
-        let mut tags = owned(&[&["c", commit], &["clone", "https://elsewhere.example/fork.git"]]);
+        let mut tags = owned_tags(&[&["c", commit], &["clone", "https://elsewhere.example/fork.git"]]);
         tags.extend(repos.iter().map(|repo| vec!["a".to_owned(), (*repo).to_owned()]));
         self.sign_owned(kinds::PULL_REQUEST, created_at, tags, "please merge")
     }
 
-    /// An issue of a repository, given by coordinate.
+    /// Signs an issue of a repository, given by coordinate.
     #[must_use]
     pub fn issue(&self, created_at: u64, repo: &str) -> Arc<SignedEvent> {
         self.sign(kinds::ISSUE, created_at, &[&["a", repo], &["subject", "broken"]], "it does not work")
     }
 
-    /// A comment (NIP-22) on an event.
+    /// Signs a comment (NIP-22) on an event.
     #[must_use]
     pub fn comment(&self, created_at: u64, root: &SignedEvent) -> Arc<SignedEvent> {
         let id = root.id.to_string();
         self.sign(1111, created_at, &[&["E", &id], &["K", &root.kind.to_string()], &["e", &id]], "me too")
     }
 
-    /// A plain note with these tags.
+    /// Signs a text note with these tags.
     #[must_use]
     pub fn note(&self, created_at: u64, tags: &[&[&str]], content: &str) -> Arc<SignedEvent> {
         self.sign(1, created_at, tags, content)
     }
 
-    /// A deletion request with these tags (`e` and `a`).
+    /// Signs a deletion request with these tags (`e` and `a`).
     #[must_use]
     pub fn deletion(&self, created_at: u64, tags: &[&[&str]]) -> Arc<SignedEvent> {
         self.sign(kinds::DELETION, created_at, tags, "")
     }
 
-    /// A deletion request for events by id.
+    /// Signs a deletion request for events by id.
     #[must_use]
     pub fn delete(&self, created_at: u64, events: &[&SignedEvent]) -> Arc<SignedEvent> {
         let tags = events.iter().map(|event| vec!["e".to_owned(), event.id.to_string()]).collect();
         self.sign_owned(kinds::DELETION, created_at, tags, "")
     }
 
-    /// A request to vanish from relays.
+    /// Signs a request to vanish (NIP-62) from relays.
     #[must_use]
     pub fn vanish(&self, created_at: u64, relays: &[&str]) -> Arc<SignedEvent> {
         let tags = relays.iter().map(|relay| vec!["relay".to_owned(), (*relay).to_owned()]).collect();
@@ -200,23 +203,24 @@ impl fmt::Debug for Author {
     }
 }
 
-/// Tags as events have them.
+/// Converts tags to the form that events have.
 #[must_use]
-pub fn owned(tags: &[&[&str]]) -> Vec<Vec<String>> {
+pub fn owned_tags(tags: &[&[&str]]) -> Vec<Vec<String>> {
     tags.iter().map(|tag| tag.iter().map(|value| (*value).to_owned()).collect()).collect()
 }
 
-/// A `maintainers` tag.
+/// Returns a `maintainers` tag.
 #[must_use]
 pub fn maintainers_tag(maintainers: &[&Author]) -> Vec<String> {
     std::iter::once("maintainers".to_owned()).chain(maintainers.iter().map(|author| author.hex())).collect()
 }
 
-/// Two versions that differ in a word, the one with the lower id first: of the same second, that one wins.
+/// Returns two versions of an event that differ in a word, the one with the lower id first. If both have the same time,
+/// that one supersedes the other.
 #[must_use]
-pub fn pair(make: impl Fn(&str) -> Arc<SignedEvent>) -> (Arc<SignedEvent>, Arc<SignedEvent>) {
-    let (one, other) = (make("one"), make("other"));
-    if one.id < other.id { (one, other) } else { (other, one) }
+pub fn tied_versions(make: impl Fn(&str) -> Arc<SignedEvent>) -> (Arc<SignedEvent>, Arc<SignedEvent>) {
+    let (first, second) = (make("one"), make("other"));
+    if first.id < second.id { (first, second) } else { (second, first) }
 }
 
 #[cfg(test)]
@@ -225,13 +229,13 @@ mod tests {
     use grasp_core::nostr::Verifier;
 
     #[test]
-    fn signatures_are_real_and_the_same_in_every_run() {
+    fn signatures_are_valid_and_deterministic() {
         let mut verifier = Verifier::default();
-        for n in [0, 1, 255] {
-            let author = Author::new(n);
+        for number in [0, 1, 255] {
+            let author = Author::new(number);
             let event = author.note(7, &[&["t", "x\n\"y\""]], "é🚀");
             assert_eq!(verifier.verify(event.event().clone()), Ok(SignedEvent::from_trusted(event.event().clone())));
-            assert_eq!(event, Author::new(n).note(7, &[&["t", "x\n\"y\""]], "é🚀"));
+            assert_eq!(event, Author::new(number).note(7, &[&["t", "x\n\"y\""]], "é🚀"));
         }
     }
 }

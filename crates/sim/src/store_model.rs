@@ -1,4 +1,4 @@
-//! The model of the store: maps and naive scans. The real store is held to what this does.
+//! Model of the store: maps and linear scans. The real store is compared with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -16,16 +16,16 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
-use crate::store_contract::Shelf;
+use crate::store_contract::StoreUnderTest;
 
-/// A store that forgets everything at the end of the test.
+/// An in-memory store.
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
-    /// With what was written since the last commit.
+pub struct ModelStore {
+    /// Rows with the writes since the last commit.
     rows: Rows,
-    /// What was there at the last commit, if anything was written since.
+    /// Rows of the last commit, if anything was written since.
     committed: Option<Box<Rows>>,
-    /// Pull requests that went with their authors in committed batches and of which nobody has been told yet.
+    /// Pull requests that were removed with their vanished authors in committed batches and were not taken yet.
     removed_pulls: Vec<EventSummary>,
 }
 
@@ -40,7 +40,7 @@ struct Rows {
     exceptions: BTreeSet<EventId>,
     todo: BTreeSet<Todo>,
     staged: BTreeMap<(RepoPath, EventId), PendingUpload>,
-    /// The same of the open batch.
+    /// The same for the open batch.
     removed_pulls: Vec<EventSummary>,
     next_seq: u64,
 }
@@ -51,15 +51,15 @@ struct Served {
     seq: u64,
 }
 
-impl Memory {
-    /// An empty one.
+impl ModelStore {
+    /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What a registrar is told at boot: served announcements and states, everything that is held, what is to be done
-    /// and what is staged.
+    /// Returns what the admission machine restores at startup: served announcements and states, all held events, todo
+    /// rows and upload rows.
     #[must_use]
     pub fn restored(&self) -> Vec<RestoredItem> {
         let rows = self.readable();
@@ -74,36 +74,36 @@ impl Memory {
         served.map(as_served).chain(held).chain(todo).chain(staged).collect()
     }
 
-    /// The served events, in the order in which they came to be served.
+    /// Returns the served events in the order of their sequence numbers.
     pub fn served_events(&self) -> impl Iterator<Item = &Arc<SignedEvent>> {
         self.readable().in_sequence()
     }
 
-    /// The held events, by id.
+    /// Returns the held events, by id.
     pub fn held_events(&self) -> impl Iterator<Item = &Arc<SignedEvent>> {
         self.readable().held.values().map(|(event, _)| event)
     }
 
-    /// Whether an event is served, held or neither, and whether it was taken away for good.
+    /// Returns whether an event is served or held, and the kind of tombstone that covers it.
     #[must_use]
-    pub fn whereabouts(&self, event: &Event) -> (Option<EventStatus>, Option<TombstoneKind>) {
+    pub fn status_and_tombstone(&self, event: &Event) -> (Option<EventStatus>, Option<TombstoneKind>) {
         let rows = self.readable();
-        (rows.status(event.id), rows.gone(event))
+        (rows.status(event.id), rows.tombstone(event))
     }
 
-    /// When a served event came to be served: its place in the sequence.
+    /// Returns the sequence number of a served event.
     #[must_use]
     pub fn seq_of(&self, id: EventId) -> Option<u64> {
         self.readable().served.get(&id).map(|served| served.seq)
     }
 
-    /// An event that is here, served or held.
+    /// Returns an event that is served or held.
     #[must_use]
-    pub fn text_of(&self, id: EventId) -> Option<Arc<SignedEvent>> {
-        self.readable().known(id).cloned()
+    pub fn event_by_id(&self, id: EventId) -> Option<Arc<SignedEvent>> {
+        self.readable().find(id).cloned()
     }
 
-    /// The events that came to be served after this one, in order.
+    /// Returns the events with a higher sequence number, in order.
     #[must_use]
     pub fn served_after(&self, seq: u64) -> Vec<(u64, Arc<SignedEvent>)> {
         let newer = self.readable().served.values().filter(|served| served.seq > seq);
@@ -117,7 +117,7 @@ impl Memory {
     }
 }
 
-impl Shelf for Memory {
+impl StoreUnderTest for ModelStore {
     fn lookups(&mut self, event: &SignedEvent, needed: NeededLookups) -> EventLookups {
         self.rows.lookups(event, needed)
     }
@@ -141,11 +141,11 @@ impl Shelf for Memory {
     }
 
     fn event(&mut self, id: EventId) -> Option<(Arc<SignedEvent>, EventStatus)> {
-        Some((self.rows.known(id)?.clone(), self.rows.status(id)?))
+        Some((self.rows.find(id)?.clone(), self.rows.status(id)?))
     }
 
     fn is_known(&mut self, id: EventId) -> bool {
-        self.rows.known(id).is_some()
+        self.rows.find(id).is_some()
     }
 
     fn removed_pulls(&mut self) -> Vec<EventSummary> {
@@ -155,7 +155,7 @@ impl Shelf for Memory {
     }
 
     fn restored(&mut self) -> Vec<RestoredItem> {
-        Memory::restored(self)
+        ModelStore::restored(self)
     }
 
     fn restart(&mut self) {
@@ -181,7 +181,7 @@ impl Shelf for Memory {
 
     fn due(&mut self, now: Timestamp) -> Vec<EventSummary> {
         let rows = self.readable();
-        rows.events().filter(|event| is_over(event, now)).map(|event| EventSummary::new(event)).collect()
+        rows.events().filter(|event| is_expired(event, now)).map(|event| EventSummary::new(event)).collect()
     }
 
     fn served(&mut self) -> Vec<EventId> {
@@ -193,7 +193,7 @@ impl Shelf for Memory {
     }
 }
 
-impl ServedEvents for Memory {
+impl ServedEvents for ModelStore {
     type Error = Infallible;
 
     fn by_author(&self, author: PublicKey, most: usize) -> Result<Vec<EventSummary>, Infallible> {
@@ -210,7 +210,7 @@ impl ServedEvents for Memory {
     }
 
     fn at_coordinate(&self, coordinate: &Coordinate) -> Result<Option<EventId>, Infallible> {
-        Ok(self.rows.at(coordinate).map(|event| event.id))
+        Ok(self.rows.served_at(coordinate).map(|event| event.id))
     }
 
     fn by_tag(&self, letter: u8, value: &str, behind: usize, most: usize) -> Result<Vec<EventId>, Infallible> {
@@ -219,11 +219,11 @@ impl ServedEvents for Memory {
     }
 }
 
-fn is_over(event: &Event, now: Timestamp) -> bool {
+fn is_expired(event: &Event, now: Timestamp) -> bool {
     event.expires_at().is_some_and(|expires_at| expires_at <= now)
 }
 
-/// Sorts newest first, in the same second the lowest id first.
+/// Sorts newest first, and in the same second the lowest id first.
 type NewestFirst = (std::cmp::Reverse<Timestamp>, EventId);
 
 impl Rows {
@@ -239,7 +239,7 @@ impl Rows {
 
     fn matches(&self, filter: &Filter, now: Timestamp) -> impl Iterator<Item = NewestFirst> {
         self.events()
-            .filter(move |event| filter.matches(event) && !is_over(event, now))
+            .filter(move |event| filter.matches(event) && !is_expired(event, now))
             .map(|event| (std::cmp::Reverse(event.created_at), event.id))
     }
 
@@ -251,18 +251,18 @@ impl Rows {
         }
     }
 
-    fn known(&self, id: EventId) -> Option<&Arc<SignedEvent>> {
+    fn find(&self, id: EventId) -> Option<&Arc<SignedEvent>> {
         let held = self.held.get(&id).map(|(event, _)| event);
         self.served.get(&id).map(|served| &served.event).or(held)
     }
 
-    fn at(&self, coordinate: &Coordinate) -> Option<&Arc<SignedEvent>> {
+    fn served_at(&self, coordinate: &Coordinate) -> Option<&Arc<SignedEvent>> {
         let Coordinate { kind, pubkey, d } = coordinate;
         let near = |event: &&Arc<SignedEvent>| event.kind == *kind && event.pubkey == *pubkey;
         self.events().filter(near).find(|event| event.coordinate().is_some_and(|at| at.d == *d))
     }
 
-    fn gone(&self, event: &Event) -> Option<TombstoneKind> {
+    fn tombstone(&self, event: &Event) -> Option<TombstoneKind> {
         let coordinate = event.coordinate();
         let until = |time: Option<&Timestamp>| time.is_some_and(|time| event.created_at <= *time);
         let withdrawn = || {
@@ -285,27 +285,27 @@ impl Rows {
         let by_author = |other: &Arc<SignedEvent>| other.pubkey == event.pubkey;
         EventLookups {
             stored: self.status(event.id),
-            tombstone: self.gone(event),
-            current: event.coordinate().and_then(|at| self.at(&at)).map(|served| served.version()),
-            references_served: needed.links && self.is_anchored(event),
-            referenced_by_served: needed.links && !self.is_anchored(event) && self.is_named(event),
+            tombstone: self.tombstone(event),
+            current: event.coordinate().and_then(|at| self.served_at(&at)).map(|served| served.version()),
+            references_served: needed.links && self.references_served(event),
+            referenced_by_served: needed.links && !self.references_served(event) && self.is_referenced_by_served(event),
             author_has_events: needed.author
                 && (self.events().any(by_author) || self.held.values().any(|(event, _)| by_author(event))),
             targets: if needed.targets { self.targets(event) } else { Vec::new() },
         }
     }
 
-    fn is_anchored(&self, event: &Event) -> bool {
+    fn references_served(&self, event: &Event) -> bool {
         let references = event.indexed_tags().filter(|(letter, _)| b"aAqeE".contains(letter));
         references.take(limits::MAX_EVENT_REFERENCES).any(|(letter, value)| {
             let by_id = || b"eEq".contains(&letter) && EventId::from_hex(value).is_some_and(|id| self.is_served(id));
             let by_coordinate =
-                || b"aAq".contains(&letter) && Coordinate::parse(value).is_some_and(|at| self.at(&at).is_some());
+                || b"aAq".contains(&letter) && Coordinate::parse(value).is_some_and(|at| self.served_at(&at).is_some());
             by_id() || by_coordinate()
         })
     }
 
-    fn is_named(&self, event: &Event) -> bool {
+    fn is_referenced_by_served(&self, event: &Event) -> bool {
         let id = event.id.to_string();
         let mut addresses: Vec<String> = event.coordinate().iter().map(ToString::to_string).collect();
         if kinds::class(event.kind) == kinds::KindClass::Replaceable {
@@ -326,12 +326,12 @@ impl Rows {
             let status = self.status(event.id)?;
             Some(DeletionTarget { event: EventSummary::new(event), status })
         };
-        let by_id = request.values("e").filter_map(EventId::from_hex).filter_map(|id| self.known(id));
+        let by_id = request.values("e").filter_map(EventId::from_hex).filter_map(|id| self.find(id));
         let by_coordinate = request
             .values("a")
             .filter_map(Coordinate::parse)
             .filter(|at| at.pubkey == request.pubkey)
-            .filter_map(|at| self.at(&at))
+            .filter_map(|at| self.served_at(&at))
             .filter(|event| event.created_at <= request.created_at);
         let found: BTreeSet<DeletionTarget> = by_id.chain(by_coordinate).filter_map(|event| target(event)).collect();
         found.into_iter().collect()
@@ -360,7 +360,7 @@ impl Rows {
                 self.held.remove(id);
             }
             StoreWrite::Remove(id) => drop(self.unserve(*id)),
-            StoreWrite::AddTombstone(tombstone) => self.bury(tombstone),
+            StoreWrite::AddTombstone(tombstone) => self.add_tombstone(tombstone),
             StoreWrite::AddTodo(todo) => {
                 self.todo.insert(todo.clone());
             }
@@ -376,7 +376,7 @@ impl Rows {
         }
     }
 
-    /// Stops serving an event. That it was an exception is forgotten with it.
+    /// Removes a served event, and its mark as a maintainer exception.
     fn unserve(&mut self, id: EventId) -> Option<Arc<SignedEvent>> {
         let served = self.served.remove(&id)?;
         self.exceptions.remove(&id);
@@ -384,15 +384,15 @@ impl Rows {
     }
 
     fn serve(&mut self, event: Arc<SignedEvent>) {
-        let stands_there = event.coordinate().and_then(|at| self.at(&at)).map(|old| old.id);
-        if let Some(old) = stands_there {
+        let replaced = event.coordinate().and_then(|at| self.served_at(&at)).map(|old| old.id);
+        if let Some(old) = replaced {
             self.unserve(old);
         }
         self.next_seq += 1;
         self.served.insert(event.id, Served { event, seq: self.next_seq });
     }
 
-    fn bury(&mut self, tombstone: &Tombstone) {
+    fn add_tombstone(&mut self, tombstone: &Tombstone) {
         match tombstone {
             Tombstone::Event(author, id) => {
                 self.deleted.insert((*author, *id));
@@ -411,12 +411,12 @@ impl Rows {
                 let until = self.vanished_until.entry(*author).or_insert(*up_to);
                 *until = (*until).max(*up_to);
                 let hex = author.to_string();
-                let goes = |event: &&Arc<SignedEvent>| {
+                let is_removed = |event: &&Arc<SignedEvent>| {
                     let own = event.pubkey == *author && event.kind != kinds::VANISH;
                     let wrapped = event.kind == kinds::GIFT_WRAP && event.values("p").any(|key| key == hex);
                     event.created_at <= *up_to && (own || wrapped)
                 };
-                for id in self.events().filter(goes).map(|event| event.id).collect::<Vec<_>>() {
+                for id in self.events().filter(is_removed).map(|event| event.id).collect::<Vec<_>>() {
                     let gone = self.unserve(id).filter(|event| kinds::is_pull_request(event.kind));
                     self.removed_pulls.extend(gone.map(|event| EventSummary::new(&event)));
                 }

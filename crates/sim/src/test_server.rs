@@ -1,9 +1,10 @@
-//! A registrar on top of the models of the store and of git, with a clock of its own and the laws that hold after every
-//! step.
+//! The admission machine on the models of the store and of git, with its own clock and invariants that are checked
+//! after every step.
 //!
-//! It drives the registrar as the real desk does: facts are told inside a batch, the batch commits or fails, and only then
-//! is anything said or done. Work in the git room is done at once, or step by step if the house is [lazy](House::be_lazy).
-//! The world can end at any step ([`House::crash_in`]), and a commit can fail ([`House::fail_commit_in`]).
+//! It drives [`Admission`] as the writer thread of graspd does: inputs are handled inside a batch, the batch commits
+//! or fails, and only then are replies sent and git jobs started. Git jobs run at once, or step by step in [manual
+//! git mode](TestServer::set_manual_git). A crash can be injected at any durable step
+//! ([`TestServer::crash_after_steps`]), and a commit can be made to fail ([`TestServer::fail_commit_after`]).
 
 mod client;
 mod external_clock;
@@ -29,22 +30,22 @@ use grasp_core::state_machine::StateMachine;
 use grasp_core::sync::io::RepoNeeds;
 use grasp_core::time::{MonoTime, Now, Timestamp};
 
-use crate::git_model::{Git, Oids};
-use crate::store_contract::Shelf;
-use crate::store_model::Memory;
-use client::Ongoing;
-pub use client::{Pushed, Wish};
+use crate::git_model::{GitModel, Oids};
+use crate::store_contract::StoreUnderTest;
+use crate::store_model::ModelStore;
+use client::OngoingPush;
+pub use client::{ClientPush, PushResult};
 use transaction::Batch;
 
-/// Where the simulated service is reached.
+/// Address of the simulated service.
 #[must_use]
 pub fn service() -> ServiceAddress {
-    ServiceAddress::new("code.example", "").expect("a good address")
+    ServiceAddress::new("code.example", "").expect("valid address")
 }
 
-/// The rules of a plain installation.
+/// Admission policy of an installation with default settings.
 #[must_use]
-pub fn rules() -> AdmissionPolicy {
+pub fn default_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         service: service(),
         mode: AdmissionMode::Grasp,
@@ -52,175 +53,177 @@ pub fn rules() -> AdmissionPolicy {
         strict_maintainers: false,
         max_event_bytes: 256 * 1024,
         purgatory_secs: limits::PURGATORY_EXPIRY_SECS,
-        submissions: true,
+        accepts_submissions: true,
         quotas: Quotas::default(),
         fetches_git_data: false,
         lists: Arc::default(),
     }
 }
 
-/// The world has ended.
+/// An injected crash of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Crashed {
-    /// Whether whoever asked had been answered before.
+    /// Whether the client had its reply before the crash.
     pub answered: bool,
 }
 
-/// What the house does by itself.
+/// Fault that the server injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Fate {
+enum InjectedFault {
     #[default]
-    Kind,
-    /// The world ends when so many more steps were tried.
-    Crash(usize),
-    /// So many more commits succeed, then one fails.
-    FailCommit(usize),
+    None,
+    /// Crashes after this many more durable steps.
+    CrashAfterSteps(usize),
+    /// Fails one commit after this many successful ones.
+    FailCommitAfter(usize),
 }
 
-/// Refs as they are shown.
+/// Refs of a repository as clients see them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct View {
+pub struct VisibleRefs {
     /// The refs.
     pub refs: BTreeMap<String, String>,
-    /// Whether there is a folder.
+    /// Whether the repository has a folder.
     pub exists: bool,
 }
 
-/// The whole service without its doors: a registrar, a store, a git room and a clock.
-pub struct House {
+/// graspd without its network interfaces: the admission machine, a store, git and a clock.
+pub struct TestServer {
     admission: Admission,
-    /// The rules that the process knows to be on disk, and those that the operator wants.
-    rules: (AdmissionPolicy, AdmissionPolicy),
-    memory: Memory,
-    git: Git,
+    /// The policy that is committed, and the one that the operator has set.
+    policies: (AdmissionPolicy, AdmissionPolicy),
+    store: ModelStore,
+    git: GitModel,
     now: Now,
-    tickets: u64,
-    /// Every author that was ever heard of: the catalog cannot be walked without knowing whom to ask for.
+    last_submission: u64,
+    /// Every author of a submitted event. The states in the catalog can only be listed per author.
     authors: BTreeSet<PublicKey>,
-    /// What was only shown to listeners.
-    passed: Vec<Arc<SignedEvent>>,
-    /// Names whose bells rang since the last [`bells`](House::bells).
-    bells: (BTreeSet<Identifier>, BTreeSet<Identifier>),
-    /// What sync was last told of each name.
-    told: BTreeMap<Identifier, Vec<RepoNeeds>>,
-    /// Orders that were given since the last [`orders`](House::orders).
-    orders: Vec<GitJob>,
-    /// Orders that are under way.
+    /// Ephemeral events that were broadcast.
+    broadcasts: Vec<Arc<SignedEvent>>,
+    /// Identifiers of change notifications since the last [`take_notifications`](TestServer::take_notifications): of
+    /// repository needs, and of wanted git data.
+    notifications: (BTreeSet<Identifier>, BTreeSet<Identifier>),
+    /// Repository needs that sync received last, by identifier.
+    published_needs: BTreeMap<Identifier, Vec<RepoNeeds>>,
+    /// Git jobs started since the last [`take_git_jobs`](TestServer::take_git_jobs).
+    started_jobs: Vec<GitJob>,
+    /// Git jobs that are running.
     running: VecDeque<GitJob>,
-    /// The refs that the world sees: those of the last commit.
-    shown: BTreeMap<RepoPath, View>,
-    pushes: BTreeMap<PushId, Ongoing>,
+    /// The refs that clients see: those of the last commit.
+    visible_refs: BTreeMap<RepoPath, VisibleRefs>,
+    pushes: BTreeMap<PushId, OngoingPush>,
     next_push: u64,
-    /// What was uploaded unsigned: event, tip and objects; and what else was ever brought.
+    /// Objects that were uploaded before their event was known (event, tip and objects), and all other objects that
+    /// were ever received.
     uploaded: Vec<(EventId, String, Oids)>,
-    brought: Oids,
+    received_objects: Oids,
     /// Tips of all pull requests that were ever held.
-    offered: BTreeMap<EventId, String>,
-    /// Sites that could not follow their best state when they were last worked on.
+    pull_request_tips: BTreeMap<EventId, String>,
+    /// Repositories that could not be aligned with their best state by the last git job.
     behind: BTreeSet<RepoPath>,
-    lazy: bool,
-    lawless: bool,
-    /// Whether work has failed that may still be tried again.
-    ailing: bool,
-    fate: Fate,
+    manual_git: bool,
+    skips_invariants: bool,
+    /// Whether a git job has failed and may still be retried.
+    has_failed_jobs: bool,
+    fault: InjectedFault,
     answered: bool,
     steps: usize,
     commits: usize,
 }
 
-impl Default for House {
+impl Default for TestServer {
     fn default() -> Self {
-        Self::new(rules())
+        Self::new(default_policy())
     }
 }
 
-impl House {
-    /// An empty house. Its clock begins at wall time 10,000.
+impl TestServer {
+    /// Creates an empty server. Its clock starts at wall time 10,000.
     #[must_use]
-    pub fn new(rules: AdmissionPolicy) -> Self {
+    pub fn new(policy: AdmissionPolicy) -> Self {
         Self {
-            rules: (rules.clone(), rules.clone()),
-            admission: Admission::new(rules),
-            memory: Memory::new(),
-            git: Git::default(),
+            policies: (policy.clone(), policy.clone()),
+            admission: Admission::new(policy),
+            store: ModelStore::new(),
+            git: GitModel::default(),
             now: Now { mono: MonoTime(0), wall: Timestamp(10_000) },
-            tickets: 0,
+            last_submission: 0,
             authors: BTreeSet::new(),
-            passed: Vec::new(),
-            bells: Default::default(),
-            told: BTreeMap::new(),
-            orders: Vec::new(),
+            broadcasts: Vec::new(),
+            notifications: Default::default(),
+            published_needs: BTreeMap::new(),
+            started_jobs: Vec::new(),
             running: VecDeque::new(),
-            shown: BTreeMap::new(),
+            visible_refs: BTreeMap::new(),
             pushes: BTreeMap::new(),
             next_push: 0,
             uploaded: Vec::new(),
-            brought: Oids::new(),
-            offered: BTreeMap::new(),
+            received_objects: Oids::new(),
+            pull_request_tips: BTreeMap::new(),
             behind: BTreeSet::new(),
-            lazy: false,
-            lawless: false,
-            ailing: false,
-            fate: Fate::Kind,
+            manual_git: false,
+            skips_invariants: false,
+            has_failed_jobs: false,
+            fault: InjectedFault::None,
             answered: false,
             steps: 0,
             commits: 0,
         }
     }
 
-    /// Git works only when it is told to, by [`step`](Self::step) and [`work`](Self::work).
-    pub fn be_lazy(&mut self, lazy: bool) {
-        self.lazy = lazy;
+    /// Runs git jobs only by [`step_git_job`](Self::step_git_job) and [`run_git_jobs`](Self::run_git_jobs).
+    pub fn set_manual_git(&mut self, manual: bool) {
+        self.manual_git = manual;
     }
 
-    /// Checks no laws, where there is so much that it would take too long.
-    pub fn be_lawless(&mut self, lawless: bool) {
-        self.lawless = lawless;
+    /// Skips the invariant checks, for tests with so much data that they would take too long.
+    pub fn skip_invariants(&mut self, skip: bool) {
+        self.skips_invariants = skip;
     }
 
-    /// Lets the world end at one of the next steps: none of them for zero.
-    pub fn crash_in(&mut self, steps: usize) {
-        self.fate = Fate::Crash(steps);
+    /// Injects a crash after this many durable steps.
+    pub fn crash_after_steps(&mut self, steps: usize) {
+        self.fault = InjectedFault::CrashAfterSteps(steps);
     }
 
-    /// Lets a commit fail after so many have succeeded.
-    pub fn fail_commit_in(&mut self, commits: usize) {
-        self.fate = Fate::FailCommit(commits);
+    /// Injects a failed commit after this many successful ones.
+    pub fn fail_commit_after(&mut self, commits: usize) {
+        self.fault = InjectedFault::FailCommitAfter(commits);
     }
 
-    /// Nothing more happens but what is asked for. False if it has happened already.
-    pub fn be_kind(&mut self) -> bool {
-        std::mem::take(&mut self.fate) != Fate::Kind
+    /// Removes the injected fault. Returns false if it has happened already.
+    pub fn clear_fault(&mut self) -> bool {
+        std::mem::take(&mut self.fault) != InjectedFault::None
     }
 
-    /// How many steps and how many commits there were.
+    /// Returns the number of durable steps and of commits so far.
     #[must_use]
-    pub fn counts(&self) -> (usize, usize) {
+    pub fn step_and_commit_counts(&self) -> (usize, usize) {
         (self.steps, self.commits)
     }
 
-    /// Offers an event, as a client that has shown no key.
+    /// Submits an event as an unauthenticated client.
     pub fn submit(&mut self, event: &Arc<SignedEvent>) -> Decision {
         self.submit_from(event, EventSource::Client(Vec::new()))
     }
 
-    /// Offers an event.
+    /// Submits an event.
     pub fn submit_from(&mut self, event: &Arc<SignedEvent>, source: EventSource) -> Decision {
-        self.try_submit(event, source).expect("no end was planned")
+        self.try_submit(event, source).expect("no crash is injected")
     }
 
-    /// Offers an event, if the world does not end before everything that follows from it is done.
+    /// Submits an event and settles, unless the injected crash happens before that.
     pub fn try_submit(&mut self, event: &Arc<SignedEvent>, source: EventSource) -> Result<Decision, Crashed> {
         self.answered = false;
         let mut batch = Batch::default();
-        let verdict = self.judge(&mut batch, event, source);
-        let verdict = if self.conclude(batch)? { verdict } else { Decision::Reject(Rejection::StoreFailed) };
+        let decision = self.decide(&mut batch, event, source);
+        let decision = if self.finish_batch(batch)? { decision } else { Decision::Reject(Rejection::StoreFailed) };
         self.answered = true;
-        self.rest()?;
-        Ok(verdict)
+        self.settle()?;
+        Ok(decision)
     }
 
-    /// Offers a claimed event: its id and signature are checked first.
+    /// Submits an unverified event: its id and signature are checked first.
     pub fn receive(&mut self, event: Event) -> Decision {
         match Verifier::default().verify(event) {
             Ok(event) => self.submit(&Arc::new(event)),
@@ -228,94 +231,95 @@ impl House {
         }
     }
 
-    /// Offers several events in one batch, which commits or fails. After a failed commit the registrar is rebuilt (F4).
+    /// Submits several events in one batch, which commits or fails. After a failed commit the machine is rebuilt from
+    /// the store (docs/design/admission.md#decisions-inside-the-write-transaction).
     pub fn submit_batch(&mut self, events: &[&Arc<SignedEvent>], commits: bool) -> Vec<Decision> {
         let mut batch = Batch::default();
-        let judged = events.iter().map(|event| self.judge(&mut batch, event, EventSource::Client(Vec::new())));
-        let verdicts: Vec<Decision> = judged.collect();
+        let decided = events.iter().map(|event| self.decide(&mut batch, event, EventSource::Client(Vec::new())));
+        let decisions: Vec<Decision> = decided.collect();
         if !commits {
-            self.fate = Fate::FailCommit(0);
+            self.fault = InjectedFault::FailCommitAfter(0);
         }
-        let committed = self.conclude(batch).expect("no end was planned");
-        self.rest().expect("no end was planned");
-        if committed { verdicts } else { verdicts.iter().map(|_| Decision::Reject(Rejection::StoreFailed)).collect() }
+        let committed = self.finish_batch(batch).expect("no crash is injected");
+        self.settle().expect("no crash is injected");
+        if committed { decisions } else { decisions.iter().map(|_| Decision::Reject(Rejection::StoreFailed)).collect() }
     }
 
-    /// The way of one event through the open batch.
-    fn judge(&mut self, batch: &mut Batch, event: &Arc<SignedEvent>, source: EventSource) -> Decision {
+    /// Decides about one event inside the open batch.
+    fn decide(&mut self, batch: &mut Batch, event: &Arc<SignedEvent>, source: EventSource) -> Decision {
         self.authors.insert(event.pubkey);
-        let rules = self.admission.policy();
-        if let Some(refusal) = rules.precheck(event, event.json().len(), self.now.wall) {
-            return Decision::Reject(refusal);
+        let policy = self.admission.policy();
+        if let Some(rejection) = policy.precheck(event, event.json().len(), self.now.wall) {
+            return Decision::Reject(rejection);
         }
-        let lookups = self.memory.lookups(event, rules.needed_lookups(event));
-        self.tickets += 1;
-        let ticket = SubmissionId(self.tickets);
-        self.tell(
+        let lookups = self.store.lookups(event, policy.needed_lookups(event));
+        self.last_submission += 1;
+        let ticket = SubmissionId(self.last_submission);
+        self.handle_input(
             batch,
             AdmissionInput::EventSubmitted(EventSubmission { id: ticket, event: event.clone(), source, lookups }),
         );
         match (batch.replies.pop(), batch.replies.pop()) {
-            (Some((answered, verdict)), None) if answered == ticket => verdict,
-            other => panic!("one submission, one reply, but: {other:?}"),
+            (Some((answered, decision)), None) if answered == ticket => decision,
+            other => panic!("expected one reply to one submission: {other:?}"),
         }
     }
 
-    /// Says that git has what an event waits for, in a repository. Nothing if either is not here.
-    pub fn data_found(&mut self, event: EventId, repo: RepoId) {
-        let Some((event, _)) = self.memory.event(event) else { return };
+    /// Adds the objects that an event waits for to a repository. Does nothing if either is unknown.
+    pub fn add_objects_of_event(&mut self, event: EventId, repo: RepoId) {
+        let Some((event, _)) = self.store.event(event) else { return };
         let wanted: Oids = match event.kind {
             kinds::STATE => {
                 RepoState::from_event(&event).map(|state| state.oids()).unwrap_or_default().into_iter().collect()
             }
             _ => PullRequest::from_any_event(&event).map(|request| request.tip).into_iter().collect(),
         };
-        self.data_came(&repo, &wanted);
+        self.add_objects(&repo, &wanted);
     }
 
-    /// Lets every hosted repository have these objects, as a hunt that found them everywhere.
-    pub fn git_has(&mut self, oids: &Oids) {
-        for repo in self.hosted() {
-            self.data_came(&repo, oids);
+    /// Adds objects to every hosted repository, as if a fetch had found them.
+    pub fn add_objects_everywhere(&mut self, oids: &Oids) {
+        for repo in self.hosted_repos() {
+            self.add_objects(&repo, oids);
         }
     }
 
-    /// Lets objects come to a repository by another way than a push. Nothing if it is not hosted or has them.
-    pub fn data_came(&mut self, repo: &RepoId, oids: &Oids) {
+    /// Adds objects to a repository by another way than a push. Does nothing if it is not hosted or has them already.
+    pub fn add_objects(&mut self, repo: &RepoId, oids: &Oids) {
         if self.admission.hosted_repo(repo).is_none() || oids.is_empty() {
             return;
         }
-        self.brought.extend(oids.iter().cloned());
+        self.received_objects.extend(oids.iter().cloned());
         let repo_path = RepoPath::Announced(repo.clone());
-        if self.git.put(&repo_path, oids) {
-            self.shown.entry(repo_path).or_default().exists = true;
-            self.inform(AdmissionInput::GitDataAdded(repo.identifier.clone()));
+        if self.git.add_objects(&repo_path, oids) {
+            self.visible_refs.entry(repo_path).or_default().exists = true;
+            self.handle(AdmissionInput::GitDataAdded(repo.identifier.clone()));
         }
     }
 
-    /// Tells the registrar something, and lets everything follow from it.
-    pub fn inform(&mut self, input: AdmissionInput) {
-        self.try_inform(input).expect("no end was planned");
+    /// Handles one input of the machine in a batch of its own, and settles.
+    pub fn handle(&mut self, input: AdmissionInput) {
+        self.try_handle(input).expect("no crash is injected");
     }
 
-    fn try_inform(&mut self, input: AdmissionInput) -> Result<(), Crashed> {
+    fn try_handle(&mut self, input: AdmissionInput) -> Result<(), Crashed> {
         let mut batch = Batch::default();
-        self.tell(&mut batch, input);
-        self.conclude(batch)?;
-        self.rest()
+        self.handle_input(&mut batch, input);
+        self.finish_batch(batch)?;
+        self.settle()
     }
 
-    /// Lets time pass: held events give up at their deadlines, served ones at their own expiry.
+    /// Advances the clock: held events expire at their deadlines, served ones at their `expiration`.
     pub fn advance(&mut self, secs: u64) {
-        self.try_advance(secs).expect("no end was planned");
+        self.try_advance(secs).expect("no crash is injected");
     }
 
-    /// Lets time pass, if the world does not end meanwhile.
+    /// Advances the clock, unless the injected crash happens meanwhile.
     pub fn try_advance(&mut self, secs: u64) -> Result<(), Crashed> {
         self.answered = false;
         let end = self.now.mono.plus_secs(secs);
         while let Some((alarm, _)) = self.admission.alarm().filter(|(alarm, _)| *alarm <= end) {
-            // Deadlines are whole seconds after whole seconds here, so that the wall clock keeps up.
+            // Deadlines are whole seconds here, so that the wall clock stays in step.
             self.now.wall = self.now.wall.plus_secs(alarm.since(self.now.mono).as_secs());
             self.now.mono = self.now.mono.max(alarm);
             self.wake()?;
@@ -323,23 +327,23 @@ impl House {
         self.now.wall = self.now.wall.plus_secs(end.since(self.now.mono).as_secs());
         self.now.mono = end;
         self.wake()?;
-        for summary in self.memory.due(self.now.wall) {
-            self.try_inform(AdmissionInput::EventExpired(summary))?;
+        for summary in self.store.due(self.now.wall) {
+            self.try_handle(AdmissionInput::EventExpired(summary))?;
         }
         Ok(())
     }
 
-    /// Steps the wall clock without time passing.
+    /// Sets the wall clock without advancing the monotonic clock.
     pub fn set_wall(&mut self, wall: Timestamp) {
         self.now.wall = wall;
-        self.wake().expect("no end was planned");
+        self.wake().expect("no crash is injected");
     }
 
     fn wake(&mut self) -> Result<(), Crashed> {
         let mut batch = Batch::default();
         self.admission.wake(self.now);
         self.drain(&mut batch);
-        self.conclude(batch)?;
-        self.rest()
+        self.finish_batch(batch)?;
+        self.settle()
     }
 }

@@ -1,20 +1,20 @@
-//! Free space.
+//! Free disk space.
 
 use std::path::Path;
 
 use crate::error::{Result, StoreError};
 
-/// How full the disk of a folder is.
+/// Size and free space of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskSpace {
-    /// Bytes that an ordinary user may still write.
+    /// Bytes available to unprivileged users.
     pub free: u64,
-    /// Bytes in all.
+    /// Size in bytes.
     pub total: u64,
 }
 
 impl DiskSpace {
-    /// Asks the file system.
+    /// Queries the file system of a folder.
     pub fn read(path: &Path) -> Result<Self> {
         let stat = rustix::fs::statvfs(path)
             .map_err(|errno| StoreError::Folder { path: path.to_owned(), source: errno.into() })?;

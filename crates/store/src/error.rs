@@ -1,47 +1,47 @@
-//! What can go wrong on disk.
+//! Errors of the store.
 
 use std::path::PathBuf;
 
-/// Why the store could not do what it was asked.
+/// Error of a store operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The disk, or LMDB itself.
-    #[error("the event store failed: {0}")]
+    /// LMDB or the disk failed.
+    #[error("event store error: {0}")]
     Engine(#[from] heed::Error),
-    /// The folder cannot be made or read.
+    /// A folder or file of the store cannot be created, read or synced.
     #[error("cannot use {path} as a data folder: {source}")]
     Folder {
-        /// Which folder.
+        /// The folder or file.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         source: std::io::Error,
     },
-    /// Free space is below the reserve; nothing that grows is written.
-    #[error("only {free} bytes are free on the disk, {reserve} are kept in reserve")]
+    /// Free disk space is below the reserve. Writes that grow the store are rejected.
+    #[error("not enough disk space: {free} bytes are free, {reserve} bytes must stay free")]
     DiskFull {
-        /// Bytes that are free.
+        /// Free bytes.
         free: u64,
         /// Bytes that must stay free.
         reserve: u64,
     },
-    /// A newer graspd wrote this store.
-    #[error("the event store has schema {found}, this version reads up to {known}: use the newer graspd")]
+    /// The store was written by a newer version of graspd.
+    #[error("the event store has schema version {found}, this graspd supports versions up to {known}: upgrade graspd")]
     NewerSchema {
-        /// The schema on disk.
+        /// Schema version on disk.
         found: u64,
-        /// The newest schema that this version knows.
+        /// Newest schema version that this code supports.
         known: u64,
     },
-    /// An older graspd wrote this store, which may not be changed.
-    #[error("the event store has no table {0}: an older graspd wrote it, and it has not been opened since")]
+    /// A read-only store was written by an older version of graspd and lacks a table.
+    #[error("the event store has no table {0}: an older graspd wrote it; open it once for writing to create the table")]
     MissingTable(&'static str),
-    /// Bytes on disk that this code did not write.
+    /// Bytes on disk do not have the format that this code writes.
     #[error("the event store is damaged: {0}")]
     Damaged(&'static str),
 }
 
 impl StoreError {
-    /// Whether the environment is lost to this process: nothing but a new start can help.
+    /// Returns whether the LMDB environment cannot be used any more by this process. Only a restart helps.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Engine(heed::Error::Mdb(heed::MdbError::Panic)))

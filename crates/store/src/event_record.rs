@@ -1,10 +1,11 @@
-//! A stored event: what a scan must know about it in front, its canonical text behind.
+//! Format of stored events: the fields that scans need, then the canonical JSON.
 //!
 //! ```text
-//! id 32 | author 32 | created_at 8 | kind 2 | expires_at 8 | marks 2 | (letter 1, start 4, len 4) × marks | text
+//! id 32 | author 32 | created_at 8 | kind 2 | expires_at 8 | spans 2 | (letter 1, start 4, len 4) × spans | JSON
 //! ```
-//! Numbers are big-endian. A filter is checked against these bytes alone: equal tag values have equal escaped text, and
-//! marks say where it stands. The text is served as it is.
+//!
+//! Numbers are big-endian. Filters are checked against these bytes alone: a tag span is the position of an indexed
+//! tag's value in the JSON, and equal values have equal escaped text. The JSON is sent to clients as it is.
 
 use grasp_core::admission::io::EventSummary;
 use grasp_core::nostr::event::{Event, EventId, EventVersion};
@@ -14,105 +15,111 @@ use grasp_core::time::Timestamp;
 
 use crate::error::{Result, StoreError};
 
-const FIXED: usize = 84;
-const MARK: usize = 9;
+const HEADER_BYTES: usize = 84;
+const TAG_SPAN_BYTES: usize = 9;
 const NEVER: u64 = u64::MAX;
 
 /// A stored event.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRecord<'a> {
     bytes: &'a [u8],
-    marks: usize,
+    tag_spans: usize,
 }
 
 impl<'a> EventRecord<'a> {
-    /// Reads a record's frame.
+    /// Checks the lengths of a record's parts.
+    ///
+    /// # Errors
+    /// Fails if the bytes are shorter than the header or the tag spans.
     pub fn read(bytes: &'a [u8]) -> Result<Self> {
-        let damaged = StoreError::Damaged("an event's record is too short");
-        if bytes.len() < FIXED {
+        let damaged = StoreError::Damaged("event record is too short");
+        if bytes.len() < HEADER_BYTES {
             return Err(damaged);
         }
-        let marks = usize::from(u16::from_be_bytes([bytes[82], bytes[83]]));
-        if bytes.len() < FIXED + marks * MARK {
+        let tag_spans = usize::from(u16::from_be_bytes([bytes[82], bytes[83]]));
+        if bytes.len() < HEADER_BYTES + tag_spans * TAG_SPAN_BYTES {
             return Err(damaged);
         }
-        Ok(Self { bytes, marks })
+        Ok(Self { bytes, tag_spans })
     }
 
-    /// Writes an event's record.
+    /// Encodes an event as a record.
     #[must_use]
     pub fn write(event: &SignedEvent) -> Vec<u8> {
-        let marks = event.tag_spans();
-        let mut bytes = Vec::with_capacity(FIXED + marks.len() * MARK + event.json().len());
+        let tag_spans = event.tag_spans();
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + tag_spans.len() * TAG_SPAN_BYTES + event.json().len());
         bytes.extend_from_slice(&event.id.0);
         bytes.extend_from_slice(&event.pubkey.0);
         bytes.extend_from_slice(&event.created_at.0.to_be_bytes());
         bytes.extend_from_slice(&event.kind.to_be_bytes());
         bytes.extend_from_slice(&event.expires_at().map_or(NEVER, |at| at.0).to_be_bytes());
-        // The registrar takes no event with more tags than fit (limits::MAX_EVENT_TAGS).
-        bytes.extend_from_slice(&u16::try_from(marks.len()).unwrap_or(u16::MAX).to_be_bytes());
-        for mark in marks.iter().take(usize::from(u16::MAX)) {
-            bytes.push(mark.letter);
-            bytes.extend_from_slice(&mark.start.to_be_bytes());
-            bytes.extend_from_slice(&mark.len.to_be_bytes());
+        // Admission rejects events with more tags than fit (limits::MAX_EVENT_TAGS).
+        bytes.extend_from_slice(&u16::try_from(tag_spans.len()).unwrap_or(u16::MAX).to_be_bytes());
+        for span in tag_spans.iter().take(usize::from(u16::MAX)) {
+            bytes.push(span.letter);
+            bytes.extend_from_slice(&span.start.to_be_bytes());
+            bytes.extend_from_slice(&span.len.to_be_bytes());
         }
         bytes.extend_from_slice(event.json().as_bytes());
         bytes
     }
 
-    /// The event's id.
+    /// Returns the event id.
     #[must_use]
     pub fn id(&self) -> EventId {
         EventId(self.array(0))
     }
 
-    /// The author.
+    /// Returns the author.
     #[must_use]
     pub fn author(&self) -> PublicKey {
         PublicKey(self.array(32))
     }
 
-    /// When it was made.
+    /// Returns the creation time that the event states.
     #[must_use]
     pub fn created_at(&self) -> Timestamp {
         Timestamp(u64::from_be_bytes(self.array(64)))
     }
 
-    /// Its kind.
+    /// Returns the kind.
     #[must_use]
     pub fn kind(&self) -> u16 {
         u16::from_be_bytes(self.array(72))
     }
 
-    /// When it is to be forgotten.
+    /// Returns the NIP-40 expiration.
     #[must_use]
     pub fn expires_at(&self) -> Option<Timestamp> {
         Some(u64::from_be_bytes(self.array(74))).filter(|at| *at != NEVER).map(Timestamp)
     }
 
-    /// Which version it is.
+    /// Returns the version of a replaceable event.
     #[must_use]
     pub fn version(&self) -> EventVersion {
         EventVersion { created_at: self.created_at(), id: self.id() }
     }
 
-    /// The canonical text.
+    /// Returns the canonical JSON.
     #[must_use]
     pub fn json(&self) -> &'a [u8] {
-        &self.bytes[FIXED + self.marks * MARK..]
+        &self.bytes[HEADER_BYTES + self.tag_spans * TAG_SPAN_BYTES..]
     }
 
-    /// The indexed tags: letter and escaped value.
+    /// Returns the indexed tags: letter and escaped value.
     pub fn tags(&self) -> impl Iterator<Item = (u8, &'a [u8])> + use<'a> {
         let json = self.json();
-        self.bytes[FIXED..FIXED + self.marks * MARK].chunks_exact(MARK).map(move |mark| {
-            let number = |at: usize| u32::from_be_bytes([mark[at], mark[at + 1], mark[at + 2], mark[at + 3]]) as usize;
-            (mark[0], json.get(number(1)..number(1) + number(5)).unwrap_or_default())
-        })
+        self.bytes[HEADER_BYTES..HEADER_BYTES + self.tag_spans * TAG_SPAN_BYTES].chunks_exact(TAG_SPAN_BYTES).map(
+            move |span| {
+                let number =
+                    |at: usize| u32::from_be_bytes([span[at], span[at + 1], span[at + 2], span[at + 3]]) as usize;
+                (span[0], json.get(number(1)..number(1) + number(5)).unwrap_or_default())
+            },
+        )
     }
 
-    /// The identifier under which versions of this event replace each other, as it stands in canonical text: empty for
-    /// replaceable kinds, the first `d` for addressable ones.
+    /// Returns the identifier under which versions of this event replace each other, escaped as in canonical JSON:
+    /// empty for replaceable kinds, the first `d` for addressable ones.
     pub(crate) fn identifier(&self) -> Option<&'a [u8]> {
         match kinds::class(self.kind()) {
             kinds::KindClass::Replaceable => Some(b""),
@@ -123,19 +130,19 @@ impl<'a> EventRecord<'a> {
         }
     }
 
-    /// The event itself, as verified when it came in.
+    /// Parses the event. Its signature was verified when it was accepted.
     pub fn event(&self) -> Result<SignedEvent> {
-        let text = std::str::from_utf8(self.json()).map_err(|_| StoreError::Damaged("an event's text is no UTF-8"))?;
+        let text = std::str::from_utf8(self.json()).map_err(|_| StoreError::Damaged("event JSON is not UTF-8"))?;
         Event::parse(text)
             .map(SignedEvent::from_trusted)
-            .map_err(|_| StoreError::Damaged("an event's text is no event"))
+            .map_err(|_| StoreError::Damaged("event JSON cannot be parsed"))
     }
 
-    /// What decisions need of it.
+    /// Returns the fields that decisions of admission need.
     pub(crate) fn summary(&self) -> EventSummary {
         let is_repository = matches!(self.kind(), kinds::ANNOUNCEMENT | kinds::STATE);
         let identifier = self.identifier().filter(|_| is_repository).and_then(|d| std::str::from_utf8(d).ok());
-        let (targets, tip) = self.offer();
+        let (targets, tip) = self.pull_request_fields();
         EventSummary {
             id: self.id(),
             author: self.author(),
@@ -147,9 +154,9 @@ impl<'a> EventRecord<'a> {
         }
     }
 
-    /// What a pull request offers. Marks do not tell: each value has one mark, however often it stands there, and a
-    /// pull request's references are counted.
-    fn offer(&self) -> (Vec<RepoId>, Option<String>) {
+    /// Returns target repositories and tip of a pull request. Parses the JSON: there is one tag span per distinct
+    /// value, but the references of a pull request are counted with repetitions.
+    fn pull_request_fields(&self) -> (Vec<RepoId>, Option<String>) {
         let text = kinds::is_pull_request(self.kind()).then(|| std::str::from_utf8(self.json()).ok()).flatten();
         text.and_then(|text| Event::parse(text).ok())
             .map(|event| EventSummary::pull_request_fields(&event))
@@ -163,22 +170,22 @@ impl<'a> EventRecord<'a> {
     }
 }
 
-/// A filter made ready to be checked against records.
+/// A filter prepared for checks against records.
 #[derive(Clone, Debug)]
 pub struct PreparedFilter {
     filter: Filter,
-    /// The filter's tag values as they stand in canonical text.
+    /// Tag values escaped as in canonical JSON.
     tags: Vec<(u8, Vec<String>)>,
 }
 
 impl PreparedFilter {
-    /// The filter's tag conditions: letter and values as they stand in canonical text.
+    /// Returns the tag conditions: letter and values escaped as in canonical JSON.
     #[must_use]
     pub fn tags(&self) -> &[(u8, Vec<String>)] {
         &self.tags
     }
 
-    /// Makes a filter ready.
+    /// Prepares a filter.
     #[must_use]
     pub fn new(mut filter: Filter) -> Self {
         filter.sort();
@@ -191,13 +198,13 @@ impl PreparedFilter {
         Self { filter, tags }
     }
 
-    /// The filter.
+    /// Returns the filter.
     #[must_use]
     pub fn filter(&self) -> &Filter {
         &self.filter
     }
 
-    /// The same answer as [`Filter::matches`], from stored bytes.
+    /// Returns the same result as [`Filter::matches`], from stored bytes.
     #[must_use]
     pub fn matches(&self, record: &EventRecord<'_>) -> bool {
         let filter = &self.filter;

@@ -1,4 +1,4 @@
-//! What the hunt knows of git servers, as rows: `hash of host and port 16 → JSON`.
+//! Rows of git servers, kept for fetch: `hash of host and port 16 → JSON`.
 
 use grasp_core::fetch::io::HostRow;
 
@@ -7,31 +7,32 @@ use crate::store::Store;
 use crate::transaction::WriteTransaction;
 
 impl WriteTransaction<'_> {
-    /// Writes down what is known of a git server. An older row of it is replaced.
+    /// Stores the row of a git server. Replaces an older one.
     pub fn put_git_host(&mut self, row: &HostRow) -> Result<()> {
-        let text = serde_json::to_vec(row).map_err(|_| StoreError::Damaged("a git server's row cannot be written"))?;
-        let key = self.store.digest.relay(&row.authority);
-        Ok(self.store.tables.hosts.put(&mut self.txn, &key, &text)?)
+        let text =
+            serde_json::to_vec(row).map_err(|_| StoreError::Damaged("row of a git server cannot be serialised"))?;
+        let key = self.store.hasher.relay(&row.authority);
+        Ok(self.store.tables.git_hosts.put(&mut self.txn, &key, &text)?)
     }
 
-    /// Forgets a git server.
+    /// Deletes the row of a git server.
     pub fn delete_git_host(&mut self, authority: &str) -> Result<()> {
-        let key = self.store.digest.relay(authority);
-        self.store.tables.hosts.delete(&mut self.txn, &key)?;
+        let key = self.store.hasher.relay(authority);
+        self.store.tables.git_hosts.delete(&mut self.txn, &key)?;
         Ok(())
     }
 }
 
 impl Store {
-    /// Tells what was known of git servers. Gives how many rows could not be read.
-    pub fn load_git_hosts(&self, mut tell: impl FnMut(HostRow)) -> Result<u64> {
+    /// Passes the stored rows of all git servers to `on_row`. Returns the number of unreadable rows.
+    pub fn load_git_hosts(&self, mut on_row: impl FnMut(HostRow)) -> Result<u64> {
         let txn = self.env.read_txn()?;
         let mut unreadable = 0;
-        for row in self.tables.hosts.iter(&txn)? {
+        for row in self.tables.git_hosts.iter(&txn)? {
             let (key, text) = row?;
             match serde_json::from_slice::<HostRow>(text) {
-                // One that is not of the server under whose key it stands could never be forgotten.
-                Ok(host) if self.digest.relay(&host.authority) == key => tell(host),
+                // A row under another server's key could never be deleted.
+                Ok(host) if self.hasher.relay(&host.authority) == key => on_row(host),
                 _ => unreadable += 1,
             }
         }
@@ -53,8 +54,8 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_row_of_a_host_is_told_and_forgotten_ones_are_not() {
-        let folder = TempDir::new().expect("a folder");
+    fn latest_git_host_rows_are_loaded() {
+        let folder = TempDir::new().expect("temporary folder");
         let store = Store::open(folder.path(), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens");
         let mut txn = store.begin().expect("begins");
         for row in [row("a.example", 1), row("b.example:8080", 2), row("a.example", 3), row("c.example", 4)] {
@@ -64,11 +65,11 @@ mod tests {
         txn.delete_git_host("never.example").expect("forgets");
         txn.commit().expect("commits");
         let mut txn = store.env.write_txn().expect("begins");
-        store.tables.hosts.put(&mut txn, b"other", b"{}").expect("writes");
+        store.tables.git_hosts.put(&mut txn, b"other", b"{}").expect("writes");
         txn.commit().expect("commits");
-        let mut told = Vec::new();
-        assert_eq!(store.load_git_hosts(|host| told.push(host)).expect("reads"), 1);
-        told.sort_by(|a, b| a.authority.cmp(&b.authority));
-        assert_eq!(told, [row("a.example", 3), row("b.example:8080", 2)]);
+        let mut loaded = Vec::new();
+        assert_eq!(store.load_git_hosts(|host| loaded.push(host)).expect("reads"), 1);
+        loaded.sort_by(|a, b| a.authority.cmp(&b.authority));
+        assert_eq!(loaded, [row("a.example", 3), row("b.example:8080", 2)]);
     }
 }

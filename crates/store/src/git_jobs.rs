@@ -1,11 +1,12 @@
-//! What the git room has to do and what waits there for an event, as rows.
+//! Rows of pending git jobs (todos) and of uploads that wait for an event.
 //!
 //! ```text
-//! todo:    hash of site 16 | event 32, or zeros  →  kind 1 | owner 32 | whether there is an event 1 | identifier
-//! staged:  hash of site 16 | event 32            →  kind 1 | owner 32 | parcel 8 | bytes 8 | deadline 8 | texts
+//! todo:    hash of repo path 16 | event 32 or zeros  →  kind 1 | owner 32 | has event 1 | identifier
+//! staged:  hash of repo path 16 | event 32           →  kind 1 | owner 32 | folder 8 | bytes 8 | deadline 8 | texts
 //! ```
-//! Numbers are big-endian. The texts are identifier, tip and, if there is one, network, each behind its length in two
-//! bytes. No event has an id of zeros, which would be a hash of zeros.
+//!
+//! Numbers are big-endian. The texts are identifier, tip and, if there is one, network, each after its length in two
+//! bytes. Zeros cannot be the id of an event.
 
 use grasp_core::admission::io::{PendingUpload, RestoredItem, Todo};
 use grasp_core::nostr::PublicKey;
@@ -15,53 +16,53 @@ use grasp_core::time::Timestamp;
 use heed::RoTxn;
 
 use crate::error::{Result, StoreError};
-use crate::row_reader::Fields;
-use crate::schema::{Digest, key};
+use crate::row_reader::RowReader;
+use crate::schema::{KeyHasher, key};
 use crate::store::Store;
 use crate::transaction::WriteTransaction;
 
 const ANNOUNCED: u8 = 0;
-const SUBMITTED: u8 = 1;
+const PULL_REQUESTS: u8 = 1;
 
 impl WriteTransaction<'_> {
-    pub(crate) fn note(&mut self, todo: &Todo) -> Result<()> {
-        let row = row_key(self.store.digest, &todo.repo_path, todo.pull_request);
-        Ok(self.store.tables.todo.put(&mut self.txn, &row, &write_todo(todo))?)
+    pub(crate) fn add_todo(&mut self, todo: &Todo) -> Result<()> {
+        let row = row_key(self.store.hasher, &todo.repo_path, todo.pull_request);
+        Ok(self.store.tables.todos.put(&mut self.txn, &row, &write_todo(todo))?)
     }
 
-    pub(crate) fn done(&mut self, todo: &Todo) -> Result<()> {
-        let row = row_key(self.store.digest, &todo.repo_path, todo.pull_request);
-        self.store.tables.todo.delete(&mut self.txn, &row)?;
+    pub(crate) fn remove_todo(&mut self, todo: &Todo) -> Result<()> {
+        let row = row_key(self.store.hasher, &todo.repo_path, todo.pull_request);
+        self.store.tables.todos.delete(&mut self.txn, &row)?;
         Ok(())
     }
 
-    pub(crate) fn stage(&mut self, upload: &PendingUpload) -> Result<()> {
-        let row = row_key(self.store.digest, &upload.repo_path, Some(upload.event));
-        Ok(self.store.tables.staged.put(&mut self.txn, &row, &write_upload(upload))?)
+    pub(crate) fn add_upload(&mut self, upload: &PendingUpload) -> Result<()> {
+        let row = row_key(self.store.hasher, &upload.repo_path, Some(upload.event));
+        Ok(self.store.tables.uploads.put(&mut self.txn, &row, &write_upload(upload))?)
     }
 
-    pub(crate) fn unstage(&mut self, repo_path: &RepoPath, event: EventId) -> Result<()> {
-        let row = row_key(self.store.digest, repo_path, Some(event));
-        self.store.tables.staged.delete(&mut self.txn, &row)?;
+    pub(crate) fn remove_upload(&mut self, repo_path: &RepoPath, event: EventId) -> Result<()> {
+        let row = row_key(self.store.hasher, repo_path, Some(event));
+        self.store.tables.uploads.delete(&mut self.txn, &row)?;
         Ok(())
     }
 }
 
 impl Store {
-    /// Tells what is to be done and what is staged. Gives how many rows could not be read.
-    pub(crate) fn restore_work(&self, txn: &RoTxn<'_>, tell: &mut impl FnMut(RestoredItem)) -> Result<u64> {
+    /// Passes todos and pending uploads to `on_item`. Returns the number of unreadable rows.
+    pub(crate) fn restore_git_jobs(&self, txn: &RoTxn<'_>, on_item: &mut impl FnMut(RestoredItem)) -> Result<u64> {
         let mut unreadable = 0;
-        for row in self.tables.todo.iter(txn)? {
+        for row in self.tables.todos.iter(txn)? {
             let (key, value) = row?;
             match read_todo(key, value) {
-                Ok(todo) => tell(RestoredItem::Todo(todo)),
+                Ok(todo) => on_item(RestoredItem::Todo(todo)),
                 Err(_) => unreadable += 1,
             }
         }
-        for row in self.tables.staged.iter(txn)? {
+        for row in self.tables.uploads.iter(txn)? {
             let (key, value) = row?;
             match read_upload(key, value) {
-                Ok(upload) => tell(RestoredItem::Upload(upload)),
+                Ok(upload) => on_item(RestoredItem::Upload(upload)),
                 Err(_) => unreadable += 1,
             }
         }
@@ -69,16 +70,16 @@ impl Store {
     }
 }
 
-fn row_key(digest: Digest, repo_path: &RepoPath, event: Option<EventId>) -> [u8; 48] {
+fn row_key(hasher: KeyHasher, repo_path: &RepoPath, event: Option<EventId>) -> [u8; 48] {
     let RepoId { owner, identifier } = repo_path.repo();
-    let hash = digest.repo_path(kind_of(repo_path), owner, identifier.as_str().as_bytes());
+    let hash = hasher.repo_path(kind_of(repo_path), owner, identifier.as_str().as_bytes());
     key(&[&hash, &event.map_or([0; 32], |event| event.0)])
 }
 
 fn kind_of(repo_path: &RepoPath) -> u8 {
     match repo_path {
         RepoPath::Announced(_) => ANNOUNCED,
-        RepoPath::PullRequests(_) => SUBMITTED,
+        RepoPath::PullRequests(_) => PULL_REQUESTS,
     }
 }
 
@@ -92,9 +93,9 @@ fn write_todo(todo: &Todo) -> Vec<u8> {
 }
 
 fn read_todo(key: &[u8], value: &[u8]) -> Result<Todo> {
-    let mut fields = Fields::new(value);
-    let ([kind], owner, [has_event]) = (fields.array()?, fields.array()?, fields.array()?);
-    let repo_path = repo_path(kind, owner, fields.rest())?;
+    let mut reader = RowReader::new(value);
+    let ([kind], owner, [has_event]) = (reader.array()?, reader.array()?, reader.array()?);
+    let repo_path = repo_path(kind, owner, reader.rest())?;
     let pull = if has_event == 1 { Some(event_of(key)?) } else { None };
     Ok(Todo { repo_path, pull_request: pull })
 }
@@ -107,7 +108,7 @@ fn write_upload(upload: &PendingUpload) -> Vec<u8> {
         row.extend_from_slice(&number.to_be_bytes());
     }
     for text in [Some(identifier.as_str()), Some(&upload.tip), upload.network.as_deref()].into_iter().flatten() {
-        // None of them is near so long: an identifier is the longest (limits::MAX_IDENTIFIER_BYTES).
+        // All texts are much shorter: an identifier is the longest (limits::MAX_IDENTIFIER_BYTES).
         let len = u16::try_from(text.len()).unwrap_or(u16::MAX);
         row.extend_from_slice(&len.to_be_bytes());
         row.extend_from_slice(&text.as_bytes()[..usize::from(len)]);
@@ -116,28 +117,28 @@ fn write_upload(upload: &PendingUpload) -> Vec<u8> {
 }
 
 fn read_upload(key: &[u8], value: &[u8]) -> Result<PendingUpload> {
-    let mut fields = Fields::new(value);
-    let ([kind], owner) = (fields.array()?, fields.array()?);
-    let (folder, bytes, deadline) = (fields.number()?, fields.number()?, Timestamp(fields.number()?));
-    let repo_path = repo_path(kind, owner, fields.text()?.as_bytes())?;
-    let tip = fields.text()?.to_owned();
-    let network = if fields.is_empty() { None } else { Some(fields.text()?.to_owned()) };
+    let mut reader = RowReader::new(value);
+    let ([kind], owner) = (reader.array()?, reader.array()?);
+    let (folder, bytes, deadline) = (reader.read_u64()?, reader.read_u64()?, Timestamp(reader.read_u64()?));
+    let repo_path = repo_path(kind, owner, reader.text()?.as_bytes())?;
+    let tip = reader.text()?.to_owned();
+    let network = if reader.is_empty() { None } else { Some(reader.text()?.to_owned()) };
     Ok(PendingUpload { repo_path, event: event_of(key)?, tip, folder, bytes, network, deadline })
 }
 
 fn repo_path(kind: u8, owner: [u8; 32], identifier: &[u8]) -> Result<RepoPath> {
     let identifier = std::str::from_utf8(identifier).ok().and_then(Identifier::new);
-    let identifier = identifier.ok_or(StoreError::Damaged("a row of work without a repository's name"))?;
+    let identifier = identifier.ok_or(StoreError::Damaged("row of a git job has an invalid identifier"))?;
     let repo = RepoId { owner: PublicKey(owner), identifier };
     match kind {
         ANNOUNCED => Ok(RepoPath::Announced(repo)),
-        SUBMITTED => Ok(RepoPath::PullRequests(repo)),
-        _ => Err(StoreError::Damaged("a row of work at an unknown kind of site")),
+        PULL_REQUESTS => Ok(RepoPath::PullRequests(repo)),
+        _ => Err(StoreError::Damaged("row of a git job has an unknown kind of repository path")),
     }
 }
 
 fn event_of(key: &[u8]) -> Result<EventId> {
-    key.last_chunk().copied().map(EventId).ok_or(StoreError::Damaged("a row of work with a short key"))
+    key.last_chunk().copied().map(EventId).ok_or(StoreError::Damaged("row of a git job has a short key"))
 }
 
 #[cfg(test)]
@@ -147,7 +148,7 @@ mod tests {
     fn repo_paths() -> Vec<RepoPath> {
         let repo = |name: &str| RepoId {
             owner: PublicKey([7; 32]),
-            identifier: Identifier::new(name).expect("names a repository"),
+            identifier: Identifier::new(name).expect("valid identifier"),
         };
         let long = "é".repeat(512);
         ["x", "my 🚀 repo", &long]
@@ -157,12 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_read_back_as_they_were_written() {
+    fn rows_round_trip() {
         let event = EventId([9; 32]);
         for repo_path in repo_paths() {
             for pull in [None, Some(event)] {
                 let todo = Todo { repo_path: repo_path.clone(), pull_request: pull };
-                let key = row_key(Digest([3; 16]), &repo_path, pull);
+                let key = row_key(KeyHasher([3; 16]), &repo_path, pull);
                 assert_eq!(read_todo(&key, &write_todo(&todo)).expect("reads"), todo);
             }
             for network in [None, Some(String::new()), Some("n".repeat(64))] {
@@ -175,18 +176,18 @@ mod tests {
                     network,
                     deadline: Timestamp(u64::MAX),
                 };
-                let key = row_key(Digest([3; 16]), &repo_path, Some(event));
+                let key = row_key(KeyHasher([3; 16]), &repo_path, Some(event));
                 assert_eq!(read_upload(&key, &write_upload(&upload)).expect("reads"), upload);
             }
         }
     }
 
     #[test]
-    fn every_key_is_of_one_site_and_one_event() {
+    fn keys_are_unique_per_repository_and_event() {
         let mut keys: Vec<_> = repo_paths()
             .iter()
             .flat_map(|repo_path| {
-                [None, Some(EventId([9; 32]))].map(|event| row_key(Digest([3; 16]), repo_path, event))
+                [None, Some(EventId([9; 32]))].map(|event| row_key(KeyHasher([3; 16]), repo_path, event))
             })
             .collect();
         let all = keys.len();
@@ -196,9 +197,9 @@ mod tests {
     }
 
     #[test]
-    fn damaged_rows_are_errors() {
+    fn corrupted_rows_are_errors() {
         let repo_path = repo_paths().remove(0);
-        let key = row_key(Digest([3; 16]), &repo_path, None);
+        let key = row_key(KeyHasher([3; 16]), &repo_path, None);
         let upload = PendingUpload {
             repo_path: repo_path.clone(),
             event: EventId([9; 32]),
@@ -209,7 +210,7 @@ mod tests {
             deadline: Timestamp(3),
         };
         let staged = write_upload(&upload);
-        // Without its last text a row is whole again, with no network.
+        // Without its last text, the row is valid: it has no network.
         let without_network = staged.len() - 6;
         for end in (0..staged.len()).filter(|end| *end != without_network) {
             assert!(read_upload(&key, &staged[..end]).is_err(), "cut at {end}");

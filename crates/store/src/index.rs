@@ -1,4 +1,4 @@
-//! The entries that one event has in the query indexes.
+//! Index entries of events.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,37 +7,37 @@ use heed::RwTxn;
 
 use crate::error::Result;
 use crate::event_record::EventRecord;
-use crate::schema::{Digest, Place, Table, Tables, TagKey, key, place, seq_of, seq_of_key};
+use crate::schema::{KeyHasher, SortKey, Table, Tables, TagKey, index_key_seq, key, sort_key, sort_key_seq};
 
-/// How much of a public key stands in index keys; hits are checked against the record.
+/// Returns the part of a public key that index keys contain. Matches are checked against the record.
 pub(crate) fn author_prefix(author: &PublicKey) -> &[u8] {
     &author.0[..8]
 }
 
-/// The keys of one event.
-pub(crate) struct Entries {
-    pub(crate) time: Place,
+/// Index keys of one event.
+pub(crate) struct IndexEntries {
+    pub(crate) time: SortKey,
     pub(crate) kind: [u8; 18],
     pub(crate) author: [u8; 24],
     pub(crate) author_kind: [u8; 26],
     pub(crate) tags: Vec<[u8; 29]>,
 }
 
-impl Entries {
-    pub(crate) fn of(record: &EventRecord<'_>, seq: u64, digest: Digest) -> Self {
-        let place = place(record.created_at().0, &record.id().0, seq);
+impl IndexEntries {
+    pub(crate) fn new(record: &EventRecord<'_>, seq: u64, hasher: KeyHasher) -> Self {
+        let sort_key = sort_key(record.created_at().0, &record.id().0, seq);
         let author = record.author();
         let kind = record.kind().to_be_bytes();
         Self {
-            time: place,
-            kind: key(&[&kind, &place]),
-            author: key(&[author_prefix(&author), &place]),
-            author_kind: key(&[author_prefix(&author), &kind, &place]),
-            tags: record.tags().map(|(letter, value)| key(&[&digest.tag(letter, value), &place])).collect(),
+            time: sort_key,
+            kind: key(&[&kind, &sort_key]),
+            author: key(&[author_prefix(&author), &sort_key]),
+            author_kind: key(&[author_prefix(&author), &kind, &sort_key]),
+            tags: record.tags().map(|(letter, value)| key(&[&hasher.tag(letter, value), &sort_key])).collect(),
         }
     }
 
-    /// Takes the entries out of the tables.
+    /// Deletes the entries from the tables.
     pub(crate) fn delete(&self, tables: &Tables, txn: &mut RwTxn<'_>) -> Result<()> {
         tables.by_time.delete(txn, &self.time)?;
         tables.by_kind.delete(txn, &self.kind)?;
@@ -50,25 +50,27 @@ impl Entries {
     }
 }
 
-/// Entries that a batch will add. They are written at its end, sorted per table: a B-tree takes neighbours together far
-/// more cheaply than one here and one there. Scans see only what is committed; facts ask [`Pending`] as well.
+/// Index entries that a transaction will add.
+///
+/// They are written at commit, sorted per table, because a B-tree inserts neighbouring keys together far more cheaply
+/// than scattered ones. Scans see committed entries only; lookups also check [`PendingEntries`].
 #[derive(Default)]
-pub(crate) struct Pending {
-    time: Vec<Place>,
+pub(crate) struct PendingEntries {
+    time: Vec<SortKey>,
     kind: Vec<[u8; 18]>,
     author: Vec<[u8; 24]>,
     author_kind: Vec<[u8; 26]>,
     tags: Vec<[u8; 29]>,
-    /// Events that were added and removed again in the same batch.
+    /// Sequence numbers of events that were added and removed in the same transaction.
     cancelled: HashSet<u64>,
-    /// How many of the added events have this author.
+    /// Number of added events per author prefix.
     authors: HashMap<[u8; 8], u32>,
-    /// How many of the added events have this tag.
+    /// Number of added events per tag.
     tag_values: HashMap<TagKey, u32>,
 }
 
-impl Pending {
-    pub(crate) fn add(&mut self, entries: Entries) {
+impl PendingEntries {
+    pub(crate) fn add(&mut self, entries: IndexEntries) {
         *self.authors.entry(*prefix(&entries.author)).or_default() += 1;
         for tag in &entries.tags {
             *self.tag_values.entry(*prefix(tag)).or_default() += 1;
@@ -80,9 +82,9 @@ impl Pending {
         self.tags.extend(entries.tags);
     }
 
-    /// Takes back what was added for one event.
-    pub(crate) fn cancel(&mut self, entries: &Entries) {
-        self.cancelled.insert(seq_of(&entries.time));
+    /// Cancels the entries of one event.
+    pub(crate) fn cancel(&mut self, entries: &IndexEntries) {
+        self.cancelled.insert(sort_key_seq(&entries.time));
         if let Some(count) = self.authors.get_mut(prefix(&entries.author)) {
             *count -= 1;
         }
@@ -93,12 +95,12 @@ impl Pending {
         }
     }
 
-    /// Whether an event of this author is among those added.
+    /// Returns whether an event of this author was added.
     pub(crate) fn has_author(&self, author: &PublicKey) -> bool {
         self.authors.get(prefix::<8>(&author.0)).is_some_and(|count| *count > 0)
     }
 
-    /// Whether an event with this tag is among those added.
+    /// Returns whether an event with this tag was added.
     pub(crate) fn has_tag(&self, tag: &TagKey) -> bool {
         self.tag_values.get(tag).is_some_and(|count| *count > 0)
     }
@@ -120,7 +122,7 @@ fn put_sorted<const N: usize>(
     cancelled: &HashSet<u64>,
 ) -> Result<()> {
     if !cancelled.is_empty() {
-        keys.retain(|key| !cancelled.contains(&seq_of_key(key)));
+        keys.retain(|key| !cancelled.contains(&index_key_seq(key)));
     }
     keys.sort_unstable();
     for key in &keys {
@@ -129,7 +131,7 @@ fn put_sorted<const N: usize>(
     Ok(())
 }
 
-/// The first bytes of a key; keys are longer than their prefixes by construction.
+/// Returns the first bytes of a key. Keys are longer than their prefixes.
 fn prefix<const N: usize>(key: &[u8]) -> &[u8; N] {
     key.first_chunk().unwrap_or(&[0; N])
 }

@@ -1,15 +1,15 @@
-//! Events, purgatory and the notes of the git room on disk.
+//! Embedded store of graspd: events, purgatory, pending git jobs, and the state of sync and fetch.
 //!
-//! One LMDB environment holds everything; one writer changes it, a batch at a time, and many readers look at snapshots
-//! without ever holding the writer up. The public face speaks of the domain (facts, writes, scans, held rows), not of
-//! LMDB, so that another engine can stand behind it.
+//! One LMDB environment (through `heed`) holds all tables. One writer changes it, one transaction at a time. Readers
+//! use snapshots and never block the writer. The public API uses domain types (lookups, writes, scans, held events) and
+//! hides LMDB, so that the engine can be replaced.
 //!
-//! - [`Store`] opens the environment and hands out the rest.
-//! - [`WriteTransaction`] is the writer's transaction: facts are read and consequences written inside it.
-//! - [`Scan`] answers filters, newest first, in slices that can be resumed.
-//! - [`StoreSnapshot`] is the whole store at one snapshot, to be copied.
+//! - [`Store`] opens the environment and creates everything else.
+//! - [`WriteTransaction`] is used by the writer: it reads lookups and writes their consequences atomically.
+//! - [`Scan`] runs filters, newest event first, in slices that can be resumed.
+//! - [`StoreSnapshot`] is a consistent view of the whole store, for backups.
 //!
-//! Blocking: no call here belongs on an async worker.
+//! All calls block. Do not call them on an async worker thread.
 
 mod disk_space;
 mod error;
@@ -34,9 +34,9 @@ mod vanish;
 
 pub use disk_space::DiskSpace;
 pub use error::StoreError;
-pub use event_record::{PreparedFilter, EventRecord};
+pub use event_record::{EventRecord, PreparedFilter};
 pub use nostr_lmdb::read_nostr_lmdb;
-pub use scan::{ScanProgress, Scan};
+pub use scan::{Scan, ScanProgress};
 pub use snapshot::{StoreCounts, StoreSnapshot};
-pub use store::{StoreOptions, Store};
+pub use store::{Store, StoreOptions};
 pub use transaction::WriteTransaction;

@@ -1,4 +1,4 @@
-//! What sync asks of the store: what is here, what is not, and what has come since.
+//! Queries of sync: ids of stored events, missing ids, and newly served events.
 
 use std::cmp::Reverse;
 use std::ops::{Bound, ControlFlow};
@@ -13,31 +13,32 @@ use grasp_core::sync::io::{LocalIds, RootEvent, Seq, ServedEvent};
 use grasp_core::time::Timestamp;
 
 use crate::error::Result;
-use crate::event_record::{PreparedFilter, EventRecord};
-use crate::scan::{Hidden, ScanProgress, Scan};
-use crate::schema::number;
+use crate::event_record::{EventRecord, PreparedFilter};
+use crate::scan::{Scan, ScanProgress, Visibility};
+use crate::schema::read_u64;
 use crate::store::Store;
-use crate::transaction::announcement_of;
+use crate::transaction::announcement_coordinate;
 
-/// What has expired and is not swept yet is here all the same: it would not be taken in again.
+/// Expired events that are not removed yet count as stored: they would not be accepted again.
 const BEFORE_ALL_EXPIRY: Timestamp = Timestamp(0);
 
-/// Bytes of references that are read of new events at a time: a few events with thousands of them.
+/// Bytes of references read from new events at a time: a few events with thousands of references.
 const MAX_FEED_BYTES: usize = 1024 * 1024;
 
-/// The kinds that others answer to.
-const ROOTS: [u16; 3] = [kinds::PATCH, kinds::PULL_REQUEST, kinds::ISSUE];
+/// Root kinds: events that other events refer to.
+const ROOT_KINDS: [u16; 3] = [kinds::PATCH, kinds::PULL_REQUEST, kinds::ISSUE];
 
 impl Store {
-    /// The newest events that match, served and held, at most so many: by time, then id. A filter's `limit` means nothing.
+    /// Returns the ids of the newest `max_ids` matching events, served and held, by time, then id. Ignores the filter's
+    /// `limit`.
     ///
-    /// If there are more, all that were made at [`LocalIds::complete_since`] or later are given and no others; that may be none,
-    /// if too many were made in one second.
-    pub fn newest_ids(&self, filter: &Filter, most: usize) -> Result<LocalIds> {
+    /// If there are more, the result contains exactly the events created at [`LocalIds::complete_since`] or later. It
+    /// is empty if too many events were created in one second.
+    pub fn newest_ids(&self, filter: &Filter, max_ids: usize) -> Result<LocalIds> {
         let filter = Filter { limit: None, ..filter.clone() };
-        // What is released meanwhile is found twice rather than never.
+        // Held events are read first: an event released meanwhile is found twice rather than not at all.
         let mut found = self.held_ids(&filter)?;
-        let mut scan = Scan::new(vec![filter], most.saturating_add(1), self.last_seq());
+        let mut scan = Scan::new(vec![filter], max_ids.saturating_add(1), self.last_seq());
         let mut oldest = u64::MAX - 1;
         let progress = loop {
             let progress = scan.run_slice(self, BEFORE_ALL_EXPIRY, |record| {
@@ -51,30 +52,30 @@ impl Store {
         };
         found.sort_unstable_by_key(|item| (Reverse(item.created_at), item.id));
         found.dedup();
-        // Whatever comes behind the first that does not fit was made no later than that.
-        let beyond = found.get(most).map(|item| item.created_at);
-        // A scan that costs too much has come to the last one that it has found, and who knows how much further.
+        // All events after the first one that does not fit were created at that time or earlier.
+        let beyond = found.get(max_ids).map(|item| item.created_at);
+        // A scan that reached its row limit is complete only down to the last event that it found.
         let first_missing = if progress == ScanProgress::Exhausted { beyond.max(Some(oldest)) } else { beyond };
         if let Some(second) = first_missing {
-            found.truncate(most);
+            found.truncate(max_ids);
             found.retain(|item| item.created_at > second);
         }
         found.sort_unstable();
         Ok(LocalIds { items: found, complete_since: first_missing.map(|second| Timestamp(second.saturating_add(1))) })
     }
 
-    /// Those that are neither served nor held.
+    /// Returns those ids that are neither served nor held.
     pub fn missing_ids(&self, ids: &[EventId]) -> Result<Vec<EventId>> {
         let mut missing = Vec::new();
         for slice in ids.chunks(limits::SCAN_SLICE_ROWS) {
             let txn = self.env.read_txn()?;
-            let hidden = Hidden::read(self, &txn)?;
+            let visibility = Visibility::read(self, &txn)?;
             for id in slice {
-                let seq = self.tables.ids.get(&txn, &id.0)?.map(number);
+                let seq = self.tables.ids.get(&txn, &id.0)?.map(read_u64);
                 let served = match seq {
-                    Some(seq) => {
-                        self.find(&txn, seq)?.is_some_and(|record| hidden.shows(&record, seq, BEFORE_ALL_EXPIRY))
-                    }
+                    Some(seq) => self
+                        .find_by_seq(&txn, seq)?
+                        .is_some_and(|record| visibility.is_visible(&record, seq, BEFORE_ALL_EXPIRY)),
                     None => false,
                 };
                 if !served && self.tables.held.get(&txn, &id.0)?.is_none() {
@@ -85,7 +86,7 @@ impl Store {
         Ok(missing)
     }
 
-    /// Those of these events that are served or held, in short.
+    /// Returns summaries of those events that are served or held.
     pub fn summaries(&self, ids: &[EventId]) -> Result<Vec<EventSummary>> {
         let mut found = Vec::new();
         for slice in ids.chunks(limits::SCAN_SLICE_ROWS) {
@@ -94,7 +95,7 @@ impl Store {
                 let held = self.tables.held.get(&txn, &id.0)?.and_then(|row| row.get(8..));
                 let record = match (held, self.tables.ids.get(&txn, &id.0)?) {
                     (Some(bytes), _) => EventRecord::read(bytes).ok(),
-                    (None, Some(seq)) => self.find(&txn, number(seq))?,
+                    (None, Some(seq)) => self.find_by_seq(&txn, read_u64(seq))?,
                     (None, None) => None,
                 };
                 found.extend(record.map(|record| record.summary()));
@@ -103,11 +104,11 @@ impl Store {
         Ok(found)
     }
 
-    /// The roots of a repository that are served, by arrival.
+    /// Returns the served root events of a repository in the order of their sequence numbers.
     pub fn root_events(&self, repo: &RepoId) -> Result<Vec<RootEvent>> {
         let filter = Filter {
-            kinds: Some(ROOTS.to_vec()),
-            tags: vec![(b'a', vec![announcement_of(repo).to_string()])],
+            kinds: Some(ROOT_KINDS.to_vec()),
+            tags: vec![(b'a', vec![announcement_coordinate(repo).to_string()])],
             ..Filter::default()
         };
         let mut roots = Vec::new();
@@ -121,39 +122,39 @@ impl Store {
         Ok(roots)
     }
 
-    /// The events that came to be served after a sequence number, in order, at most so many; and up to which sequence
-    /// number they are all there. There may be more behind that.
-    pub fn served_since(&self, seq: Seq, most: usize) -> Result<(Vec<ServedEvent>, Seq)> {
+    /// Returns at most `max_events` events that were served after a sequence number, in order, and the sequence number
+    /// up to which the result is complete. There may be more events after it.
+    pub fn served_since(&self, seq: Seq, max_events: usize) -> Result<(Vec<ServedEvent>, Seq)> {
         let last = self.last_seq();
-        let (mut arrived, mut bytes) = (Vec::new(), 0);
+        let (mut served, mut bytes) = (Vec::new(), 0);
         let mut reached = seq;
-        let mut full = most == 0;
-        self.for_each_since(seq, most, |seq, record| {
-            let (event, size) = read(seq, &record);
-            arrived.push(event);
+        let mut full = max_events == 0;
+        self.for_each_since(seq, max_events, |seq, record| {
+            let (event, size) = read_served_event(seq, &record);
+            served.push(event);
             bytes += size;
             reached = seq;
-            full = arrived.len() == most || bytes > MAX_FEED_BYTES;
+            full = served.len() == max_events || bytes > MAX_FEED_BYTES;
             if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        // What is gone again needs not be looked for again.
-        Ok((arrived, if full { reached } else { reached.max(last) }))
+        // The rest of the range was removed again and need not be read again.
+        Ok((served, if full { reached } else { reached.max(last) }))
     }
 
-    /// The held events that match.
+    /// Returns the held events that match.
     fn held_ids(&self, filter: &Filter) -> Result<Vec<NegentropyItem>> {
         let matcher = PreparedFilter::new(filter.clone());
         let mut found = Vec::new();
-        let mut behind: Option<Vec<u8>> = None;
+        let mut last_id: Option<Vec<u8>> = None;
         loop {
             let txn = self.env.read_txn()?;
-            let start = behind.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let start = last_id.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             let rest: (Bound<&[u8]>, Bound<&[u8]>) = (start, Bound::Unbounded);
             let mut last = None;
             for row in self.tables.held.range(&txn, &rest)?.take(limits::SCAN_SLICE_ROWS) {
                 let (id, row) = row?;
                 last = Some(id.to_vec());
-                // One that cannot be read is nowhere told of.
+                // Unreadable rows are skipped.
                 if let Some(record) = row.get(8..).and_then(|bytes| EventRecord::read(bytes).ok())
                     && matcher.matches(&record)
                 {
@@ -161,7 +162,7 @@ impl Store {
                 }
             }
             match last {
-                Some(last) => behind = Some(last),
+                Some(last) => last_id = Some(last),
                 None => return Ok(found),
             }
         }
@@ -172,8 +173,8 @@ fn item(record: &EventRecord<'_>) -> NegentropyItem {
     NegentropyItem { created_at: record.created_at().0, id: record.id().0 }
 }
 
-/// What sync wants to know of a served event, and how many bytes that takes, roughly.
-fn read(seq: Seq, record: &EventRecord<'_>) -> (ServedEvent, usize) {
+/// Reads what sync needs of a served event. Also returns its approximate size in bytes.
+fn read_served_event(seq: Seq, record: &EventRecord<'_>) -> (ServedEvent, usize) {
     let (mut ids, mut coordinates) = (Vec::new(), Vec::new());
     let mut bytes = size_of::<ServedEvent>();
     for (letter, value) in record.tags() {

@@ -1,5 +1,6 @@
-//! What is known about an event directly before it is judged, read inside the batch that will carry the consequences.
-//! What a vanished author has left on disk counts as gone, as it does for readers.
+//! Lookups for a decision about an event, read inside the write transaction that will contain its consequences.
+//!
+//! Events of a vanished author that are not removed from disk yet count as removed, as they do for readers.
 
 use std::sync::Arc;
 
@@ -13,36 +14,37 @@ use grasp_core::repo::catalog::EventStatus;
 use crate::error::{Result, StoreError};
 use crate::event_record::EventRecord;
 use crate::index::author_prefix;
-use crate::schema::{Table, key, number, seq_of_key};
-use crate::transaction::{WriteTransaction, read_stamp};
-use crate::vanish::Purge;
+use crate::schema::{Table, index_key_seq, key, read_u64};
+use crate::transaction::{WriteTransaction, read_event_version};
+use crate::vanish::PurgeProgress;
 
 impl WriteTransaction<'_> {
-    /// Reads the facts that the registrar's rules ask for.
+    /// Reads the lookups that admission needs to decide about an event.
     pub fn lookups(&self, event: &Event, needed: NeededLookups) -> Result<EventLookups> {
         let coordinate = event.coordinate();
-        let mut lookups = EventLookups { stored: self.place_of(event.id)?, ..EventLookups::default() };
-        lookups.tombstone = self.gone(event, coordinate.as_ref())?;
+        let mut lookups = EventLookups { stored: self.status_of(event.id)?, ..EventLookups::default() };
+        lookups.tombstone = self.find_tombstone(event, coordinate.as_ref())?;
         if let Some(coordinate) = &coordinate {
-            lookups.current = self.served_at(coordinate)?.map(|record| record.version());
+            lookups.current = self.find_served_at(coordinate)?.map(|record| record.version());
         }
         if needed.links {
-            lookups.references_served = self.is_anchored(event)?;
-            lookups.referenced_by_served = !lookups.references_served && self.is_named(event, coordinate.as_ref())?;
+            lookups.references_served = self.references_served(event)?;
+            lookups.referenced_by_served =
+                !lookups.references_served && self.is_referenced_by_served(event, coordinate.as_ref())?;
         }
         if needed.author {
             lookups.author_has_events = self.has_author(event)?;
         }
         if needed.targets {
-            lookups.targets = self.targets(event)?;
+            lookups.targets = self.deletion_targets(event)?;
         }
         Ok(lookups)
     }
 
-    /// An event, served or held. What a vanished author has left on disk is not here any more; what has expired is, until
-    /// it is swept.
+    /// Returns an event that is served or held. Events of a vanished author that wait for removal are not returned;
+    /// expired events are, until they are removed.
     pub fn event(&self, id: EventId) -> Result<Option<(Arc<SignedEvent>, EventStatus)>> {
-        if let Some(record) = self.served(id)? {
+        if let Some(record) = self.find_served(id)? {
             return Ok(Some((Arc::new(record.event()?), EventStatus::Served)));
         }
         match self.store.tables.held.get(&self.txn, &id.0)? {
@@ -51,45 +53,45 @@ impl WriteTransaction<'_> {
         }
     }
 
-    /// The kind of a held event, without reading its text.
+    /// Returns the kind of a held event without parsing its JSON.
     pub fn held_kind(&self, id: EventId) -> Result<Option<u16>> {
         let row = self.store.tables.held.get(&self.txn, &id.0)?;
         row.map(|row| Ok(held_record(row)?.kind())).transpose()
     }
 
-    /// Whether [`event`](Self::event) would find it, without reading its text.
+    /// Returns whether [`event`](Self::event) would find the event, without parsing its JSON.
     pub fn is_known(&self, id: EventId) -> Result<bool> {
-        Ok(self.place_of(id)?.is_some())
+        Ok(self.status_of(id)?.is_some())
     }
 
-    /// A served event, if the world can see it.
-    pub(crate) fn served(&self, id: EventId) -> Result<Option<EventRecord<'_>>> {
+    /// Returns a visible served event.
+    pub(crate) fn find_served(&self, id: EventId) -> Result<Option<EventRecord<'_>>> {
         let tables = &self.store.tables;
         let Some(seq) = tables.ids.get(&self.txn, &id.0)? else { return Ok(None) };
-        let missing = StoreError::Damaged("an id without its event");
+        let missing = StoreError::Damaged("id without its event");
         let record = EventRecord::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?)?;
-        Ok((!self.is_doomed(&record, number(seq))?).then_some(record))
+        Ok((!self.is_being_purged(&record, read_u64(seq))?).then_some(record))
     }
 
-    /// Whether the removal of a vanished author's events is under way and has only not come to this one. Readers go
-    /// through all such authors; here those are looked up whom an event can be part of.
-    pub(crate) fn is_doomed(&self, record: &EventRecord<'_>, seq: u64) -> Result<bool> {
+    /// Returns whether the event belongs to a vanished author and waits for removal. Scans check all vanished authors;
+    /// this looks up only those to whom the event can belong.
+    pub(crate) fn is_being_purged(&self, record: &EventRecord<'_>, seq: u64) -> Result<bool> {
         let tables = &self.store.tables;
-        let dooms = |author: &PublicKey| -> Result<bool> {
-            let purge = tables.purging.get(&self.txn, &author.0)?.map(Purge::read);
-            Ok(purge.is_some_and(|purge| purge.dooms(record, seq, author)))
+        let covers = |author: &PublicKey| -> Result<bool> {
+            let purge = tables.purging.get(&self.txn, &author.0)?.map(PurgeProgress::read);
+            Ok(purge.is_some_and(|purge| purge.covers(record, seq, author)))
         };
         if tables.purging.is_empty(&self.txn)? {
             return Ok(false);
         }
-        if dooms(&record.author())? {
+        if covers(&record.author())? {
             return Ok(true);
         }
         let wrapped_for = record.tags().filter(|(letter, _)| record.kind() == kinds::GIFT_WRAP && *letter == b'p');
         for (_, value) in wrapped_for {
             let author = std::str::from_utf8(value).ok().and_then(PublicKey::from_hex);
             if let Some(author) = author
-                && dooms(&author)?
+                && covers(&author)?
             {
                 return Ok(true);
             }
@@ -97,16 +99,16 @@ impl WriteTransaction<'_> {
         Ok(false)
     }
 
-    fn place_of(&self, id: EventId) -> Result<Option<EventStatus>> {
-        if self.served(id)?.is_some() {
+    fn status_of(&self, id: EventId) -> Result<Option<EventStatus>> {
+        if self.find_served(id)?.is_some() {
             return Ok(Some(EventStatus::Served));
         }
         Ok(self.store.tables.held.get(&self.txn, &id.0)?.map(|_| EventStatus::Held))
     }
 
-    fn gone(&self, event: &Event, coordinate: Option<&Coordinate>) -> Result<Option<TombstoneKind>> {
+    fn find_tombstone(&self, event: &Event, coordinate: Option<&Coordinate>) -> Result<Option<TombstoneKind>> {
         let tables = &self.store.tables;
-        let until = |time: Option<&[u8]>| time.is_some_and(|time| event.created_at.0 <= number(time));
+        let until = |time: Option<&[u8]>| time.is_some_and(|time| event.created_at.0 <= read_u64(time));
         if until(tables.vanished.get(&self.txn, &event.pubkey.0)?) {
             return Ok(Some(TombstoneKind::Vanished));
         }
@@ -115,38 +117,38 @@ impl WriteTransaction<'_> {
             return Ok(Some(TombstoneKind::Deleted));
         }
         let Some(coordinate) = coordinate else { return Ok(None) };
-        let hash = self.store.digest.coordinate(coordinate);
+        let hash = self.store.hasher.coordinate(coordinate);
         if until(tables.deleted_coordinates.get(&self.txn, &hash)?) {
             return Ok(Some(TombstoneKind::Deleted));
         }
         if event.kind != kinds::ANNOUNCEMENT {
             return Ok(None);
         }
-        let withdrawn = tables.withdrawn.get(&self.txn, &hash)?.map(read_stamp).transpose()?;
+        let withdrawn = tables.withdrawn.get(&self.txn, &hash)?.map(read_event_version).transpose()?;
         Ok(withdrawn.filter(|version| supersedes(*version, event.version())).map(|_| TombstoneKind::Withdrawn))
     }
 
-    pub(crate) fn served_at(&self, coordinate: &Coordinate) -> Result<Option<EventRecord<'_>>> {
+    pub(crate) fn find_served_at(&self, coordinate: &Coordinate) -> Result<Option<EventRecord<'_>>> {
         let tables = &self.store.tables;
-        match tables.coordinates.get(&self.txn, &self.store.digest.coordinate(coordinate))? {
+        match tables.coordinates.get(&self.txn, &self.store.hasher.coordinate(coordinate))? {
             Some(seq) => {
-                let missing = StoreError::Damaged("a coordinate without its event");
+                let missing = StoreError::Damaged("coordinate without its event");
                 let record = EventRecord::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?)?;
-                Ok((!self.is_doomed(&record, number(seq))?).then_some(record))
+                Ok((!self.is_being_purged(&record, read_u64(seq))?).then_some(record))
             }
             None => Ok(None),
         }
     }
 
-    /// Whether something that the event references is served (G1-31, backward).
-    fn is_anchored(&self, event: &Event) -> Result<bool> {
+    /// Returns whether the event references a served event (`docs/protocol.md#related-events`).
+    fn references_served(&self, event: &Event) -> Result<bool> {
         let references = event.indexed_tags().filter(|(letter, _)| b"aAqeE".contains(letter));
         for (letter, value) in references.take(limits::MAX_EVENT_REFERENCES) {
             let by_id = b"eEq".contains(&letter).then(|| EventId::from_hex(value)).flatten();
             let by_coordinate = b"aAq".contains(&letter).then(|| Coordinate::parse(value)).flatten();
             let found = match (by_id, by_coordinate) {
-                (Some(id), _) => self.served(id)?.is_some(),
-                (None, Some(coordinate)) => self.served_at(&coordinate)?.is_some(),
+                (Some(id), _) => self.find_served(id)?.is_some(),
+                (None, Some(coordinate)) => self.find_served_at(&coordinate)?.is_some(),
                 (None, None) => false,
             };
             if found {
@@ -156,8 +158,8 @@ impl WriteTransaction<'_> {
         Ok(false)
     }
 
-    /// Whether something served references the event (G1-31, forward).
-    fn is_named(&self, event: &Event, coordinate: Option<&Coordinate>) -> Result<bool> {
+    /// Returns whether a served event references the event (`docs/protocol.md#related-events`).
+    fn is_referenced_by_served(&self, event: &Event, coordinate: Option<&Coordinate>) -> Result<bool> {
         let id = event.id.to_string();
         for letter in *b"eEq" {
             if self.has_tag(letter, &id)? {
@@ -178,20 +180,20 @@ impl WriteTransaction<'_> {
     }
 
     fn has_tag(&self, letter: u8, value: &str) -> Result<bool> {
-        let tag = self.store.digest.tag(letter, json::escape(value).as_bytes());
-        Ok(self.pending.has_tag(&tag) || self.has_entry(self.store.tables.by_tag, &tag)?)
+        let tag = self.store.hasher.tag(letter, json::escape(value).as_bytes());
+        Ok(self.pending.has_tag(&tag) || self.has_visible_entry(self.store.tables.by_tag, &tag)?)
     }
 
     fn has_author(&self, event: &Event) -> Result<bool> {
         let tables = &self.store.tables;
         let held = tables.held_by_author.prefix_iter(&self.txn, &event.pubkey.0)?.next().transpose()?.is_some();
         let prefix = author_prefix(&event.pubkey);
-        Ok(held || self.pending.has_author(&event.pubkey) || self.has_entry(tables.by_author, prefix)?)
+        Ok(held || self.pending.has_author(&event.pubkey) || self.has_visible_entry(tables.by_author, prefix)?)
     }
 
-    /// Whether an index has an entry of an event that the world can see. Behind many that it cannot see none is looked
-    /// for: one is taken for granted until they are gone.
-    fn has_entry(&self, table: Table, prefix: &[u8]) -> Result<bool> {
+    /// Returns whether an index has an entry of a visible event. Checks a bounded number of entries while a purge is in
+    /// progress; if none of them is visible, another one is assumed to be, until the purge is done.
+    fn has_visible_entry(&self, table: Table, prefix: &[u8]) -> Result<bool> {
         let tables = &self.store.tables;
         let mut entries = table.prefix_iter(&self.txn, prefix)?;
         if tables.purging.is_empty(&self.txn)? {
@@ -199,9 +201,9 @@ impl WriteTransaction<'_> {
         }
         for _ in 0..limits::REMOVAL_SLICE_EVENTS {
             let Some((entry, _)) = entries.next().transpose()? else { return Ok(false) };
-            let seq = seq_of_key(entry);
+            let seq = index_key_seq(entry);
             if let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())?
-                && !self.is_doomed(&EventRecord::read(bytes)?, seq)?
+                && !self.is_being_purged(&EventRecord::read(bytes)?, seq)?
             {
                 return Ok(true);
             }
@@ -209,17 +211,18 @@ impl WriteTransaction<'_> {
         Ok(true)
     }
 
-    /// Those targets of a deletion request that are here.
-    fn targets(&self, event: &Event) -> Result<Vec<DeletionTarget>> {
+    /// Returns the targets of a deletion request that are stored here.
+    fn deletion_targets(&self, event: &Event) -> Result<Vec<DeletionTarget>> {
         let mut targets = Vec::new();
         for id in event.values("e").filter_map(EventId::from_hex).take(limits::MAX_DELETION_TARGETS) {
-            targets.extend(self.target(id)?);
+            targets.extend(self.deletion_target(id)?);
         }
         let own = |coordinate: &Coordinate| coordinate.pubkey == event.pubkey;
         let coordinates =
             event.values("a").take(limits::MAX_DELETION_TARGETS).filter_map(Coordinate::parse).filter(own);
         for coordinate in coordinates {
-            if let Some(record) = self.served_at(&coordinate)?.filter(|record| record.created_at() <= event.created_at)
+            if let Some(record) =
+                self.find_served_at(&coordinate)?.filter(|record| record.created_at() <= event.created_at)
             {
                 targets.push(DeletionTarget { event: record.summary(), status: EventStatus::Served });
             }
@@ -229,8 +232,8 @@ impl WriteTransaction<'_> {
         Ok(targets)
     }
 
-    fn target(&self, id: EventId) -> Result<Option<DeletionTarget>> {
-        if let Some(record) = self.served(id)? {
+    fn deletion_target(&self, id: EventId) -> Result<Option<DeletionTarget>> {
+        if let Some(record) = self.find_served(id)? {
             return Ok(Some(DeletionTarget { event: record.summary(), status: EventStatus::Served }));
         }
         match self.store.tables.held.get(&self.txn, &id.0)? {
@@ -240,7 +243,7 @@ impl WriteTransaction<'_> {
     }
 }
 
-/// The event behind a held row's deadline.
+/// Returns the record in a row of a held event, which follows the deadline.
 fn held_record(row: &[u8]) -> Result<EventRecord<'_>> {
-    EventRecord::read(row.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?)
+    EventRecord::read(row.get(8..).ok_or(StoreError::Damaged("row of a held event is too short"))?)
 }

@@ -1,13 +1,18 @@
-//! Reads the database of another relay: rust-nostr's `nostr-lmdb`, which ngit-grasp keeps its events in.
+//! Reads the database of another relay: rust-nostr's `nostr-lmdb`, in which ngit-grasp stores its events.
 //!
-//! It is an LMDB environment whose unnamed table has an event under each id, as a FlatBuffer; the names of its other tables
-//! stand between them. Nothing of it is believed: every offset is checked, and what is read is bounded.
+//! It is an LMDB environment. Its unnamed table contains each event under its id, as a FlatBuffer, and also the names
+//! of the other tables. The content is untrusted: every offset is checked, and the amount of data read per event is
+//! bounded.
 //!
 //! ```text
-//! root: where the table is 4 | …   table: back to the layout 4 | fields   layout: its bytes 2 | … 2 | field's place 2 × n
+//! root:   offset of the table 4 | …
+//! table:  offset back to the vtable 4 | fields
+//! vtable: size 2 | size of the table 2 | field offset 2 × n
 //! fields: id 32 | author 32 | created_at 8 | kind 8 | tags → [ → [ → text ] ] | content → text | signature 64
 //! ```
-//! Numbers are little-endian; an arrow is a distance forward from where it stands; lists and texts begin with a length.
+//!
+//! Numbers are little-endian. An arrow is an offset, forward from its own position. Lists and texts begin with a
+//! length.
 
 use std::path::Path;
 
@@ -20,11 +25,11 @@ use heed::{Database, EnvFlags, EnvOpenOptions};
 use crate::error::{Result, StoreError};
 use crate::store::MAP_BYTES;
 
-/// Bytes of all texts of one event, and how many there are: several times what any relay takes.
+/// Largest total size and number of texts of one event: several times what any relay accepts.
 const MAX_TEXT: usize = 16 << 20;
 const MAX_TEXTS: usize = 200_000;
 
-/// Where fields stand in a layout.
+/// Indexes of the fields in the vtable.
 const ID: usize = 0;
 const AUTHOR: usize = 1;
 const CREATED_AT: usize = 2;
@@ -33,22 +38,25 @@ const TAGS: usize = 4;
 const CONTENT: usize = 5;
 const SIGNATURE: usize = 6;
 
-/// Shows every event in a folder of that kind, or that a row could not be read. Nothing is written, not even a lock: the
-/// relay whose it is must not run.
-pub fn read_nostr_lmdb(folder: &Path, mut show: impl FnMut(std::result::Result<Event, &'static str>)) -> Result<()> {
+/// Passes every event of such a database to `on_event`, or an error for a row that cannot be read. Writes nothing, not
+/// even a lock file, so the relay that owns the database must not run.
+pub fn read_nostr_lmdb(
+    folder: &Path,
+    mut on_event: impl FnMut(std::result::Result<Event, &'static str>),
+) -> Result<()> {
     let mut open = EnvOpenOptions::new().read_txn_without_tls();
     open.map_size(MAP_BYTES).max_dbs(1);
-    #[expect(unsafe_code, reason = "a memory map is only as sound as the rule that nobody writes the file")]
-    // SAFETY: its relay does not run, says the operator; whatever is read is checked.
+    #[expect(unsafe_code, reason = "a memory map is sound only if no process writes the file")]
+    // SAFETY: the operator has stopped the relay that writes the file; everything read is checked.
     let env = unsafe { open.flags(EnvFlags::READ_ONLY | EnvFlags::NO_LOCK).open(folder) }?;
     let txn = env.read_txn()?;
     let events: Database<Bytes, Bytes> =
-        env.open_database(&txn, None)?.ok_or(StoreError::Damaged("the other relay has no events"))?;
+        env.open_database(&txn, None)?.ok_or(StoreError::Damaged("the database has no event table"))?;
     for row in events.iter(&txn)? {
         let (key, bytes) = row?;
-        // Others are names of tables.
+        // Other keys are names of tables.
         if let Ok(id) = <[u8; 32]>::try_from(key) {
-            show(read(bytes).filter(|event| event.id.0 == id).ok_or("an event that cannot be read"));
+            on_event(read(bytes).filter(|event| event.id.0 == id).ok_or("event cannot be decoded"));
         }
     }
     Ok(())
@@ -56,7 +64,7 @@ pub fn read_nostr_lmdb(folder: &Path, mut show: impl FnMut(std::result::Result<E
 
 /// Reads one event.
 fn read(bytes: &[u8]) -> Option<Event> {
-    let mut reader = Reader { bytes, text: MAX_TEXT, texts: MAX_TEXTS };
+    let mut reader = FlatbufferReader { bytes, text: MAX_TEXT, texts: MAX_TEXTS };
     let table = reader.follow(0)?;
     let mut tags = Vec::new();
     if let Some(at) = reader.field(table, TAGS)? {
@@ -77,7 +85,7 @@ fn read(bytes: &[u8]) -> Option<Event> {
     }
     let content = reader.field(table, CONTENT)??;
     let content = reader.text(reader.follow(content)?)?;
-    let number = |field| reader.field(table, field)?.map_or(Some(0), |at| reader.number(at));
+    let number = |field| reader.field(table, field)?.map_or(Some(0), |at| reader.read_u64(at));
     Some(Event {
         id: EventId(reader.array(reader.field(table, ID)??)?),
         pubkey: PublicKey(reader.array(reader.field(table, AUTHOR)??)?),
@@ -89,14 +97,14 @@ fn read(bytes: &[u8]) -> Option<Event> {
     })
 }
 
-struct Reader<'b> {
+struct FlatbufferReader<'b> {
     bytes: &'b [u8],
-    /// What may still be read.
+    /// Bytes of text and number of texts that may still be read.
     text: usize,
     texts: usize,
 }
 
-impl Reader<'_> {
+impl FlatbufferReader<'_> {
     fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.bytes.get(at..at.checked_add(N)?)?.try_into().ok()
     }
@@ -109,30 +117,30 @@ impl Reader<'_> {
         usize::try_from(u32::from_le_bytes(self.array(at)?)).ok()
     }
 
-    fn number(&self, at: usize) -> Option<u64> {
+    fn read_u64(&self, at: usize) -> Option<u64> {
         self.array(at).map(u64::from_le_bytes)
     }
 
-    /// Where an arrow leads.
+    /// Returns the position to which an offset points.
     fn follow(&self, at: usize) -> Option<usize> {
         at.checked_add(self.length(at)?)
     }
 
-    /// Where an element of a list of arrows stands.
+    /// Returns the position of an element in a list of offsets.
     fn element(&self, list: usize, nth: usize) -> Option<usize> {
         list.checked_add(4)?.checked_add(nth.checked_mul(4)?)
     }
 
-    /// Where a field of a table stands; `Some(None)` if the table has none.
+    /// Returns the position of a field in a table, or `Some(None)` if the table does not have it.
     fn field(&self, table: usize, nth: usize) -> Option<Option<usize>> {
         let back = i64::from(i32::from_le_bytes(self.array(table)?));
-        let layout = usize::try_from(i64::try_from(table).ok()?.checked_sub(back)?).ok()?;
+        let vtable = usize::try_from(i64::try_from(table).ok()?.checked_sub(back)?).ok()?;
         let entry = 4 + 2 * nth;
-        if entry + 2 > self.short(layout)? {
+        if entry + 2 > self.short(vtable)? {
             return Some(None);
         }
-        let place = self.short(layout.checked_add(entry)?)?;
-        if place == 0 { Some(None) } else { Some(Some(table.checked_add(place)?)) }
+        let position = self.short(vtable.checked_add(entry)?)?;
+        if position == 0 { Some(None) } else { Some(Some(table.checked_add(position)?)) }
     }
 
     fn text(&mut self, at: usize) -> Option<String> {
@@ -143,7 +151,7 @@ impl Reader<'_> {
         String::from_utf8(self.bytes.get(from..from.checked_add(length)?)?.to_vec()).ok()
     }
 
-    /// One more text or list: arrows may lead to the same place again and again.
+    /// Counts a text or list. Without a bound, many offsets to the same text could expand to any size.
     fn count(&mut self) -> Option<()> {
         self.texts = self.texts.checked_sub(1)?;
         Some(())
@@ -154,23 +162,23 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// Writes an event as the other relay does, though not as densely.
+    /// Writes an event in the format of `nostr-lmdb`, though less compactly.
     fn write(event: &Event) -> Vec<u8> {
         let mut bytes = vec![0; 4];
-        // The layout: eleven numbers of two bytes, padded to twelve.
-        let layout = bytes.len();
+        // The vtable: two sizes and seven field offsets, two bytes each.
+        let vtable = bytes.len();
         let fields: [u16; 7] = [4, 36, 68, 76, 84, 88, 92];
         bytes.extend_from_slice(&18_u16.to_le_bytes());
         bytes.extend_from_slice(&156_u16.to_le_bytes());
-        fields.iter().for_each(|place| bytes.extend_from_slice(&place.to_le_bytes()));
+        fields.iter().for_each(|position| bytes.extend_from_slice(&position.to_le_bytes()));
         let table = bytes.len();
         bytes[..4].copy_from_slice(&(table as u32).to_le_bytes());
-        bytes.extend_from_slice(&((table - layout) as i32).to_le_bytes());
+        bytes.extend_from_slice(&((table - vtable) as i32).to_le_bytes());
         bytes.extend_from_slice(&event.id.0);
         bytes.extend_from_slice(&event.pubkey.0);
         bytes.extend_from_slice(&event.created_at.0.to_le_bytes());
         bytes.extend_from_slice(&u64::from(event.kind).to_le_bytes());
-        let arrows = bytes.len();
+        let offsets = bytes.len();
         bytes.extend_from_slice(&[0; 8]);
         bytes.extend_from_slice(&event.sig);
         let point = |bytes: &mut Vec<u8>, from: usize| {
@@ -182,19 +190,19 @@ mod tests {
             bytes.extend_from_slice(text.as_bytes());
             bytes.push(0);
         };
-        point(&mut bytes, arrows);
+        point(&mut bytes, offsets);
         bytes.extend_from_slice(&(event.tags.len() as u32).to_le_bytes());
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         for _ in &event.tags {
-            places.push(bytes.len());
+            positions.push(bytes.len());
             bytes.extend_from_slice(&[0; 4]);
         }
-        for (tag, place) in event.tags.iter().zip(places) {
-            let layout = bytes.len();
+        for (tag, position) in event.tags.iter().zip(positions) {
+            let vtable = bytes.len();
             [6_u16, 8, 4].iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
-            point(&mut bytes, place);
+            point(&mut bytes, position);
             let table = bytes.len();
-            bytes.extend_from_slice(&((table - layout) as i32).to_le_bytes());
+            bytes.extend_from_slice(&((table - vtable) as i32).to_le_bytes());
             bytes.extend_from_slice(&4_u32.to_le_bytes());
             bytes.extend_from_slice(&(tag.len() as u32).to_le_bytes());
             let first = bytes.len();
@@ -204,7 +212,7 @@ mod tests {
                 text(&mut bytes, value);
             }
         }
-        point(&mut bytes, arrows + 4);
+        point(&mut bytes, offsets + 4);
         text(&mut bytes, &event.content);
         bytes
     }
@@ -223,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_read_as_it_was_written() {
+    fn event_round_trips() {
         let event = event();
         let read = read(&write(&event)).expect("reads");
         assert_eq!(format!("{read:?}"), format!("{event:?}"));
     }
 
     #[test]
-    fn no_change_of_its_bytes_does_harm() {
+    fn corrupted_bytes_do_not_panic() {
         let bytes = write(&event());
         for end in 0..bytes.len() {
             let _ = read(&bytes[..end]);
@@ -245,19 +253,20 @@ mod tests {
     }
 
     #[test]
-    fn arrows_that_lead_to_the_same_place_are_not_followed_without_end() {
+    fn shared_offsets_are_bounded() {
         let mut event = event();
         event.tags = vec![vec!["x".repeat(1_000); 500]];
         let mut bytes = write(&event);
-        // A list of ten thousand tags, all of them the first.
-        let reader = Reader { bytes: &bytes, text: 0, texts: 0 };
+        // A list of 10,000 tags, all of which are the first tag.
+        let reader = FlatbufferReader { bytes: &bytes, text: 0, texts: 0 };
         let table = reader.follow(0).expect("a table");
-        let arrow = reader.field(table, TAGS).expect("reads").expect("there");
-        let tag = reader.follow(reader.element(reader.follow(arrow).expect("a list"), 0).expect("one")).expect("a tag");
+        let offset = reader.field(table, TAGS).expect("reads").expect("there");
+        let tag =
+            reader.follow(reader.element(reader.follow(offset).expect("a list"), 0).expect("one")).expect("a tag");
         let list = bytes.len();
         bytes.extend_from_slice(&10_000_u32.to_le_bytes());
         for _ in 0..10_000 {
-            // Arrows lead forward only; these wrap around nothing and fail, or lead to a copy behind.
+            // Offsets lead forward only: they are set below, to a copy of the tag after the list.
             bytes.extend_from_slice(&0_u32.to_le_bytes());
         }
         let copy = bytes.len();
@@ -268,8 +277,8 @@ mod tests {
             let distance = (copy + tag - from) as u32;
             bytes[from..from + 4].copy_from_slice(&distance.to_le_bytes());
         }
-        let distance = (list - arrow) as u32;
-        bytes[arrow..arrow + 4].copy_from_slice(&distance.to_le_bytes());
-        assert!(read(&bytes).is_none(), "five million texts of one");
+        let distance = (list - offset) as u32;
+        bytes[offset..offset + 4].copy_from_slice(&distance.to_le_bytes());
+        assert!(read(&bytes).is_none(), "5 million texts from 500");
     }
 }

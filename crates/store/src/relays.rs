@@ -1,5 +1,5 @@
-//! What sync knows of relays, as rows: `hash of place 16 → JSON`. A relay is the same by `ws` and by `wss`; the text says
-//! which it was.
+//! Rows of relays, kept for sync: `hash of host, port and path 16 → JSON`. `ws` and `wss` URLs of the same relay share
+//! one row; the JSON contains the full URL.
 
 use grasp_core::sync::io::{SyncRow, SyncRowKey};
 use grasp_core::sync::relay_record::RelayRecord;
@@ -10,15 +10,15 @@ use crate::store::Store;
 use crate::transaction::WriteTransaction;
 
 impl WriteTransaction<'_> {
-    /// Writes down a row of sync. One with the same key is replaced.
+    /// Stores a row of sync. Replaces a row with the same key.
     pub fn put_sync_row(&mut self, row: &SyncRow) -> Result<()> {
         match row {
-            SyncRow::Relay(peer) => self.put_relay(peer),
-            SyncRow::Rejected(refused) => self.put_rejected(refused),
+            SyncRow::Relay(relay) => self.put_relay(relay),
+            SyncRow::Rejected(row) => self.put_rejected(row),
         }
     }
 
-    /// Forgets a row of sync, if there is one.
+    /// Deletes a row of sync, if there is one.
     pub fn delete_sync_row(&mut self, key: &SyncRowKey) -> Result<()> {
         match key {
             SyncRowKey::Relay(url) => self.delete_relay(url),
@@ -26,29 +26,29 @@ impl WriteTransaction<'_> {
         }
     }
 
-    fn put_relay(&mut self, peer: &RelayRecord) -> Result<()> {
-        let text = serde_json::to_vec(peer).map_err(|_| StoreError::Damaged("a relay's row cannot be written"))?;
-        let key = self.store.digest.relay(peer.url.without_scheme());
-        Ok(self.store.tables.peers.put(&mut self.txn, &key, &text)?)
+    fn put_relay(&mut self, relay: &RelayRecord) -> Result<()> {
+        let text = serde_json::to_vec(relay).map_err(|_| StoreError::Damaged("row of a relay cannot be serialised"))?;
+        let key = self.store.hasher.relay(relay.url.without_scheme());
+        Ok(self.store.tables.relays.put(&mut self.txn, &key, &text)?)
     }
 
     fn delete_relay(&mut self, url: &RelayUrl) -> Result<()> {
-        let key = self.store.digest.relay(url.without_scheme());
-        self.store.tables.peers.delete(&mut self.txn, &key)?;
+        let key = self.store.hasher.relay(url.without_scheme());
+        self.store.tables.relays.delete(&mut self.txn, &key)?;
         Ok(())
     }
 }
 
 impl Store {
-    /// Tells what was known of relays. Gives how many rows could not be read.
-    pub fn load_relays(&self, mut tell: impl FnMut(RelayRecord)) -> Result<u64> {
+    /// Passes the stored records of all relays to `on_record`. Returns the number of unreadable rows.
+    pub fn load_relays(&self, mut on_record: impl FnMut(RelayRecord)) -> Result<u64> {
         let txn = self.env.read_txn()?;
         let mut unreadable = 0;
-        for row in self.tables.peers.iter(&txn)? {
+        for row in self.tables.relays.iter(&txn)? {
             let (key, text) = row?;
             match serde_json::from_slice::<RelayRecord>(text) {
-                // One that is not of the relay under whose key it stands could never be forgotten.
-                Ok(peer) if self.digest.relay(peer.url.without_scheme()) == key => tell(peer),
+                // A row under another relay's key could never be deleted.
+                Ok(relay) if self.hasher.relay(relay.url.without_scheme()) == key => on_record(relay),
                 _ => unreadable += 1,
             }
         }

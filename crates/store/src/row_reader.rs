@@ -1,12 +1,12 @@
-//! Rows that are read field by field. Numbers are big-endian; a text stands behind its length in two bytes.
+//! Reading of binary rows, field by field. Numbers are big-endian; a text follows its length in two bytes.
 
 use crate::error::{Result, StoreError};
 
-/// What of a row has not been read yet.
-pub(crate) struct Fields<'a>(&'a [u8]);
+/// Unread rest of a row.
+pub(crate) struct RowReader<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
-    const SHORT: StoreError = StoreError::Damaged("a row is too short");
+impl<'a> RowReader<'a> {
+    const SHORT: StoreError = StoreError::Damaged("row is too short");
 
     pub(crate) fn new(row: &'a [u8]) -> Self {
         Self(row)
@@ -26,7 +26,7 @@ impl<'a> Fields<'a> {
         Ok(*array)
     }
 
-    pub(crate) fn number(&mut self) -> Result<u64> {
+    pub(crate) fn read_u64(&mut self) -> Result<u64> {
         self.array().map(u64::from_be_bytes)
     }
 
@@ -34,6 +34,6 @@ impl<'a> Fields<'a> {
         let len = u16::from_be_bytes(self.array()?);
         let (text, rest) = self.0.split_at_checked(usize::from(len)).ok_or(Self::SHORT)?;
         self.0 = rest;
-        std::str::from_utf8(text).map_err(|_| StoreError::Damaged("a row with a text that is no UTF-8"))
+        std::str::from_utf8(text).map_err(|_| StoreError::Damaged("text in a row is not UTF-8"))
     }
 }

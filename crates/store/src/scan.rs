@@ -1,4 +1,4 @@
-//! Answering filters: newest first, each event once, in slices.
+//! Queries: newest event first, each event once, in slices.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -12,57 +12,57 @@ use heed::types::{Bytes, Unit};
 use heed::{RoRange, RoTxn, WithoutTls};
 
 use crate::error::Result;
-use crate::event_record::{PreparedFilter, EventRecord};
-use crate::query_plan::{Index, Range, Window, plan};
-use crate::schema::{Place, seq_of};
+use crate::event_record::{EventRecord, PreparedFilter};
+use crate::query_plan::{IndexKind, KeyRange, TimeWindow, plan};
+use crate::schema::{SortKey, sort_key_seq};
 use crate::store::Store;
-use crate::vanish::Purge;
+use crate::vanish::PurgeProgress;
 
-/// Where a scan stands after a slice.
+/// State of a scan after a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScanProgress {
-    /// There is more; call again.
+    /// There are more events; run another slice.
     More,
-    /// Everything was shown.
+    /// All matching events were returned.
     Done,
-    /// The scan touched as many rows as one scan may; what it found so far was shown.
+    /// The scan reached the limit of rows per scan. The events found so far were returned.
     Exhausted,
 }
 
-/// One scan over the filters of a message. It holds no transaction between slices: a place in the common order of all
-/// indexes says where it stands.
+/// A scan over the filters of one message. It holds no transaction between slices: its position is a sort key, which is
+/// the same in all indexes.
 pub struct Scan {
-    filters: Vec<Part>,
-    ranges: Vec<(u32, Range)>,
-    /// The next entry of each range that was looked at.
-    heads: BinaryHeap<Reverse<(Place, u32)>>,
-    /// Ranges below this have been looked at.
+    filters: Vec<FilterState>,
+    ranges: Vec<(u32, KeyRange)>,
+    /// Next entry of each opened range.
+    heads: BinaryHeap<Reverse<(SortKey, u32)>>,
+    /// Number of opened ranges.
     opened: usize,
-    planned: bool,
-    /// Events that were committed later than the scan began are not its business.
+    is_planned: bool,
+    /// Events with a higher sequence number were committed after the scan began and are not returned.
     up_to_seq: u64,
     rows_left: u64,
 }
 
-struct Part {
+struct FilterState {
     matcher: PreparedFilter,
-    window: Window,
-    /// How many more this filter may show.
+    window: TimeWindow,
+    /// Number of events that may still be returned for this filter.
     left: usize,
 }
 
-/// Cursors kept open inside a slice. Beyond it a range is sought again, which costs a little more.
+/// Largest number of cursors kept open during a slice. Further ranges need a new seek for each entry.
 const OPEN_CURSORS: usize = 64;
 
 impl Scan {
-    /// A scan that shows, of each filter, the newest `limit` events, at most `most_each`.
+    /// Creates a scan that returns, for each filter, the newest `limit` events, at most `max_per_filter`.
     #[must_use]
-    pub fn new(filters: Vec<Filter>, most_each: usize, up_to_seq: u64) -> Self {
+    pub fn new(filters: Vec<Filter>, max_per_filter: usize, up_to_seq: u64) -> Self {
         let filters = filters
             .into_iter()
-            .map(|filter| Part {
-                window: Window::of(&filter),
-                left: filter.limit.unwrap_or(usize::MAX).min(most_each),
+            .map(|filter| FilterState {
+                window: TimeWindow::new(&filter),
+                left: filter.limit.unwrap_or(usize::MAX).min(max_per_filter),
                 matcher: PreparedFilter::new(filter),
             })
             .collect();
@@ -71,32 +71,32 @@ impl Scan {
             ranges: Vec::new(),
             heads: BinaryHeap::new(),
             opened: 0,
-            planned: false,
+            is_planned: false,
             up_to_seq,
             rows_left: limits::MAX_SCAN_ROWS,
         }
     }
 
-    /// Runs one slice: shows what it finds until the slice is over or `show` has enough for now.
+    /// Runs one slice: passes events to `on_record` until the slice is over or `on_record` breaks.
     pub fn run_slice(
         &mut self,
         store: &Store,
         now: Timestamp,
-        mut show: impl FnMut(EventRecord<'_>) -> ControlFlow<()>,
+        mut on_record: impl FnMut(EventRecord<'_>) -> ControlFlow<()>,
     ) -> Result<ScanProgress> {
-        self.run_slice_with_seqs(store, now, |_, record| show(record))
+        self.run_slice_with_seqs(store, now, |_, record| on_record(record))
     }
 
-    /// The same, and shows when each came to be served.
+    /// Like [`run_slice`](Self::run_slice), but also passes the sequence number.
     pub(crate) fn run_slice_with_seqs(
         &mut self,
         store: &Store,
         now: Timestamp,
-        mut show: impl FnMut(u64, EventRecord<'_>) -> ControlFlow<()>,
+        mut on_record: impl FnMut(u64, EventRecord<'_>) -> ControlFlow<()>,
     ) -> Result<ScanProgress> {
         let txn = store.env.read_txn()?;
-        let mut budget = Budget::new();
-        if !self.planned {
+        let mut budget = SliceBudget::new();
+        if !self.is_planned {
             self.plan(store, &txn)?;
         }
         while self.opened < self.ranges.len() {
@@ -105,31 +105,34 @@ impl Scan {
                 return Ok(self.pause(&budget));
             }
         }
-        let hidden = Hidden::read(store, &txn)?;
+        let visibility = Visibility::read(store, &txn)?;
         let mut cursors: HashMap<u32, RoRange<'_, Bytes, Unit>> = HashMap::new();
         let mut filters = Vec::with_capacity(self.filters.len());
-        while let Some(Reverse((place, range))) = self.heads.pop() {
+        while let Some(Reverse((sort_key, range))) = self.heads.pop() {
             // The same event may be the head of several ranges.
             let mut wanted = self.is_wanted(range);
-            self.advance(store, &txn, &mut cursors, range, &place)?;
+            self.advance(store, &txn, &mut cursors, range, &sort_key)?;
             filters.clear();
             filters.push(self.ranges[range as usize].0);
             while let Some(Reverse((same, _))) = self.heads.peek()
-                && *same == place
+                && *same == sort_key
                 && let Some(Reverse((_, range))) = self.heads.pop()
             {
                 wanted |= self.is_wanted(range);
-                self.advance(store, &txn, &mut cursors, range, &place)?;
+                self.advance(store, &txn, &mut cursors, range, &sort_key)?;
                 filters.push(self.ranges[range as usize].0);
             }
             let over = budget.spend_many(filters.len());
-            // A place that was noted in an earlier slice may be empty by now.
-            let record =
-                if wanted && seq_of(&place) <= self.up_to_seq { store.find(&txn, seq_of(&place))? } else { None };
+            // The event of a sort key from an earlier slice may be removed by now.
+            let record = if wanted && sort_key_seq(&sort_key) <= self.up_to_seq {
+                store.find_by_seq(&txn, sort_key_seq(&sort_key))?
+            } else {
+                None
+            };
             if let Some(record) = record
-                && hidden.shows(&record, seq_of(&place), now)
-                && self.take(&record, &mut filters)
-                && show(seq_of(&place), record).is_break()
+                && visibility.is_visible(&record, sort_key_seq(&sort_key), now)
+                && self.charge(&record, &mut filters)
+                && on_record(sort_key_seq(&sort_key), record).is_break()
             {
                 return Ok(self.pause(&budget));
             }
@@ -147,16 +150,16 @@ impl Scan {
                 self.ranges.extend(ranges.into_iter().map(|range| (nth as u32, range)));
             }
         }
-        self.planned = true;
+        self.is_planned = true;
         Ok(())
     }
 
-    /// Looks at the first entry of one more range.
+    /// Opens one more range: reads its first entry.
     fn open_next(&mut self, store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<()> {
         let (filter, range) = &self.ranges[self.opened];
         let window = self.filters[*filter as usize].window;
-        if let Some(place) = range.next(store, txn, None, window)? {
-            self.heads.push(Reverse((place, self.opened as u32)));
+        if let Some(sort_key) = range.next(store, txn, None, window)? {
+            self.heads.push(Reverse((sort_key, self.opened as u32)));
         }
         self.opened += 1;
         Ok(())
@@ -166,21 +169,21 @@ impl Scan {
         self.filters[self.ranges[range as usize].0 as usize].left > 0
     }
 
-    /// Moves a range to its next entry, unless its filter has shown all it may.
+    /// Moves a range to its next entry, unless its filter has reached its limit.
     fn advance<'t>(
         &mut self,
         store: &Store,
         txn: &'t RoTxn<'_, WithoutTls>,
         cursors: &mut HashMap<u32, RoRange<'t, Bytes, Unit>>,
         range: u32,
-        at: &Place,
+        at: &SortKey,
     ) -> Result<()> {
         if !self.is_wanted(range) {
             return Ok(());
         }
         let (filter, run) = &self.ranges[range as usize];
         let window = self.filters[*filter as usize].window;
-        let next = if run.index == Index::Id {
+        let next = if run.index == IndexKind::Id {
             None
         } else if let Some(cursor) = cursors.get_mut(&range) {
             cursor.next().transpose()?.and_then(|(key, ())| key.last_chunk().copied())
@@ -192,14 +195,14 @@ impl Scan {
         } else {
             run.next(store, txn, Some(at), window)?
         };
-        if let Some(place) = next {
-            self.heads.push(Reverse((place, range)));
+        if let Some(sort_key) = next {
+            self.heads.push(Reverse((sort_key, range)));
         }
         Ok(())
     }
 
-    /// Charges the filters that a record fulfils; false if there is none.
-    fn take(&mut self, record: &EventRecord<'_>, filters: &mut Vec<u32>) -> bool {
+    /// Counts a record against the filters that it matches. Returns false if there is none.
+    fn charge(&mut self, record: &EventRecord<'_>, filters: &mut Vec<u32>) -> bool {
         filters.sort_unstable();
         filters.dedup();
         let mut taken = false;
@@ -213,29 +216,29 @@ impl Scan {
         taken
     }
 
-    fn pause(&mut self, budget: &Budget) -> ScanProgress {
+    fn pause(&mut self, budget: &SliceBudget) -> ScanProgress {
         self.rows_left = self.rows_left.saturating_sub(budget.rows as u64);
         if self.rows_left == 0 { ScanProgress::Exhausted } else { ScanProgress::More }
     }
 }
 
-/// What one slice may cost.
-struct Budget {
+/// Rows and time of one slice.
+struct SliceBudget {
     rows: usize,
     until: Instant,
 }
 
-impl Budget {
+impl SliceBudget {
     fn new() -> Self {
         Self { rows: 0, until: Instant::now() + Duration::from_millis(limits::SCAN_SLICE_MILLIS) }
     }
 
-    /// Spends a row; true when the slice is over.
+    /// Counts a row. Returns true if the slice is over.
     fn spend(&mut self) -> bool {
         self.spend_many(1)
     }
 
-    /// Spends some rows. The clock is read once in a while only.
+    /// Counts some rows. Reads the clock only every 64 rows.
     fn spend_many(&mut self, rows: usize) -> bool {
         let checked = self.rows / 64;
         self.rows += rows;
@@ -243,23 +246,23 @@ impl Budget {
     }
 }
 
-/// What must not be shown although it is still on disk: what authors who vanished have left behind.
-pub(crate) struct Hidden(BTreeMap<PublicKey, Purge>);
+/// Vanished authors whose events are hidden although they are not removed from disk yet.
+pub(crate) struct Visibility(BTreeMap<PublicKey, PurgeProgress>);
 
-impl Hidden {
+impl Visibility {
     pub(crate) fn read(store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<Self> {
-        let mut hidden = BTreeMap::new();
+        let mut authors = BTreeMap::new();
         for row in store.tables.purging.iter(txn)? {
             let (author, purge) = row?;
             if let Ok(author) = author.try_into() {
-                hidden.insert(PublicKey(author), Purge::read(purge));
+                authors.insert(PublicKey(author), PurgeProgress::read(purge));
             }
         }
-        Ok(Self(hidden))
+        Ok(Self(authors))
     }
 
-    pub(crate) fn shows(&self, record: &EventRecord<'_>, seq: u64, now: Timestamp) -> bool {
+    pub(crate) fn is_visible(&self, record: &EventRecord<'_>, seq: u64, now: Timestamp) -> bool {
         record.expires_at().is_none_or(|expires_at| expires_at > now)
-            && !self.0.iter().any(|(author, purge)| purge.dooms(record, seq, author))
+            && !self.0.iter().any(|(author, purge)| purge.covers(record, seq, author))
     }
 }

@@ -1,26 +1,26 @@
-//! The tables, their keys and their version.
+//! Tables, their keys, and the schema version.
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | name | schema version, store id, hash key, last seq if its event is gone |
+//! | `meta` | name | schema version, store id, hash key, last seq if its event was removed |
 //! | `events` | seq | record |
 //! | `ids` | id | seq |
 //! | `coordinates` | hash of kind, author, `d` | seq |
-//! | `by_time`, `by_kind`, `by_author`, `by_author_kind`, `by_tag` | prefix, place | – |
+//! | `by_time`, `by_kind`, `by_author`, `by_author_kind`, `by_tag` | prefix, sort key | – |
 //! | `expiry` | expires_at, seq | – |
 //! | `held`, `held_by_author` | id; author, id | deadline, record; – |
 //! | `deleted_ids` | author, id | – |
 //! | `deleted_coordinates`, `vanished`, `withdrawn` | hash; author; hash | time; time; version |
-//! | `purging` | author | time, seq: what is left of a vanished author and must not be shown |
-//! | `exceptions` | id | –: served announcements that are here by the maintainer exception |
-//! | `todo` | hash of site; event or zeros | site: git work that is not done |
-//! | `staged` | hash of site; event | upload that nobody has signed yet |
-//! | `refused` | id | an event that is not wanted, for sync |
-//! | `peers` | hash of place | what sync knows of a relay |
-//! | `hosts` | hash of host and port | what the hunt knows of a git server |
+//! | `purging` | author | progress of the removal of a vanished author's events, which are hidden meanwhile |
+//! | `exceptions` | id | –: served announcements that were accepted by the maintainer exception |
+//! | `todo` | hash of repository path; event or zeros | repository path: pending git job |
+//! | `staged` | hash of repository path; event | pending upload: its event has not arrived yet |
+//! | `refused` | id | rejected event, kept for sync |
+//! | `peers` | hash of host, port and path | state of a relay, kept for sync |
+//! | `hosts` | hash of host and port | state of a git server, kept for fetch |
 //!
-//! A *place* is `!created_at | id | seq`, shortened: in key order it is newest first, then lowest id, which is the order of
-//! answers, and it is the same in every index, so that one place says where any scan stands.
+//! A *sort key* is `!created_at | id | seq`, shortened. Its order is newest first, then lowest id, which is the order
+//! of query results. It is the same in every index, so that one sort key describes the position of any scan.
 
 use grasp_core::nostr::event::Coordinate;
 use grasp_core::nostr::{PublicKey, json};
@@ -31,15 +31,15 @@ use std::hash::Hasher;
 
 use crate::error::{Result, StoreError};
 
-/// The newest schema.
+/// Schema version that this code writes.
 const SCHEMA: u64 = 1;
 
-/// Where the last sequence number stands if its event is gone.
+/// Key of the last sequence number in `meta`. The row is needed if the event with that number was removed.
 const LAST_SEQ: &[u8] = b"last seq";
 
 pub(crate) type Table = Database<Bytes, Bytes>;
 
-/// All tables.
+/// Handles of all tables.
 #[derive(Clone, Copy)]
 pub(crate) struct Tables {
     pub(crate) meta: Table,
@@ -60,29 +60,29 @@ pub(crate) struct Tables {
     pub(crate) withdrawn: Table,
     pub(crate) purging: Table,
     pub(crate) exceptions: Table,
-    pub(crate) todo: Table,
-    pub(crate) staged: Table,
-    pub(crate) refused: Table,
-    pub(crate) peers: Table,
-    pub(crate) hosts: Table,
+    pub(crate) todos: Table,
+    pub(crate) uploads: Table,
+    pub(crate) rejected: Table,
+    pub(crate) relays: Table,
+    pub(crate) git_hosts: Table,
 }
 
-/// How many named tables there may ever be.
+/// Largest number of named tables.
 pub(crate) const MAX_TABLES: u32 = 32;
 
 impl Tables {
-    /// Opens the tables, making those that are missing. A store of an earlier version that lacks a table therefore opens
-    /// with an empty one, and a new table alone is no new schema.
+    /// Opens the tables and creates missing ones. A store of an earlier version that lacks a table gets an empty one,
+    /// so a new table alone does not need a new schema version.
     pub(crate) fn open(env: &Env<WithoutTls>, txn: &mut RwTxn<'_>) -> Result<Self> {
-        Self::with(|name| Ok(env.create_database(txn, Some(name))?))
+        Self::open_with(|name| Ok(env.create_database(txn, Some(name))?))
     }
 
-    /// Opens the tables of a store to which nothing may be written.
-    pub(crate) fn open_all(env: &Env<WithoutTls>, txn: &RoTxn<'_, WithoutTls>) -> Result<Self> {
-        Self::with(|name| env.open_database(txn, Some(name))?.ok_or(StoreError::MissingTable(name)))
+    /// Opens the tables of a read-only store.
+    pub(crate) fn open_existing(env: &Env<WithoutTls>, txn: &RoTxn<'_, WithoutTls>) -> Result<Self> {
+        Self::open_with(|name| env.open_database(txn, Some(name))?.ok_or(StoreError::MissingTable(name)))
     }
 
-    fn with(mut table: impl FnMut(&'static str) -> Result<Table>) -> Result<Self> {
+    fn open_with(mut table: impl FnMut(&'static str) -> Result<Table>) -> Result<Self> {
         Ok(Self {
             meta: table("meta")?,
             events: table("events")?,
@@ -102,17 +102,17 @@ impl Tables {
             withdrawn: table("withdrawn")?,
             purging: table("purging")?,
             exceptions: table("exceptions")?,
-            todo: table("todo")?,
-            staged: table("staged")?,
-            refused: table("refused")?,
-            peers: table("peers")?,
-            hosts: table("hosts")?,
+            todos: table("todo")?,
+            uploads: table("staged")?,
+            rejected: table("refused")?,
+            relays: table("peers")?,
+            git_hosts: table("hosts")?,
         })
     }
 
-    /// All tables with their names.
+    /// Returns all tables with their names.
     pub(crate) fn all(&self) -> Vec<(&'static str, Table)> {
-        // A table that is not named here does not compile.
+        // Destructuring makes a forgotten table a compile error.
         let Self {
             meta,
             events,
@@ -132,11 +132,11 @@ impl Tables {
             withdrawn,
             purging,
             exceptions,
-            todo,
-            staged,
-            refused,
-            peers,
-            hosts,
+            todos,
+            uploads,
+            rejected,
+            relays,
+            git_hosts,
         } = *self;
         vec![
             ("meta", meta),
@@ -157,92 +157,95 @@ impl Tables {
             ("withdrawn", withdrawn),
             ("purging", purging),
             ("exceptions", exceptions),
-            ("todo", todo),
-            ("staged", staged),
-            ("refused", refused),
-            ("peers", peers),
-            ("hosts", hosts),
+            ("todo", todos),
+            ("staged", uploads),
+            ("refused", rejected),
+            ("peers", relays),
+            ("hosts", git_hosts),
         ]
     }
 
-    /// Brings an older schema forward, or refuses a newer one. A new store begins at the newest.
+    /// Migrates an older schema and rejects a newer one. A new store gets the current version.
     pub(crate) fn migrate(&self, txn: &mut RwTxn<'_>) -> Result<()> {
-        match self.meta.get(txn, b"schema")?.map(number) {
+        match self.meta.get(txn, b"schema")?.map(read_u64) {
             None => self.meta.put(txn, b"schema", &SCHEMA.to_be_bytes())?,
             Some(SCHEMA) => {}
             Some(found) if found > SCHEMA => return Err(StoreError::NewerSchema { found, known: SCHEMA }),
-            // There is no older schema yet; each new one adds its step here, inside this transaction.
-            Some(_) => return Err(StoreError::Damaged("an unknown schema version")),
+            // There is no older schema yet. Each new version adds its migration step here, inside this transaction.
+            Some(_) => return Err(StoreError::Damaged("unknown schema version")),
         }
         Ok(())
     }
 
-    /// Sixteen random bytes that belong to this store for ever, made at first need.
-    pub(crate) fn secret(&self, txn: &mut RwTxn<'_>, name: &str) -> Result<[u8; 16]> {
+    /// Returns a random value of this store, which is created on first use and never changes.
+    pub(crate) fn get_or_create_secret(&self, txn: &mut RwTxn<'_>, name: &str) -> Result<[u8; 16]> {
         if let Some(bytes) = self.meta.get(txn, name.as_bytes())? {
-            return bytes.try_into().map_err(|_| StoreError::Damaged("a secret of the wrong length"));
+            return bytes.try_into().map_err(|_| StoreError::Damaged("secret has the wrong length"));
         }
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(|_| StoreError::Damaged("no randomness to be had"))?;
+        getrandom::fill(&mut bytes).map_err(|_| StoreError::Damaged("cannot read random bytes"))?;
         self.meta.put(txn, name.as_bytes(), &bytes)?;
         Ok(bytes)
     }
 
-    /// A secret that is there.
-    pub(crate) fn known_secret(&self, txn: &RoTxn<'_>, name: &str) -> Result<[u8; 16]> {
-        let bytes = self.meta.get(txn, name.as_bytes())?.ok_or(StoreError::Damaged("a secret is missing"))?;
-        bytes.try_into().map_err(|_| StoreError::Damaged("a secret of the wrong length"))
+    /// Returns an existing random value of this store.
+    pub(crate) fn get_secret(&self, txn: &RoTxn<'_>, name: &str) -> Result<[u8; 16]> {
+        let bytes = self.meta.get(txn, name.as_bytes())?.ok_or(StoreError::Damaged("secret is missing"))?;
+        bytes.try_into().map_err(|_| StoreError::Damaged("secret has the wrong length"))
     }
 
-    /// The last sequence number that was ever in use. None is given twice: what was asked of others is remembered by it.
+    /// Returns the last sequence number that was ever assigned. Numbers are never reused, because sync records by them
+    /// up to which event other relays were asked.
     pub(crate) fn last_seq(&self, txn: &RoTxn<'_>) -> Result<u64> {
-        let noted = self.meta.get(txn, LAST_SEQ)?.map_or(0, number);
+        let noted = self.meta.get(txn, LAST_SEQ)?.map_or(0, read_u64);
         Ok(self.last_event(txn)?.max(noted))
     }
 
-    /// Notes the last sequence number, unless its event is there to tell.
-    pub(crate) fn note_last_seq(&self, txn: &mut RwTxn<'_>, seq: u64) -> Result<()> {
-        if self.last_event(txn)? < seq && self.meta.get(txn, LAST_SEQ)?.map(number) != Some(seq) {
+    /// Stores the last sequence number, unless the event that has it is stored.
+    pub(crate) fn store_last_seq(&self, txn: &mut RwTxn<'_>, seq: u64) -> Result<()> {
+        if self.last_event(txn)? < seq && self.meta.get(txn, LAST_SEQ)?.map(read_u64) != Some(seq) {
             self.meta.put(txn, LAST_SEQ, &seq.to_be_bytes())?;
         }
         Ok(())
     }
 
     fn last_event(&self, txn: &RoTxn<'_>) -> Result<u64> {
-        Ok(self.events.last(txn)?.map_or(0, |(seq, _)| number(seq)))
+        Ok(self.events.last(txn)?.map_or(0, |(seq, _)| read_u64(seq)))
     }
 }
 
-/// Reads a big-endian number; bytes of another length read as zero.
-pub(crate) fn number(bytes: &[u8]) -> u64 {
+/// Reads a big-endian number. Returns 0 if the length is not 8.
+pub(crate) fn read_u64(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_be_bytes)
 }
 
-/// Where an event stands in every index: `!created_at 5 | id 6 | seq 5`. Keys are most of what a batch writes, so they are
-/// as short as they can be: forty bits of seconds last 34,000 years, and of events longer than any disk.
-pub(crate) type Place = [u8; 16];
+/// Position of an event in every index: `!created_at 5 | id 6 | seq 5`.
+///
+/// Keys are most of what a transaction writes, so they are short: 40 bits of seconds last 34,000 years, and 40 bits of
+/// sequence numbers last longer than any disk.
+pub(crate) type SortKey = [u8; 16];
 
-/// The last sequence number and the last second that fit in a place.
+/// Largest sequence number and time that fit into a sort key.
 const FORTY_BITS: u64 = (1 << 40) - 1;
 
-pub(crate) fn place(created_at: u64, id: &[u8; 32], seq: u64) -> Place {
+pub(crate) fn sort_key(created_at: u64, id: &[u8; 32], seq: u64) -> SortKey {
     let time = FORTY_BITS - created_at.min(FORTY_BITS);
-    let mut place = [0; 16];
-    place[..5].copy_from_slice(&time.to_be_bytes()[3..]);
-    place[5..11].copy_from_slice(&id[..6]);
-    place[11..].copy_from_slice(&seq.min(FORTY_BITS).to_be_bytes()[3..]);
-    place
+    let mut sort_key = [0; 16];
+    sort_key[..5].copy_from_slice(&time.to_be_bytes()[3..]);
+    sort_key[5..11].copy_from_slice(&id[..6]);
+    sort_key[11..].copy_from_slice(&seq.min(FORTY_BITS).to_be_bytes()[3..]);
+    sort_key
 }
 
-pub(crate) fn seq_of(place: &Place) -> u64 {
+pub(crate) fn sort_key_seq(sort_key: &SortKey) -> u64 {
     let mut seq = [0; 8];
-    seq[3..].copy_from_slice(&place[11..]);
+    seq[3..].copy_from_slice(&sort_key[11..]);
     u64::from_be_bytes(seq)
 }
 
-/// The sequence number at the end of an index key.
-pub(crate) fn seq_of_key(key: &[u8]) -> u64 {
-    key.last_chunk().map_or(0, seq_of)
+/// Returns the sequence number at the end of an index key.
+pub(crate) fn index_key_seq(key: &[u8]) -> u64 {
+    key.last_chunk().map_or(0, sort_key_seq)
 }
 
 /// Joins key parts of known total length.
@@ -253,51 +256,51 @@ pub(crate) fn key<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
         key[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }
-    debug_assert_eq!(at, N, "a key has all its bytes");
+    debug_assert_eq!(at, N, "parts do not fill the key");
     key
 }
 
-/// A tag's letter and twelve bytes of its value's hash.
+/// Tag letter and twelve bytes of the hash of its value.
 pub(crate) type TagKey = [u8; 13];
 
-/// Hashes long values into keys. Keyed with the store's secret, so that nobody can make two values meet.
+/// Hashes long values into keys. The hash uses a secret of the store, so that clients cannot produce collisions.
 #[derive(Clone, Copy)]
-pub(crate) struct Digest(pub(crate) [u8; 16]);
+pub(crate) struct KeyHasher(pub(crate) [u8; 16]);
 
-impl Digest {
-    /// The hash of a tag value, given as it stands in canonical text.
+impl KeyHasher {
+    /// Hashes a tag value, escaped as in canonical JSON.
     pub(crate) fn tag(&self, letter: u8, escaped: &[u8]) -> TagKey {
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(escaped);
-        key(&[&[letter], &hasher.finish128().as_bytes()[..12]])
+        let mut state = SipHasher24::new_with_key(&self.0);
+        state.write(escaped);
+        key(&[&[letter], &state.finish128().as_bytes()[..12]])
     }
 
-    /// The hash of a git repository of this service. Only the last part has a length of its own.
+    /// Hashes a repository path. Only the last part has a variable length, so the input is unambiguous.
     pub(crate) fn repo_path(&self, kind: u8, owner: &PublicKey, identifier: &[u8]) -> [u8; 16] {
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(&[kind]);
-        hasher.write(&owner.0);
-        hasher.write(identifier);
-        hasher.finish128().as_bytes()
+        let mut state = SipHasher24::new_with_key(&self.0);
+        state.write(&[kind]);
+        state.write(&owner.0);
+        state.write(identifier);
+        state.finish128().as_bytes()
     }
 
-    /// The hash of a relay's place.
-    pub(crate) fn relay(&self, place: &str) -> [u8; 16] {
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(place.as_bytes());
-        hasher.finish128().as_bytes()
+    /// Hashes the URL of a relay without its scheme, or the authority of a git server.
+    pub(crate) fn relay(&self, authority: &str) -> [u8; 16] {
+        let mut state = SipHasher24::new_with_key(&self.0);
+        state.write(authority.as_bytes());
+        state.finish128().as_bytes()
     }
 
     pub(crate) fn coordinate(&self, coordinate: &Coordinate) -> [u8; 16] {
-        self.coordinate_of(coordinate.kind, &coordinate.pubkey, json::escape(&coordinate.d).as_bytes())
+        self.coordinate_from_parts(coordinate.kind, &coordinate.pubkey, json::escape(&coordinate.d).as_bytes())
     }
 
-    /// The same from parts, with the identifier as it stands in canonical text.
-    pub(crate) fn coordinate_of(&self, kind: u16, author: &PublicKey, escaped_d: &[u8]) -> [u8; 16] {
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(&kind.to_be_bytes());
-        hasher.write(&author.0);
-        hasher.write(escaped_d);
-        hasher.finish128().as_bytes()
+    /// Hashes a coordinate from its parts, with the identifier escaped as in canonical JSON.
+    pub(crate) fn coordinate_from_parts(&self, kind: u16, author: &PublicKey, escaped_d: &[u8]) -> [u8; 16] {
+        let mut state = SipHasher24::new_with_key(&self.0);
+        state.write(&kind.to_be_bytes());
+        state.write(&author.0);
+        state.write(escaped_d);
+        state.finish128().as_bytes()
     }
 }

@@ -1,7 +1,7 @@
-//! The whole store at one snapshot, for backups, and what becomes of a copy that is used as a store.
+//! Consistent views of the whole store for backups, and preparation of a restored copy.
 //!
-//! A snapshot is one read transaction. What is written meanwhile is not in it, and what it shows stays: pages that are free
-//! in the meantime are not used again, so that the file grows while somebody copies for long.
+//! A snapshot is one read transaction. It does not see later writes. LMDB does not reuse pages that become free while
+//! it is open, so the file grows during a long copy.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use heed::{Database, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, WithoutTls};
 
 use crate::error::{Result, StoreError};
 use crate::event_record::EventRecord;
-use crate::schema::{Digest, MAX_TABLES, Tables, number};
-use crate::store::{MAP_BYTES, StoreOptions, Store, open_env, sync_folder};
+use crate::schema::{KeyHasher, MAX_TABLES, Tables, read_u64};
+use crate::store::{MAP_BYTES, Store, StoreOptions, open_env, sync_folder};
 
-/// Bytes that are copied in one transaction: what LMDB keeps in memory until it commits.
+/// Bytes copied per write transaction. LMDB keeps them in memory until the commit.
 const SLICE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The store at one snapshot.
+/// Consistent view of the whole store.
 pub struct StoreSnapshot {
     store: Store,
     txn: RoTxn<'static, WithoutTls>,
 }
 
-/// What a store has.
+/// Numbers of rows in a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreCounts {
     /// Served events.
@@ -34,39 +34,40 @@ pub struct StoreCounts {
     pub held: u64,
     /// Rows of all tables.
     pub rows: u64,
-    /// The last sequence number that was ever in use.
+    /// Last sequence number that was ever assigned.
     pub last_seq: u64,
 }
 
 impl Store {
-    /// Keeps this snapshot.
+    /// Opens a snapshot of the current content.
     pub fn snapshot(&self) -> Result<StoreSnapshot> {
         Ok(StoreSnapshot { store: self.clone(), txn: self.env.clone().static_read_txn()? })
     }
 
-    /// Bytes of the store's file.
+    /// Returns the size of the store's file.
     pub fn file_bytes(&self) -> Result<u64> {
         Ok(self.env.real_disk_size()?)
     }
 
-    /// Opens a store that nobody changes, such as a copy: nothing is written, the folder included. Batches cannot begin.
+    /// Opens a store that no process changes, such as a copy. Writes nothing, not even a lock file. Write transactions
+    /// are rejected.
     pub fn open_read_only(path: &Path) -> Result<Self> {
         let mut open = EnvOpenOptions::new().read_txn_without_tls();
         open.map_size(MAP_BYTES).max_dbs(MAX_TABLES);
-        #[expect(unsafe_code, reason = "a memory map is only as sound as the rule that nobody writes the file")]
-        // SAFETY: nobody writes to a copy, which is why it needs no lock.
+        #[expect(unsafe_code, reason = "a memory map is sound only if no process writes the file")]
+        // SAFETY: no process writes to a copy, which is why it needs no lock.
         let env = unsafe { open.flags(EnvFlags::READ_ONLY | EnvFlags::NO_LOCK).open(path) }?;
         let txn = env.read_txn()?;
-        let tables = Tables::open_all(&env, &txn)?;
-        let digest = Digest(tables.known_secret(&txn, "hash key")?);
-        let id = tables.known_secret(&txn, "store id")?;
+        let tables = Tables::open_existing(&env, &txn)?;
+        let hasher = KeyHasher(tables.get_secret(&txn, "hash key")?);
+        let id = tables.get_secret(&txn, "store id")?;
         let last_seq = tables.last_seq(&txn)?;
-        // Tables stay open when the transaction in which they were opened is committed, and only then.
+        // LMDB keeps table handles only if the transaction that opened them is committed.
         txn.commit()?;
         Ok(Self {
             env,
             tables,
-            digest,
+            hasher,
             id,
             path: path.to_owned(),
             options: StoreOptions { readers: 0, reserve_bytes: 0 },
@@ -74,23 +75,25 @@ impl Store {
         })
     }
 
-    /// Makes another store of a copy, before anybody else uses it: it gets an id of its own, because what others were
-    /// asked for the sake of the first one is not all here; and these sites are to be brought into line.
+    /// Turns a restored copy into a store of its own, before it is used.
+    ///
+    /// The copy gets a new id, because other relays may have been asked on behalf of the original for events that are
+    /// not in the copy. `todos` are the repositories whose git data has to be brought into line.
     pub fn prepare_restored_copy(path: &Path, todos: impl Iterator<Item = Todo>) -> Result<()> {
         let store = Self::open(path, StoreOptions { readers: 0, reserve_bytes: 0 })?;
-        let mut batch = store.begin()?;
-        store.tables.meta.delete(&mut batch.txn, b"store id")?;
-        store.tables.secret(&mut batch.txn, "store id")?;
+        let mut transaction = store.begin()?;
+        store.tables.meta.delete(&mut transaction.txn, b"store id")?;
+        store.tables.get_or_create_secret(&mut transaction.txn, "store id")?;
         for todo in todos {
-            batch.note(&todo)?;
+            transaction.add_todo(&todo)?;
         }
-        batch.commit()?;
+        transaction.commit()?;
         Ok(())
     }
 }
 
 impl StoreSnapshot {
-    /// What there is.
+    /// Counts the rows.
     pub fn counts(&self) -> Result<StoreCounts> {
         let tables = self.store.tables;
         let mut counts = StoreCounts {
@@ -105,36 +108,37 @@ impl StoreSnapshot {
         Ok(counts)
     }
 
-    /// The id of the store.
+    /// Returns the id of the store.
     #[must_use]
     pub fn store_id(&self) -> [u8; 16] {
         self.store.id()
     }
 
-    /// Shows every event: its sequence number if it is served. Served ones come first, in order.
-    pub fn for_each_event(&self, mut show: impl FnMut(Option<u64>, EventRecord<'_>)) -> Result<()> {
+    /// Passes every event to `on_record`: first the served events in order, with their sequence numbers, then the held
+    /// ones with `None`.
+    pub fn for_each_event(&self, mut on_record: impl FnMut(Option<u64>, EventRecord<'_>)) -> Result<()> {
         for row in self.store.tables.events.iter(&self.txn)? {
             let (seq, bytes) = row?;
-            show(Some(number(seq)), EventRecord::read(bytes)?);
+            on_record(Some(read_u64(seq)), EventRecord::read(bytes)?);
         }
-        self.for_each_held(|record| show(None, record))
+        self.for_each_held(|record| on_record(None, record))
     }
 
-    /// Shows every held event.
-    pub fn for_each_held(&self, mut show: impl FnMut(EventRecord<'_>)) -> Result<()> {
+    /// Passes every held event to `on_record`.
+    pub fn for_each_held(&self, mut on_record: impl FnMut(EventRecord<'_>)) -> Result<()> {
         for row in self.store.tables.held.iter(&self.txn)? {
             let bytes = row?.1.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?;
-            show(EventRecord::read(bytes)?);
+            on_record(EventRecord::read(bytes)?);
         }
         Ok(())
     }
 
-    /// Writes all of it, densely, into a new store in an empty folder. `tell` hears how many rows are written and stops
-    /// the work by an error of its own.
+    /// Copies all tables into a new, compact store in an empty folder. `on_progress` gets the number of rows written so
+    /// far; an error that it returns aborts the copy.
     pub fn copy_to<E: From<StoreError>>(
         &self,
         folder: &Path,
-        mut tell: impl FnMut(u64) -> std::result::Result<(), E>,
+        mut on_progress: impl FnMut(u64) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let mut rows = 0;
         let env = open_env(folder, &StoreOptions { readers: 0, reserve_bytes: 0 })?;
@@ -149,15 +153,15 @@ impl StoreSnapshot {
                 rows += 1;
                 if bytes >= SLICE_BYTES {
                     txn.commit().map_err(StoreError::from)?;
-                    tell(rows)?;
+                    on_progress(rows)?;
                     txn = env.write_txn().map_err(StoreError::from)?;
                     bytes = 0;
                 }
             }
             txn.commit().map_err(StoreError::from)?;
-            tell(rows)?;
+            on_progress(rows)?;
         }
-        // Nobody has it open any more: its lock file is of no use to a copy.
+        // The copy is closed and does not need its lock file.
         env.prepare_for_closing().wait();
         let lock = folder.join("lock.mdb");
         std::fs::remove_file(&lock).map_err(|source| StoreError::Folder { path: lock, source })?;
@@ -180,11 +184,11 @@ mod tests {
     use super::*;
 
     fn put(store: &Store, writes: &[StoreWrite]) {
-        let mut batch = store.begin().expect("begins");
+        let mut transaction = store.begin().expect("begins");
         for write in writes {
-            batch.write(write).expect("writes");
+            transaction.write(write).expect("writes");
         }
-        batch.commit().expect("commits");
+        transaction.commit().expect("commits");
     }
 
     fn ids(snapshot: &StoreSnapshot) -> BTreeSet<String> {
@@ -197,41 +201,41 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_stays_and_its_copy_is_the_same_store_until_it_begins_anew() {
-        let (folder, copy) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    fn snapshot_is_stable_and_its_copy_gets_a_new_id_on_restore() {
+        let (folder, copy) = (TempDir::new().expect("temporary folder"), TempDir::new().expect("temporary folder"));
         let store = Store::open(folder.path(), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens");
         let (served, held) = (draft(1, 30_617, 10, &[&["d", "x"]]), draft(1, 30_618, 10, &[&["d", "x"]]));
         put(&store, &[StoreWrite::Put(served.clone()), StoreWrite::Hold(held.clone(), Timestamp(9))]);
-        let snapshot = store.snapshot().expect("a snapshot");
+        let snapshot = store.snapshot().expect("snapshot opens");
         let shown = ids(&snapshot);
         assert_eq!(shown.len(), 2);
         put(&store, &[StoreWrite::Release(held.id), StoreWrite::Put(draft(2, 1, 5, &[]))]);
-        assert_eq!(ids(&snapshot), shown, "what came later is not seen");
-        let mut told = 0;
+        assert_eq!(ids(&snapshot), shown, "later writes are not in the snapshot");
+        let mut progress = 0;
         snapshot
             .copy_to(copy.path(), |rows| -> Result<()> {
-                told = rows;
+                progress = rows;
                 Ok(())
             })
             .expect("copies");
         let counts = snapshot.counts().expect("counts");
-        assert_eq!((counts.served, counts.held, counts.last_seq, counts.rows), (1, 1, 1, told));
+        assert_eq!((counts.served, counts.held, counts.last_seq, counts.rows), (1, 1, 1, progress));
         let files: Vec<_> = std::fs::read_dir(copy.path()).expect("lists").map(|file| file.expect("a file")).collect();
         assert!(matches!(&files[..], [file] if file.file_name() == "data.mdb"), "{files:?}");
 
         let unchanging = Store::open_read_only(copy.path()).expect("opens");
-        assert_eq!(ids(&unchanging.snapshot().expect("a snapshot")), shown);
+        assert_eq!(ids(&unchanging.snapshot().expect("snapshot opens")), shown);
         assert_eq!((unchanging.id(), unchanging.last_seq()), (store.id(), 1));
-        assert!(unchanging.begin().is_err(), "nothing can be written");
+        assert!(unchanging.begin().is_err(), "read-only");
         drop(unchanging);
-        assert_eq!(std::fs::read_dir(copy.path()).expect("lists").count(), 1, "nothing was written");
+        assert_eq!(std::fs::read_dir(copy.path()).expect("lists").count(), 1, "no lock file was created");
 
         let repo = RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("x").expect("valid") };
         let todo = Todo { repo_path: RepoPath::Announced(repo), pull_request: None };
-        Store::prepare_restored_copy(copy.path(), [todo.clone()].into_iter()).expect("begins anew");
+        Store::prepare_restored_copy(copy.path(), [todo.clone()].into_iter()).expect("prepares the copy");
         let other = Store::open(copy.path(), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens");
         assert_ne!(other.id(), store.id());
-        assert_eq!(ids(&other.snapshot().expect("a snapshot")), shown);
+        assert_eq!(ids(&other.snapshot().expect("snapshot opens")), shown);
         let mut todos = Vec::new();
         let tell = |restored| todos.extend(if let RestoredItem::Todo(todo) = restored { Some(todo) } else { None });
         assert_eq!(other.restore(tell).expect("reads"), 0);
@@ -239,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn whoever_hears_of_the_rows_may_stop_the_work() {
-        let (folder, copy) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    fn progress_callback_can_abort_a_copy() {
+        let (folder, copy) = (TempDir::new().expect("temporary folder"), TempDir::new().expect("temporary folder"));
         let store = Store::open(folder.path(), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens");
         let stop = |_| Err(StoreError::Damaged("enough"));
         assert!(matches!(
-            store.snapshot().expect("a snapshot").copy_to(copy.path(), stop),
+            store.snapshot().expect("snapshot opens").copy_to(copy.path(), stop),
             Err(StoreError::Damaged("enough"))
         ));
     }

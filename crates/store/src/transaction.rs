@@ -1,4 +1,4 @@
-//! The writer's transaction.
+//! Write transactions.
 
 use std::ops::Bound;
 
@@ -12,65 +12,65 @@ use heed::{PutFlags, RwTxn};
 
 use crate::error::{Result, StoreError};
 use crate::event_record::EventRecord;
-use crate::index::{Entries, Pending, author_prefix};
-use crate::schema::{Table, TagKey, key, number, seq_of_key};
+use crate::index::{IndexEntries, PendingEntries, author_prefix};
+use crate::schema::{Table, TagKey, index_key_seq, key, read_u64};
 use crate::store::Store;
-use crate::vanish::Purge;
+use crate::vanish::PurgeProgress;
 
-/// One write transaction. Everything that was written inside it is seen by its own facts; the world sees it after
-/// [`commit`](WriteTransaction::commit), durably and at once. Dropping it undoes everything.
+/// A write transaction. Its own lookups see what was written inside it. Readers see the changes after
+/// [`commit`](WriteTransaction::commit), atomically and durably. Dropping the transaction discards all changes.
 pub struct WriteTransaction<'s> {
     pub(crate) store: &'s Store,
     pub(crate) txn: RwTxn<'s>,
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingEntries,
     first_seq: u64,
     next_seq: u64,
-    /// Pull requests that went with their authors and of which nobody has been told yet.
+    /// Pull requests removed with a vanished author that the caller has not taken yet.
     removed_pull_requests: Vec<EventSummary>,
 }
 
 impl<'s> WriteTransaction<'s> {
-    pub(crate) fn begin(store: &'s Store) -> Result<Self> {
+    pub(crate) fn new(store: &'s Store) -> Result<Self> {
         let txn = store.env.write_txn()?;
         let first_seq = store.last_seq() + 1;
-        let pending = Pending::default();
+        let pending = PendingEntries::default();
         Ok(Self { store, txn, pending, first_seq, next_seq: first_seq, removed_pull_requests: Vec::new() })
     }
 
-    /// Carries out a wish of the registrar.
+    /// Applies one write of admission.
     pub fn write(&mut self, write: &StoreWrite) -> Result<()> {
         match write {
             StoreWrite::Put(event) => self.serve(event, &EventRecord::write(event)),
             StoreWrite::MarkException(id) => Ok(self.store.tables.exceptions.put(&mut self.txn, &id.0, &[])?),
             StoreWrite::Hold(event, deadline) => self.hold(event, *deadline),
-            StoreWrite::ExtendHold(id, deadline) => self.extend(*id, *deadline),
+            StoreWrite::ExtendHold(id, deadline) => self.extend_hold(*id, *deadline),
             StoreWrite::Release(id) => self.release(*id),
             StoreWrite::DropHeld(id) => self.unhold(*id).map(drop),
             StoreWrite::Remove(id) => self.remove(*id),
-            StoreWrite::AddTombstone(tombstone) => self.bury(tombstone),
-            StoreWrite::AddTodo(todo) => self.note(todo),
-            StoreWrite::RemoveTodo(todo) => self.done(todo),
-            StoreWrite::AddUpload(upload) => self.stage(upload),
-            StoreWrite::RemoveUpload(repo_path, event) => self.unstage(repo_path, *event),
+            StoreWrite::AddTombstone(tombstone) => self.add_tombstone(tombstone),
+            StoreWrite::AddTodo(todo) => self.add_todo(todo),
+            StoreWrite::RemoveTodo(todo) => self.remove_todo(todo),
+            StoreWrite::AddUpload(upload) => self.add_upload(upload),
+            StoreWrite::RemoveUpload(repo_path, event) => self.remove_upload(repo_path, *event),
         }
     }
 
-    /// Served events whose own time is over, at most so many.
-    pub fn expired_events(&mut self, now: Timestamp, most: usize) -> Result<Vec<EventSummary>> {
+    /// Returns at most `max_rows` served events whose NIP-40 expiration has passed.
+    pub fn expired_events(&mut self, now: Timestamp, max_rows: usize) -> Result<Vec<EventSummary>> {
         let tables = self.store.tables;
         let mut due = Vec::new();
-        for row in tables.expiry.iter(&self.txn)?.take(most) {
+        for row in tables.expiry.iter(&self.txn)?.take(max_rows) {
             let (expires_at, seq) = row?.0.split_at(8);
-            if number(expires_at) > now.0 {
+            if read_u64(expires_at) > now.0 {
                 break;
             }
-            due.push((number(expires_at), number(seq)));
+            due.push((read_u64(expires_at), read_u64(seq)));
         }
         let mut found = Vec::new();
         for (expires_at, seq) in due {
             match tables.events.get(&self.txn, &seq.to_be_bytes())? {
                 Some(bytes) => found.push(EventRecord::read(bytes)?.summary()),
-                // A row without its event would be due for ever.
+                // Without its event, the row would stay due for ever.
                 None => {
                     let row: [u8; 16] = key(&[&expires_at.to_be_bytes(), &seq.to_be_bytes()]);
                     tables.expiry.delete(&mut self.txn, &row)?;
@@ -80,37 +80,39 @@ impl<'s> WriteTransaction<'s> {
         Ok(found)
     }
 
-    /// When the next served event expires.
+    /// Returns the earliest expiration of all served events.
     pub fn next_expiry(&self) -> Result<Option<Timestamp>> {
-        Ok(self.store.tables.expiry.first(&self.txn)?.map(|(key, _)| Timestamp(number(&key[..8]))))
+        Ok(self.store.tables.expiry.first(&self.txn)?.map(|(key, _)| Timestamp(read_u64(&key[..8]))))
     }
 
-    /// Goes on with emptying the shelves of authors who vanished. True while there is more to do.
+    /// Removes the next slice of events of vanished authors. Returns true while there are more.
     pub fn purge_slice(&mut self) -> Result<bool> {
         let row = self.store.tables.purging.first(&self.txn)?;
-        let Some((author, purge)) = row.map(|(author, purge)| (PublicKey(key(&[author])), Purge::read(purge))) else {
+        let Some((author, purge)) = row.map(|(author, purge)| (PublicKey(key(&[author])), PurgeProgress::read(purge)))
+        else {
             return Ok(false);
         };
         self.purge_author(author, purge)?;
         Ok(!self.store.tables.purging.is_empty(&self.txn)?)
     }
 
-    /// When a served event came to be served: its place in the sequence.
+    /// Returns the sequence number of a served event.
     pub fn seq_of(&self, id: EventId) -> Result<Option<u64>> {
-        Ok(self.store.tables.ids.get(&self.txn, &id.0)?.map(number))
+        Ok(self.store.tables.ids.get(&self.txn, &id.0)?.map(read_u64))
     }
 
-    /// Takes the pull requests that went with a vanished author in this batch since the last call, by
-    /// [`Tombstone::Author`] or by [`purge`](Self::purge), each once: at most [`limits::REMOVAL_SLICE_EVENTS`] and what the batch
-    /// itself had put for each of these. What follows from their going belongs into this batch.
+    /// Takes the pull requests that this transaction removed with a vanished author since the last call, by
+    /// [`Tombstone::Author`] or by [`purge_slice`](Self::purge_slice), each once. There are at most
+    /// [`limits::REMOVAL_SLICE_EVENTS`] of them per call of these, and those that this transaction itself had put.
+    /// Their consequences (removal of refs) belong into this transaction.
     pub fn take_removed_pull_requests(&mut self) -> Vec<EventSummary> {
         std::mem::take(&mut self.removed_pull_requests)
     }
 
-    /// Makes it durable and visible. After this nothing of it can be lost.
+    /// Commits: the changes become durable and visible. Nothing of them can be lost afterwards.
     pub fn commit(mut self) -> Result<()> {
         std::mem::take(&mut self.pending).flush(&self.store.tables, &mut self.txn)?;
-        self.store.tables.note_last_seq(&mut self.txn, self.next_seq - 1)?;
+        self.store.tables.store_last_seq(&mut self.txn, self.next_seq - 1)?;
         self.txn.commit()?;
         self.store.set_last_seq(self.next_seq - 1);
         Ok(())
@@ -118,23 +120,24 @@ impl<'s> WriteTransaction<'s> {
 
     fn serve(&mut self, event: &Event, bytes: &[u8]) -> Result<()> {
         let tables = self.store.tables;
-        if let Some(known) = tables.ids.get(&self.txn, &event.id.0)?.map(number) {
-            let doomed = match tables.events.get(&self.txn, &known.to_be_bytes())? {
-                Some(bytes) => self.is_doomed(&EventRecord::read(bytes)?, known)?,
+        if let Some(known) = tables.ids.get(&self.txn, &event.id.0)?.map(read_u64) {
+            let purged = match tables.events.get(&self.txn, &known.to_be_bytes())? {
+                Some(bytes) => self.is_being_purged(&EventRecord::read(bytes)?, known)?,
                 None => false,
             };
-            if !doomed {
+            if !purged {
                 return Ok(());
             }
-            // A vanished author has left it behind; it has come again and stays.
-            self.remove_doomed(known)?;
+            // The stored copy belongs to a vanished author and waits for removal. The event was accepted again and
+            // stays.
+            self.remove_purged(known)?;
         }
         let record = EventRecord::read(bytes)?;
         let seq = self.next_seq;
         self.next_seq += 1;
         if let Some(coordinate) = event.coordinate() {
-            let hash = self.store.digest.coordinate(&coordinate);
-            if let Some(old) = tables.coordinates.get(&self.txn, &hash)?.map(number) {
+            let hash = self.store.hasher.coordinate(&coordinate);
+            if let Some(old) = tables.coordinates.get(&self.txn, &hash)?.map(read_u64) {
                 self.remove_seq(old)?;
             }
             tables.coordinates.put(&mut self.txn, &hash, &seq.to_be_bytes())?;
@@ -145,7 +148,7 @@ impl<'s> WriteTransaction<'s> {
         }
         tables.events.put_with_flags(&mut self.txn, PutFlags::APPEND, &seq.to_be_bytes(), bytes)?;
         tables.ids.put(&mut self.txn, &event.id.0, &seq.to_be_bytes())?;
-        self.pending.add(Entries::of(&record, seq, self.store.digest));
+        self.pending.add(IndexEntries::new(&record, seq, self.store.hasher));
         Ok(())
     }
 
@@ -159,10 +162,10 @@ impl<'s> WriteTransaction<'s> {
         Ok(())
     }
 
-    fn extend(&mut self, id: EventId, deadline: Timestamp) -> Result<()> {
+    fn extend_hold(&mut self, id: EventId, deadline: Timestamp) -> Result<()> {
         let tables = &self.store.tables;
         let Some(mut row) = tables.held.get(&self.txn, &id.0)?.map(<[u8]>::to_vec) else { return Ok(()) };
-        let start = row.first_chunk_mut().ok_or(StoreError::Damaged("a held row is too short"))?;
+        let start = row.first_chunk_mut().ok_or(StoreError::Damaged("row of a held event is too short"))?;
         *start = deadline.0.to_be_bytes();
         Ok(tables.held.put(&mut self.txn, &id.0, &row)?)
     }
@@ -173,11 +176,11 @@ impl<'s> WriteTransaction<'s> {
         self.serve(&event, &bytes)
     }
 
-    /// Takes a held event out and gives back its record.
+    /// Removes a held event and returns its record.
     fn unhold(&mut self, id: EventId) -> Result<Option<Vec<u8>>> {
         let tables = &self.store.tables;
         let Some(row) = tables.held.get(&self.txn, &id.0)?.map(<[u8]>::to_vec) else { return Ok(None) };
-        let bytes = row.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?.to_vec();
+        let bytes = row.get(8..).ok_or(StoreError::Damaged("row of a held event is too short"))?.to_vec();
         let author: [u8; 64] = key(&[&EventRecord::read(&bytes)?.author().0, &id.0]);
         tables.held.delete(&mut self.txn, &id.0)?;
         tables.held_by_author.delete(&mut self.txn, &author)?;
@@ -185,7 +188,7 @@ impl<'s> WriteTransaction<'s> {
     }
 
     fn remove(&mut self, id: EventId) -> Result<()> {
-        match self.store.tables.ids.get(&self.txn, &id.0)?.map(number) {
+        match self.store.tables.ids.get(&self.txn, &id.0)?.map(read_u64) {
             Some(seq) => self.remove_seq(seq),
             None => Ok(()),
         }
@@ -195,7 +198,7 @@ impl<'s> WriteTransaction<'s> {
         let tables = self.store.tables;
         let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())?.map(<[u8]>::to_vec) else { return Ok(()) };
         let record = EventRecord::read(&bytes)?;
-        let entries = Entries::of(&record, seq, self.store.digest);
+        let entries = IndexEntries::new(&record, seq, self.store.hasher);
         if seq >= self.first_seq {
             self.pending.cancel(&entries);
         } else {
@@ -206,8 +209,8 @@ impl<'s> WriteTransaction<'s> {
             tables.expiry.delete(&mut self.txn, &row)?;
         }
         if let Some(d) = record.identifier() {
-            let hash = self.store.digest.coordinate_of(record.kind(), &record.author(), d);
-            if tables.coordinates.get(&self.txn, &hash)?.map(number) == Some(seq) {
+            let hash = self.store.hasher.coordinate_from_parts(record.kind(), &record.author(), d);
+            if tables.coordinates.get(&self.txn, &hash)?.map(read_u64) == Some(seq) {
                 tables.coordinates.delete(&mut self.txn, &hash)?;
             }
         }
@@ -219,7 +222,7 @@ impl<'s> WriteTransaction<'s> {
         Ok(())
     }
 
-    fn bury(&mut self, tombstone: &Tombstone) -> Result<()> {
+    fn add_tombstone(&mut self, tombstone: &Tombstone) -> Result<()> {
         let tables = self.store.tables;
         match tombstone {
             Tombstone::Event(author, id) => {
@@ -227,20 +230,21 @@ impl<'s> WriteTransaction<'s> {
                 tables.deleted_ids.put(&mut self.txn, &row, &[])?;
             }
             Tombstone::Coordinate(coordinate, up_to) => {
-                let hash = self.store.digest.coordinate(coordinate);
-                self.raise(tables.deleted_coordinates, &hash, up_to.0)?;
+                let hash = self.store.hasher.coordinate(coordinate);
+                self.raise_time(tables.deleted_coordinates, &hash, up_to.0)?;
             }
             Tombstone::Author(author, up_to) => {
-                self.raise(tables.vanished, &author.0, up_to.0)?;
-                // An earlier purge that is still under way is part of this one, unless it reaches further.
-                let under_way = tables.purging.get(&self.txn, &author.0)?.map(|row| Purge::read(row).up_to());
-                let purge = Purge::new(under_way.map_or(*up_to, |earlier| earlier.max(*up_to)), self.next_seq - 1);
-                tables.purging.put(&mut self.txn, &author.0, &purge.row())?;
+                self.raise_time(tables.vanished, &author.0, up_to.0)?;
+                // An unfinished earlier purge is part of this one, unless it reaches further.
+                let under_way = tables.purging.get(&self.txn, &author.0)?.map(|row| PurgeProgress::read(row).up_to());
+                let purge =
+                    PurgeProgress::new(under_way.map_or(*up_to, |earlier| earlier.max(*up_to)), self.next_seq - 1);
+                tables.purging.put(&mut self.txn, &author.0, &purge.to_row())?;
                 self.purge_author(*author, purge)?;
             }
             Tombstone::Withdrawn(repo, version) => {
-                let hash = self.store.digest.coordinate(&announcement_of(repo));
-                let old = tables.withdrawn.get(&self.txn, &hash)?.map(read_stamp).transpose()?;
+                let hash = self.store.hasher.coordinate(&announcement_coordinate(repo));
+                let old = tables.withdrawn.get(&self.txn, &hash)?.map(read_event_version).transpose()?;
                 if old.is_none_or(|old| supersedes(*version, old)) {
                     let row: [u8; 40] = key(&[&version.created_at.0.to_be_bytes(), &version.id.0]);
                     tables.withdrawn.put(&mut self.txn, &hash, &row)?;
@@ -250,26 +254,26 @@ impl<'s> WriteTransaction<'s> {
         Ok(())
     }
 
-    /// Notes a time unless a later one is noted already.
-    fn raise(&mut self, table: Table, row: &[u8], time: u64) -> Result<()> {
-        if table.get(&self.txn, row)?.map(number).is_none_or(|old| old < time) {
+    /// Stores a time unless a later one is stored.
+    fn raise_time(&mut self, table: Table, row: &[u8], time: u64) -> Result<()> {
+        if table.get(&self.txn, row)?.map(read_u64).is_none_or(|old| old < time) {
             table.put(&mut self.txn, row, &time.to_be_bytes())?;
         }
         Ok(())
     }
 
-    /// Removes one slice of what a vanished author has left here, and the marker with the last of it.
-    fn purge_author(&mut self, author: PublicKey, purge: Purge) -> Result<()> {
+    /// Removes one slice of a vanished author's events. Removes the `purging` row with the last slice.
+    fn purge_author(&mut self, author: PublicKey, purge: PurgeProgress) -> Result<()> {
         let tables = self.store.tables;
-        let tag = self.store.digest.tag(b'p', author.to_string().as_bytes());
-        self.purge_batch(&author, purge, &tag)?;
-        // First what the author made, then what was made for it.
+        let tag = self.store.hasher.tag(b'p', author.to_string().as_bytes());
+        self.purge_pending(&author, purge, &tag)?;
+        // First the author's own events, then gift wraps addressed to the author.
         let (table, prefix) =
-            if purge.own_are_gone() { (tables.by_tag, &tag[..]) } else { (tables.by_author, author_prefix(&author)) };
-        let mut doomed = Vec::new();
+            if purge.own_done() { (tables.by_tag, &tag[..]) } else { (tables.by_author, author_prefix(&author)) };
+        let mut purged = Vec::new();
         let mut last = None;
         let mut read = 0;
-        let start = [prefix, &purge.start()].concat();
+        let start = [prefix, &purge.position()].concat();
         for row in table
             .range(&self.txn, &(Bound::Excluded(start.as_slice()), Bound::Unbounded))?
             .take(limits::REMOVAL_SLICE_EVENTS)
@@ -280,47 +284,48 @@ impl<'s> WriteTransaction<'s> {
             }
             read += 1;
             last = entry.last_chunk().copied();
-            let seq = seq_of_key(entry);
+            let seq = index_key_seq(entry);
             if let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())?
-                && purge.dooms(&EventRecord::read(bytes)?, seq, &author)
+                && purge.covers(&EventRecord::read(bytes)?, seq, &author)
             {
-                doomed.push(seq);
+                purged.push(seq);
             }
         }
-        for seq in doomed {
-            self.remove_doomed(seq)?;
+        for seq in purged {
+            self.remove_purged(seq)?;
         }
         let next = if read == limits::REMOVAL_SLICE_EVENTS {
-            last.map(|place| purge.after(place))
+            last.map(|sort_key| purge.with_position(sort_key))
         } else {
             purge.next_phase()
         };
         match next {
-            Some(purge) => tables.purging.put(&mut self.txn, &author.0, &purge.row())?,
+            Some(purge) => tables.purging.put(&mut self.txn, &author.0, &purge.to_row())?,
             None => drop(tables.purging.delete(&mut self.txn, &author.0)?),
         }
         Ok(())
     }
 
-    /// Removes what this very batch has put: its entries are not in the tables yet.
-    fn purge_batch(&mut self, author: &PublicKey, purge: Purge, tag: &TagKey) -> Result<()> {
+    /// Removes purged events that this transaction put: their index entries are not in the tables yet.
+    fn purge_pending(&mut self, author: &PublicKey, purge: PurgeProgress, tag: &TagKey) -> Result<()> {
         if !self.pending.has_author(author) && !self.pending.has_tag(tag) {
             return Ok(());
         }
         for seq in self.first_seq..self.next_seq {
-            let doomed = match self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
-                Some(bytes) => purge.dooms(&EventRecord::read(bytes)?, seq, author),
+            let purged = match self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
+                Some(bytes) => purge.covers(&EventRecord::read(bytes)?, seq, author),
                 None => false,
             };
-            if doomed {
-                self.remove_doomed(seq)?;
+            if purged {
+                self.remove_purged(seq)?;
             }
         }
         Ok(())
     }
 
-    /// Removes an event of a vanished author. The registrar does not know of these, and a pull request has left refs.
-    fn remove_doomed(&mut self, seq: u64) -> Result<()> {
+    /// Removes an event of a vanished author. Admission does not know these events; pull requests are reported because
+    /// their refs must be removed.
+    fn remove_purged(&mut self, seq: u64) -> Result<()> {
         if let Some(bytes) = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
             let record = EventRecord::read(bytes)?;
             if kinds::is_pull_request(record.kind()) {
@@ -331,16 +336,16 @@ impl<'s> WriteTransaction<'s> {
     }
 }
 
-/// The coordinate of a repository's announcement.
-pub(crate) fn announcement_of(repo: &RepoId) -> Coordinate {
+/// Returns the coordinate of a repository's announcement.
+pub(crate) fn announcement_coordinate(repo: &RepoId) -> Coordinate {
     Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: repo.identifier.as_str().to_owned() }
 }
 
-pub(crate) fn read_stamp(row: &[u8]) -> Result<grasp_core::nostr::EventVersion> {
-    let damaged = || StoreError::Damaged("a version of the wrong length");
+pub(crate) fn read_event_version(row: &[u8]) -> Result<grasp_core::nostr::EventVersion> {
+    let damaged = || StoreError::Damaged("stored event version has the wrong length");
     let (created_at, id) = row.split_at_checked(8).ok_or_else(damaged)?;
     Ok(grasp_core::nostr::EventVersion {
-        created_at: Timestamp(number(created_at)),
+        created_at: Timestamp(read_u64(created_at)),
         id: EventId(id.try_into().map_err(|_| damaged())?),
     })
 }

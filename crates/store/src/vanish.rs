@@ -1,72 +1,73 @@
-//! What a vanished author leaves behind, which events are part of it, and how far its removal has come.
+//! Removal of a vanished author's events (NIP-62): which events it covers and its progress.
 
 use grasp_core::nostr::{PublicKey, kinds};
 use grasp_core::time::Timestamp;
 
 use crate::event_record::EventRecord;
-use crate::schema::{Place, key, number, place};
+use crate::schema::{SortKey, key, read_u64, sort_key};
 
-/// A removal that is under way: readers honour it at once, the disk is emptied in slices behind it.
+/// Progress of a removal. Readers hide the covered events at once; they are removed from disk in slices.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Purge {
-    /// What was made later stays.
+pub(crate) struct PurgeProgress {
+    /// Events with a later `created_at` stay.
     up_to: Timestamp,
-    /// What came to be served later stays.
+    /// Events with a higher sequence number stay.
     up_to_seq: u64,
-    /// Whether the author's own events are gone and only what was wrapped for it is left.
-    own_are_gone: bool,
-    /// Behind which place the next slice begins.
-    behind: Place,
+    /// Whether the author's own events are removed. Then gift wraps addressed to the author follow.
+    own_done: bool,
+    /// Sort key after which the next slice begins.
+    after: SortKey,
 }
 
-impl Purge {
+impl PurgeProgress {
     pub(crate) fn new(up_to: Timestamp, up_to_seq: u64) -> Self {
-        Self { up_to, up_to_seq, own_are_gone: false, behind: first(up_to) }
+        Self { up_to, up_to_seq, own_done: false, after: first_sort_key(up_to) }
     }
 
     pub(crate) fn read(row: &[u8]) -> Self {
-        let mut behind = [0; 16];
-        if let Some(place) = row.get(17..33) {
-            behind.copy_from_slice(place);
+        let mut after = [0; 16];
+        if let Some(sort_key) = row.get(17..33) {
+            after.copy_from_slice(sort_key);
         }
         Self {
-            up_to: Timestamp(row.get(..8).map_or(0, number)),
-            up_to_seq: row.get(8..16).map_or(0, number),
-            own_are_gone: row.get(16) == Some(&1),
-            behind,
+            up_to: Timestamp(row.get(..8).map_or(0, read_u64)),
+            up_to_seq: row.get(8..16).map_or(0, read_u64),
+            own_done: row.get(16) == Some(&1),
+            after,
         }
     }
 
-    pub(crate) fn row(self) -> [u8; 33] {
-        let phase = [u8::from(self.own_are_gone)];
-        key(&[&self.up_to.0.to_be_bytes(), &self.up_to_seq.to_be_bytes(), &phase, &self.behind])
+    pub(crate) fn to_row(self) -> [u8; 33] {
+        let phase = [u8::from(self.own_done)];
+        key(&[&self.up_to.0.to_be_bytes(), &self.up_to_seq.to_be_bytes(), &phase, &self.after])
     }
 
     pub(crate) fn up_to(self) -> Timestamp {
         self.up_to
     }
 
-    pub(crate) fn own_are_gone(self) -> bool {
-        self.own_are_gone
+    pub(crate) fn own_done(self) -> bool {
+        self.own_done
     }
 
-    /// The place behind which the next slice begins.
-    pub(crate) fn start(self) -> Place {
-        self.behind
+    /// Returns the sort key after which the next slice begins.
+    pub(crate) fn position(self) -> SortKey {
+        self.after
     }
 
-    /// The same, with a slice done.
-    pub(crate) fn after(self, place: Place) -> Self {
-        Self { behind: place, ..self }
+    /// Returns the progress after a slice that ended at a sort key.
+    pub(crate) fn with_position(self, sort_key: SortKey) -> Self {
+        Self { after: sort_key, ..self }
     }
 
-    /// What is left to do when one index has been read to its end.
+    /// Returns the progress at the beginning of the next phase, or `None` if both indexes have been read to their end.
     pub(crate) fn next_phase(self) -> Option<Self> {
-        (!self.own_are_gone).then_some(Self { own_are_gone: true, behind: first(self.up_to), ..self })
+        (!self.own_done).then_some(Self { own_done: true, after: first_sort_key(self.up_to), ..self })
     }
 
-    /// Whether an event goes: the author's own, except its requests to vanish, and what was wrapped for it (NIP-62).
-    pub(crate) fn dooms(self, record: &EventRecord<'_>, seq: u64, author: &PublicKey) -> bool {
+    /// Returns whether an event is removed: the author's own events except requests to vanish, and gift wraps addressed
+    /// to the author (NIP-62).
+    pub(crate) fn covers(self, record: &EventRecord<'_>, seq: u64, author: &PublicKey) -> bool {
         if record.created_at() > self.up_to || seq > self.up_to_seq {
             return false;
         }
@@ -82,7 +83,7 @@ impl Purge {
     }
 }
 
-/// The place before every event that was made at this time or earlier.
-fn first(up_to: Timestamp) -> Place {
-    place(up_to.0, &[0; 32], 0)
+/// Returns a sort key before all events that were created at this time or earlier.
+fn first_sort_key(up_to: Timestamp) -> SortKey {
+    sort_key(up_to.0, &[0; 32], 0)
 }

@@ -1,4 +1,4 @@
-//! The independent relay: nostr-relay-builder over nostr-lmdb, as generous as it can be set up.
+//! The independent relay: nostr-relay-builder with nostr-lmdb, with limits as high as possible.
 
 use std::future;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use nostr_lmdb::NostrLMDB;
 use nostr_relay_builder::builder::RateLimit;
 use nostr_relay_builder::{LocalRelay, RelayBuilder};
 
-/// Where the independent relay listens and stores. It runs as a process of its own, so that its CPU time is its own.
+/// Arguments of the independent relay. It runs in its own process, so that its CPU time can be measured.
 #[derive(Debug, Clone, Args)]
 pub struct BuilderRelay {
-    /// Directory of the database
+    /// Folder of the database
     #[arg(long)]
     pub dir: PathBuf,
-    /// Port on the loopback
+    /// Port on the loopback interface
     #[arg(long)]
     pub port: u16,
 }
@@ -25,7 +25,7 @@ impl BuilderRelay {
     pub async fn run(&self) -> Result<()> {
         let database = NostrLMDB::open(&self.dir)
             .with_context(|| format!("cannot open the database in {}", self.dir.display()))?;
-        // No policy plugins: every valid event is accepted. No maximum `limit`: the queries' own holds.
+        // No policy plugins: every valid event is accepted. No maximum `limit`: only that of the query applies.
         let builder = RelayBuilder::default()
             .port(self.port)
             .database(database)

@@ -1,4 +1,4 @@
-//! A relay that this program started, and that ends with it.
+//! A relay process started by this program and killed when dropped.
 
 use std::env;
 use std::net::TcpListener;
@@ -13,27 +13,27 @@ use tokio::time::sleep;
 use crate::process::{Memory, Process};
 use crate::target::Target;
 
-/// How long a relay may take to accept connections.
+/// Time within which a relay must accept connections.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
-/// How long a relay may take to become quiet. After that it is measured as it is: some never do.
-const SETTLE_DEADLINE: Duration = Duration::from_secs(20);
+/// Time to wait for a relay to become idle. After that it is measured anyway: some relays are never idle.
+const IDLE_DEADLINE: Duration = Duration::from_secs(20);
 
-/// A relay is quiet when it used no accountable CPU time for this long.
-const QUIET: Duration = Duration::from_millis(400);
+/// A relay is idle if it used no measurable CPU time for this long.
+const IDLE_PERIOD: Duration = Duration::from_millis(400);
 
-/// A running relay.
+/// A running relay process.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct RelayProcess {
     child: Child,
     target: Target,
     process: Process,
 }
 
-impl Server {
-    /// Starts graspd with its store in `dir`, open to all events and to many connections. Whatever else it needs to
-    /// know it reads from the environment, which it inherits.
-    pub(super) async fn graspd(binary: &Path, dir: &Path) -> Result<Self> {
+impl RelayProcess {
+    /// Starts graspd with its store in `dir`, with an open policy and a high connection limit. Other settings are
+    /// inherited from the environment.
+    pub(super) async fn start_graspd(binary: &Path, dir: &Path) -> Result<Self> {
         let port = free_port()?;
         let mut command = Command::new(binary);
         command
@@ -47,8 +47,8 @@ impl Server {
         Self::start("graspd", command, port).await
     }
 
-    /// Starts this program again, as the independent relay.
-    pub(super) async fn builder(dir: &Path) -> Result<Self> {
+    /// Starts this program as the independent relay.
+    pub(super) async fn start_builder(dir: &Path) -> Result<Self> {
         let port = free_port()?;
         let mut command = Command::new(env::current_exe()?);
         command.arg("builder-relay").arg("--dir").arg(dir).args(["--port", &port.to_string()]);
@@ -56,7 +56,7 @@ impl Server {
     }
 
     async fn start(name: &str, mut command: Command, port: u16) -> Result<Self> {
-        // Standard output belongs to the results.
+        // Standard output is reserved for results.
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -69,32 +69,32 @@ impl Server {
         let started = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
             if let Some(status) = server.child.try_wait()? {
-                bail!("{name} ended before it listened: {status}");
+                bail!("{name} exited before it accepted connections: {status}");
             }
             if started.elapsed() > START_DEADLINE {
-                bail!("{name} does not listen after {} s", START_DEADLINE.as_secs());
+                bail!("{name} does not accept connections after {} s", START_DEADLINE.as_secs());
             }
             sleep(Duration::from_millis(50)).await;
         }
         Ok(server)
     }
 
-    /// The relay, as measurements know it.
+    /// Returns the relay as a measurement target.
     pub(super) fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Its memory right now.
+    /// Returns its current memory.
     pub(super) fn memory(&self) -> Result<Memory> {
         self.process.memory()
     }
 
-    /// Waits until the relay has finished what it was doing.
-    pub(super) async fn settle(&self) -> Result<()> {
+    /// Waits until the relay is idle.
+    pub(super) async fn wait_until_idle(&self) -> Result<()> {
         let started = Instant::now();
         let mut before = self.process.cpu_time()?;
-        while started.elapsed() < SETTLE_DEADLINE {
-            sleep(QUIET).await;
+        while started.elapsed() < IDLE_DEADLINE {
+            sleep(IDLE_PERIOD).await;
             let after = self.process.cpu_time()?;
             if after == before {
                 break;
@@ -105,15 +105,15 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RelayProcess {
     fn drop(&mut self) {
-        // It may have ended already, and there is nobody left to tell.
+        // The process may have exited already, and `drop` cannot report errors.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that is currently free.
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

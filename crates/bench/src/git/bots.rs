@@ -1,4 +1,5 @@
-//! Crawlers on the pages while people push and clone: what the pages cost, and what people notice.
+//! `bots`: crawlers that request web pages while users push and clone. Measures the cost of the pages and the effect on
+//! users.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,52 +15,53 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
 use super::client::Client;
-use super::host::{Host, subfolder};
+use super::host::{GitServer, subfolder};
 use super::push::Pusher;
-use super::repo::Repo;
+use super::repo::GeneratedRepo;
 use super::{make, stock};
 use crate::latency::percentile;
 use crate::process_usage::rounded;
 use crate::progress::Progress;
 use crate::random::Random;
 use crate::sync::sheet;
-use crate::sync::sheet::{Row, remark};
+use crate::sync::sheet::{ResultRow, print_progress};
 use crate::{machine, report};
 
-/// Crawlers, each from a network of its own.
+/// Number of crawlers, each from its own network.
 const BOTS: u64 = 8;
 
-/// Requests that a crawler sends on one connection before it makes another.
+/// Requests that a crawler sends on one connection before it opens another.
 const PER_CONNECTION: u64 = 20;
 
-/// Repositories that are pushed to, in turn.
-const PUSHED_TO: u64 = 10;
+/// Number of repositories that are pushed to, in rotation.
+const PUSHED_REPOSITORIES: u64 = 10;
 
-/// How long the server is watched while nobody asks it anything.
-const REST: Duration = Duration::from_secs(10);
+/// Duration of the idle measurement.
+const IDLE_TIME: Duration = Duration::from_secs(10);
 
-/// How long people are alone, and then with crawlers, in turn: the machine's own speed changes over minutes.
-const TURN: Duration = Duration::from_secs(15);
+/// Length of the alternating periods without and with crawlers. Short, because the speed of the machine varies over
+/// minutes.
+const PERIOD: Duration = Duration::from_secs(15);
 
-/// Most of a core that pages may take, in percent.
-const PAGES_AIM: f64 = 10.0;
+/// Target for the CPU time of pages, in percent of one core.
+const PAGES_TARGET: f64 = 10.0;
 
-/// Most that pushes and clones may take longer, by factor.
-const RATIO_AIM: f64 = 1.1;
+/// Target for the ratio of push and clone durations with and without crawlers.
+const RATIO_TARGET: f64 = 1.1;
 
-/// A day of crawlers, shortened.
+/// Arguments of `bots`.
 #[derive(Debug, Clone, Args)]
 pub struct BotsArgs {
-    /// The program
+    /// The graspd binary
     #[arg(long, value_name = "FILE")]
     pub graspd: PathBuf,
-    /// Where everything is put, in a directory that is removed afterwards; a real disk, or "durable" means little
+    /// Folder for all data, in a temporary subfolder; use a real disk, because durable writes are measured
     #[arg(long, value_name = "DIR", default_value_os_t = env::temp_dir())]
     pub dir: PathBuf,
-    /// Minutes with crawlers, and as many without, in turns of fifteen seconds
+    /// Minutes with crawlers, and as many without, in alternating periods of fifteen seconds
     #[arg(long, default_value_t = 2.0)]
     pub minutes: f64,
-    /// Requests of all crawlers per second
+    /// Requests per second of all crawlers together
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub per_second: u64,
     /// Pushes per minute
@@ -68,21 +70,21 @@ pub struct BotsArgs {
     /// Clones per minute
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub clones: u64,
-    /// Repositories that have pages
+    /// Repositories with web pages
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub repositories: u64,
 }
 
-/// Durations in milliseconds.
+/// Summary of durations in milliseconds.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-struct Times {
+struct DurationSummary {
     count: usize,
     p50_ms: f64,
     p95_ms: f64,
 }
 
-impl Times {
-    fn of(times: &[Duration]) -> Self {
+impl DurationSummary {
+    fn new(times: &[Duration]) -> Self {
         let mut micros: Vec<u64> = times.iter().map(|time| time.as_micros() as u64).collect();
         micros.sort_unstable();
         let at = |percent| rounded(percentile(&micros, percent) as f64 / 1e3);
@@ -90,51 +92,51 @@ impl Times {
     }
 }
 
-/// What a turn, or several of a kind, came to.
+/// Totals of one or several periods.
 #[derive(Debug, Default)]
-struct Turn {
+struct PeriodTotals {
     pushes: Vec<Duration>,
     clones: Vec<Duration>,
     pages: Vec<Duration>,
-    /// Answers to crawlers by status.
+    /// Responses to crawlers by status code.
     statuses: BTreeMap<u16, u64>,
     seconds: f64,
     /// CPU time of the server and its git processes.
     cpu: Duration,
-    /// The server's process alone.
+    /// CPU time of the server process only.
     own_cpu: Duration,
-    /// CPU time of everything else on the machine, this program included.
+    /// CPU time of all other processes on the machine, including this program.
     others: Duration,
 }
 
 #[derive(Debug, Serialize)]
-struct Figures<'a> {
+struct BotsFigures<'a> {
     turn: &'static str,
     seconds: f64,
-    pushes: Times,
-    clones: Times,
-    pages: Times,
+    pushes: DurationSummary,
+    clones: DurationSummary,
+    pages: DurationSummary,
     statuses: &'a BTreeMap<u16, u64>,
-    /// Of the server with its git processes, in percent of a core.
+    /// CPU time of the server and its git processes, in percent of one core.
     cpu_percent: f64,
-    /// Of the server's process alone.
+    /// CPU time of the server process only, in percent of one core.
     own_cpu_percent: f64,
-    /// Cores that everything else kept busy, this program and its git processes included.
+    /// Cores used by all other processes, including this program and its git processes.
     other_cores: f64,
 }
 
-impl Turn {
+impl PeriodTotals {
     fn percent(&self, time: Duration) -> f64 {
         rounded(100.0 * time.as_secs_f64() / self.seconds.max(1e-9))
     }
 
     fn print(&self, turn: &'static str) -> Result<()> {
-        let figures = Figures {
+        let figures = BotsFigures {
             turn,
             seconds: rounded(self.seconds),
-            pushes: Times::of(&self.pushes),
-            clones: Times::of(&self.clones),
-            pages: Times::of(&self.pages),
+            pushes: DurationSummary::new(&self.pushes),
+            clones: DurationSummary::new(&self.clones),
+            pages: DurationSummary::new(&self.pages),
             statuses: &self.statuses,
             cpu_percent: self.percent(self.cpu),
             own_cpu_percent: self.percent(self.own_cpu),
@@ -157,163 +159,167 @@ impl Turn {
     }
 }
 
-/// Who does something in a turn.
+/// The clients that are active in a period.
 #[derive(Debug, Clone, Copy)]
-struct Cast {
-    people: bool,
+struct ActiveClients {
+    users: bool,
     crawlers: bool,
 }
 
-/// A server with everything on it.
-struct Place {
+/// A running server with its repositories and clients.
+struct BotsRun {
     args: BotsArgs,
-    host: Arc<Host>,
-    /// Paths of repositories that have pages.
+    server: Arc<GitServer>,
+    /// Paths of the repositories with web pages.
     paths: Arc<[String]>,
     pushers: Vec<Pusher>,
-    /// Pushes so far.
+    /// Number of pushes so far.
     pushed: usize,
-    /// Clones so far; each has a folder of its own.
+    /// Number of clones so far. Each has its own folder.
     cloned: usize,
     clones: PathBuf,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(super) async fn run(args: BotsArgs) -> Result<()> {
     let folder = TempDir::with_prefix_in("grasp-bench-bots-", &args.dir)
-        .with_context(|| format!("cannot put anything into {}", args.dir.display()))?;
-    let mut place = Place::make(args, folder.path()).await?;
-    let rounds = (place.args.minutes * 60.0 / TURN.as_secs_f64()).ceil().max(1.0) as u64;
-    place.host.settle().await?;
+        .with_context(|| format!("cannot create a temporary folder in {}", args.dir.display()))?;
+    let mut run = BotsRun::prepare(args, folder.path()).await?;
+    let rounds = (run.args.minutes * 60.0 / PERIOD.as_secs_f64()).ceil().max(1.0) as u64;
+    run.server.wait_until_idle().await?;
 
-    let rest = place.turn(REST, Cast { people: false, crawlers: false }).await?;
+    let rest = run.run_period(IDLE_TIME, ActiveClients { users: false, crawlers: false }).await?;
     rest.print("nobody")?;
-    let alone = place.turn(2 * TURN, Cast { people: false, crawlers: true }).await?;
+    let alone = run.run_period(2 * PERIOD, ActiveClients { users: false, crawlers: true }).await?;
     alone.print("crawlers alone")?;
-    let (mut quiet, mut crawled) = (Turn::default(), Turn::default());
+    let (mut quiet, mut crawled) = (PeriodTotals::default(), PeriodTotals::default());
     for _ in 0..rounds {
-        quiet.absorb(place.turn(TURN, Cast { people: true, crawlers: false }).await?);
-        crawled.absorb(place.turn(TURN, Cast { people: true, crawlers: true }).await?);
+        quiet.absorb(run.run_period(PERIOD, ActiveClients { users: true, crawlers: false }).await?);
+        crawled.absorb(run.run_period(PERIOD, ActiveClients { users: true, crawlers: true }).await?);
     }
-    quiet.print("people alone")?;
-    crawled.print("people and crawlers")?;
+    quiet.print("users alone")?;
+    crawled.print("users and crawlers")?;
 
     let mut rows = vec![
-        Row::at_most(
+        ResultRow::at_most(
             "pages, % of a core (crawlers alone, less rest)",
             alone.percent(alone.cpu) - rest.percent(rest.cpu),
-            PAGES_AIM,
+            PAGES_TARGET,
         ),
-        Row::open(
-            "pages, % of a core (with people, less people alone)",
+        ResultRow::without_target(
+            "pages, % of a core (with users, less users alone)",
             crawled.percent(crawled.cpu) - quiet.percent(quiet.cpu),
         ),
-        Row::open("pages/s", crawled.pages.len() as f64 / crawled.seconds),
-        Row::open("pages p50, ms", Times::of(&crawled.pages).p50_ms),
-        Row::open("pages p95, ms", Times::of(&crawled.pages).p95_ms),
+        ResultRow::without_target("pages/s", crawled.pages.len() as f64 / crawled.seconds),
+        ResultRow::without_target("pages p50, ms", DurationSummary::new(&crawled.pages).p50_ms),
+        ResultRow::without_target("pages p95, ms", DurationSummary::new(&crawled.pages).p95_ms),
     ];
     for (what, quiet, crawled) in [("push", &quiet.pushes, &crawled.pushes), ("clone", &quiet.clones, &crawled.clones)]
     {
-        let (quiet, crawled) = (Times::of(quiet), Times::of(crawled));
-        rows.push(Row::open(format!("{what} p50 alone, ms"), quiet.p50_ms));
-        rows.push(Row::open(format!("{what} p50 with crawlers, ms"), crawled.p50_ms));
-        rows.push(Row::at_most(format!("{what} p50, ratio"), crawled.p50_ms / quiet.p50_ms.max(1e-3), RATIO_AIM));
-        rows.push(Row::open(format!("{what} p95 alone, ms"), quiet.p95_ms));
-        rows.push(Row::open(format!("{what} p95 with crawlers, ms"), crawled.p95_ms));
-        rows.push(Row::open(format!("{what} p95, ratio"), crawled.p95_ms / quiet.p95_ms.max(1e-3)));
+        let (quiet, crawled) = (DurationSummary::new(quiet), DurationSummary::new(crawled));
+        rows.push(ResultRow::without_target(format!("{what} p50 alone, ms"), quiet.p50_ms));
+        rows.push(ResultRow::without_target(format!("{what} p50 with crawlers, ms"), crawled.p50_ms));
+        rows.push(ResultRow::at_most(
+            format!("{what} p50, ratio"),
+            crawled.p50_ms / quiet.p50_ms.max(1e-3),
+            RATIO_TARGET,
+        ));
+        rows.push(ResultRow::without_target(format!("{what} p95 alone, ms"), quiet.p95_ms));
+        rows.push(ResultRow::without_target(format!("{what} p95 with crawlers, ms"), crawled.p95_ms));
+        rows.push(ResultRow::without_target(format!("{what} p95, ratio"), crawled.p95_ms / quiet.p95_ms.max(1e-3)));
     }
     sheet::print(&rows)
 }
 
-impl Place {
-    async fn make(args: BotsArgs, folder: &Path) -> Result<Self> {
-        // Crawlers come through a proxy, which says from where.
+impl BotsRun {
+    async fn prepare(args: BotsArgs, folder: &Path) -> Result<Self> {
+        // Crawlers connect through a proxy that reports their addresses.
         let settings = [("NGIT_TRUSTED_PROXY_CIDRS", "127.0.0.0/8")];
-        let host = Host::graspd_with(&args.graspd, &subfolder(folder, "server")?, &settings)?;
+        let server = GitServer::start_graspd_with(&args.graspd, &subfolder(folder, "server")?, &settings)?;
         let source = folder.join("source");
-        make::chain(&source, 1, 50)?;
-        let progress = Progress::start("repositories", args.repositories + PUSHED_TO);
+        make::linear_history(&source, 1, 50)?;
+        let progress = Progress::start("repositories", args.repositories + PUSHED_REPOSITORIES);
         let mut paths = Vec::new();
         for number in 0..args.repositories {
-            let mut repo = Repo::new(1_000 + number, &format!("project-{number}"), &source)?;
-            repo.enter(&host).await?;
+            let mut repo = GeneratedRepo::new(1_000 + number, &format!("project-{number}"), &source)?;
+            repo.announce_and_push(&server).await?;
             paths.push(repo.path());
             progress.advance(1);
         }
-        // Two kinds of turns with pushes, and the first push.
-        let each = (2.0 * args.minutes * args.pushes as f64 / PUSHED_TO as f64).ceil() as u64 + 2;
+        // Two kinds of periods with pushes, and the first push.
+        let each = (2.0 * args.minutes * args.pushes as f64 / PUSHED_REPOSITORIES as f64).ceil() as u64 + 2;
         let mut pushers = Vec::new();
-        for number in 0..PUSHED_TO {
-            pushers.push(Pusher::open(&host, folder, 1 + number, each).await?);
+        for number in 0..PUSHED_REPOSITORIES {
+            pushers.push(Pusher::open(&server, folder, 1 + number, each).await?);
             progress.advance(1);
         }
-        let (host, clones) = (Arc::new(host), subfolder(folder, "clones")?);
-        Ok(Self { args, host, paths: paths.into(), pushers, pushed: 0, cloned: 0, clones })
+        let (server, clones) = (Arc::new(server), subfolder(folder, "clones")?);
+        Ok(Self { args, server, paths: paths.into(), pushers, pushed: 0, cloned: 0, clones })
     }
 
-    async fn turn(&mut self, length: Duration, cast: Cast) -> Result<Turn> {
-        let process = self.host.process().context("graspd has a process")?;
-        let before = (self.host.ledger.spent()?, process.cpu_time()?, machine::busy_time()?);
+    async fn run_period(&mut self, length: Duration, clients: ActiveClients) -> Result<PeriodTotals> {
+        let process = self.server.process().context("graspd has a process")?;
+        let before = (self.server.cpu_account.cpu_time()?, process.cpu_time()?, machine::busy_time()?);
         let began = Instant::now();
         let end = began + length;
         let bots: Vec<_> =
-            if cast.crawlers { (0..BOTS).map(|bot| self.crawl(bot, began, end)).collect() } else { Vec::new() };
-        let mut turn = Turn::default();
-        if cast.people {
-            // A clone begins between two pushes as often as beside one.
-            let cloning = self.clone_on(began + Duration::from_millis(400), end);
-            turn.pushes = self.push_on(began, end).await?;
+            if clients.crawlers { (0..BOTS).map(|bot| self.crawl(bot, began, end)).collect() } else { Vec::new() };
+        let mut totals = PeriodTotals::default();
+        if clients.users {
+            // Offset, so that clones do not always coincide with pushes.
+            let cloning = self.clone_until(began + Duration::from_millis(400), end);
+            totals.pushes = self.push_until(began, end).await?;
             let (cloned, times) = cloning.await??;
             self.cloned = cloned;
-            turn.clones = times;
+            totals.clones = times;
         }
         sleep_until(end).await;
         for bot in bots {
             let (times, statuses) = bot.await??;
-            turn.pages.extend(times);
+            totals.pages.extend(times);
             for status in statuses {
-                *turn.statuses.entry(status).or_default() += 1;
+                *totals.statuses.entry(status).or_default() += 1;
             }
         }
-        let (cpu, own, busy) = (self.host.ledger.spent()?, process.cpu_time()?, machine::busy_time()?);
-        turn.seconds = began.elapsed().as_secs_f64();
-        turn.cpu = cpu.saturating_sub(before.0);
-        turn.own_cpu = own.saturating_sub(before.1);
-        turn.others = busy.saturating_sub(before.2).saturating_sub(turn.cpu);
-        remark(&format!(
-            "{cast:?}: {} pushes, {} clones, {} pages",
-            turn.pushes.len(),
-            turn.clones.len(),
-            turn.pages.len()
+        let (cpu, own, busy) = (self.server.cpu_account.cpu_time()?, process.cpu_time()?, machine::busy_time()?);
+        totals.seconds = began.elapsed().as_secs_f64();
+        totals.cpu = cpu.saturating_sub(before.0);
+        totals.own_cpu = own.saturating_sub(before.1);
+        totals.others = busy.saturating_sub(before.2).saturating_sub(totals.cpu);
+        print_progress(&format!(
+            "{clients:?}: {} pushes, {} clones, {} pages",
+            totals.pushes.len(),
+            totals.clones.len(),
+            totals.pages.len()
         ));
-        Ok(turn)
+        Ok(totals)
     }
 
-    /// Pushes at a steady pace; who is late does not catch up.
-    async fn push_on(&mut self, began: Instant, end: Instant) -> Result<Vec<Duration>> {
+    /// Pushes at a steady rate. A late push delays the following ones.
+    async fn push_until(&mut self, began: Instant, end: Instant) -> Result<Vec<Duration>> {
         let pace = Duration::from_secs(60) / u32::try_from(self.args.pushes)?;
         let mut times = Vec::new();
         let mut next = began;
         while next < end {
             sleep_until(next).await;
             let pusher = self.pushed % self.pushers.len();
-            times.extend(self.pushers[pusher].push(&self.host, 1).await?);
+            times.extend(self.pushers[pusher].push(&self.server, 1).await?);
             self.pushed += 1;
             next = (next + pace).max(Instant::now());
         }
         Ok(times)
     }
 
-    fn clone_on(&self, began: Instant, end: Instant) -> JoinHandle<Result<(usize, Vec<Duration>)>> {
+    fn clone_until(&self, began: Instant, end: Instant) -> JoinHandle<Result<(usize, Vec<Duration>)>> {
         let pace = Duration::from_secs(60) / u32::try_from(self.args.clones).unwrap_or(u32::MAX);
-        let (host, paths, folder) = (self.host.clone(), self.paths.clone(), self.clones.clone());
+        let (server, paths, folder) = (self.server.clone(), self.paths.clone(), self.clones.clone());
         let mut cloned = self.cloned;
         tokio::spawn(async move {
             let mut times = Vec::new();
             let mut next = began;
             while next < end {
                 sleep_until(next).await;
-                let url = host.url(&paths[cloned % paths.len()]).to_string();
+                let url = server.url(&paths[cloned % paths.len()]).to_string();
                 let mut git = stock::git(&folder);
                 git.args(["clone", "--quiet", "--bare", &url, &format!("clone-{cloned}")]);
                 let cloning = spawn_blocking(move || {
@@ -331,25 +337,25 @@ impl Place {
     fn crawl(&self, bot: u64, began: Instant, end: Instant) -> JoinHandle<Result<(Vec<Duration>, Vec<u16>)>> {
         let pace = Duration::from_secs(1) * u32::try_from(BOTS).unwrap_or(1)
             / u32::try_from(self.args.per_second).unwrap_or(u32::MAX);
-        let (host, paths) = (self.host.clone(), self.paths.clone());
+        let (server, paths) = (self.server.clone(), self.paths.clone());
         let mut random = Random::new(bot, 7);
         tokio::spawn(async move {
             let (mut times, mut statuses) = (Vec::new(), Vec::new());
-            let mut client = Client::new(&host.address);
-            // Not all of them in the same instant.
+            let mut client = Client::new(&server.address);
+            // Spreads the crawlers over the interval.
             let mut next = began + pace * u32::try_from(bot).unwrap_or(0) / u32::try_from(BOTS).unwrap_or(1);
-            let mut asked = 0;
+            let mut requests = 0;
             while next < end {
                 sleep_until(next).await;
-                if asked % PER_CONNECTION == 0 {
-                    client = Client::new(&host.address);
+                if requests % PER_CONNECTION == 0 {
+                    client = Client::new(&server.address);
                 }
-                asked += 1;
-                let request = request(bot, &wish(&mut random, &paths), &host.address);
+                requests += 1;
+                let request = request(bot, &next_path(&mut random, &paths), &server.address);
                 let started = std::time::Instant::now();
-                let answer = client.ask(request.as_bytes()).await?;
-                statuses.push(answer.status);
-                answer.collect().await?;
+                let response = client.send(request.as_bytes()).await?;
+                statuses.push(response.status);
+                response.collect().await?;
                 times.push(started.elapsed());
                 next = (next + pace).max(Instant::now());
             }
@@ -358,9 +364,9 @@ impl Place {
     }
 }
 
-/// What a crawler asks for next: mostly what repository pages link to, some of which robots.txt forbids, and some of what
-/// is tried on every server.
-fn wish(random: &mut Random, paths: &[String]) -> String {
+/// Returns the next path that a crawler requests: mostly links on repository pages (some of them disallowed by
+/// robots.txt), and paths that scanners try on every server.
+fn next_path(random: &mut Random, paths: &[String]) -> String {
     let repository = random.pick(paths).clone();
     match random.below(100) {
         0..40 => repository,
@@ -390,18 +396,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_from_the_middle() {
+    fn summary_has_count_and_percentiles() {
         let times: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
-        let Times { count, p50_ms, p95_ms } = Times::of(&times);
+        let DurationSummary { count, p50_ms, p95_ms } = DurationSummary::new(&times);
         assert_eq!((count, p50_ms, p95_ms), (100, 50.0, 95.0));
     }
 
     #[test]
-    fn crawlers_ask_for_a_bit_of_everything() {
+    fn crawlers_request_all_kinds_of_paths() {
         let paths = ["/npub1x/one.git".to_owned(), "/npub1x/two.git".to_owned()];
         let mut random = Random::new(1, 7);
-        let wishes: Vec<String> = (0..1_000).map(|_| wish(&mut random, &paths)).collect();
-        let count = |end: &str| wishes.iter().filter(|wish| wish.ends_with(end)).count();
+        let paths_requested: Vec<String> = (0..1_000).map(|_| next_path(&mut random, &paths)).collect();
+        let count = |end: &str| paths_requested.iter().filter(|next_path| next_path.ends_with(end)).count();
         assert!((300..500).contains(&count(".git")), "{}", count(".git"));
         assert!(["/replication.json", "/status", "/robots.txt", "/.env"].iter().all(|end| count(end) > 0));
     }

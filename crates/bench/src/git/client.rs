@@ -1,4 +1,4 @@
-//! A raw HTTP/1.1 client: what it sends was written before the clock starts, and what it receives is only counted.
+//! A minimal HTTP/1.1 client. Requests are serialised before the measured time starts; responses are only counted.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,83 +8,83 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// A server that sends nothing for this long while an answer is due is taken for broken. Counting the objects of a large
+/// Time within which the server must send data while a response is incomplete. Counting the objects of a large
 /// repository can take most of a minute on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What is read at once: large enough that a fast server is not held up by our reads.
+/// Read buffer size: large enough that reading does not slow down a fast server.
 const BUFFER: usize = 256 * 1024;
 
-/// A client of one server, with one connection that is kept as long as the server keeps it.
+/// A client of one server, with one keep-alive connection.
 #[derive(Debug)]
 pub struct Client {
     address: String,
     stream: Option<TcpStream>,
     buffer: Vec<u8>,
-    /// What was received and not used yet.
+    /// Received bytes that have not been consumed.
     unread: Range<usize>,
-    /// Connections made so far.
+    /// Number of connections opened so far.
     pub connects: u64,
 }
 
-/// How the end of a body is known.
+/// How the end of a body is determined, and what remains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Extent {
-    /// So many bytes are left.
+enum BodyFraming {
+    /// Remaining bytes of a body with `Content-Length`.
     Length(u64),
-    /// The size of the next chunk comes next.
+    /// The size of the next chunk follows.
     ChunkSize,
-    /// So many bytes of a chunk are left.
+    /// Remaining bytes of the current chunk.
     Chunk(u64),
-    /// The connection ends with it.
-    Close,
-    /// It is over.
-    Over,
+    /// The body ends when the connection closes.
+    UntilClose,
+    /// The body is complete.
+    Finished,
 }
 
-/// An answer whose head was read.
+/// A response whose head has been read.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub struct HttpResponse<'a> {
     client: &'a mut Client,
-    /// The status code.
+    /// Status code.
     pub status: u16,
-    extent: Extent,
-    keep: bool,
+    framing: BodyFraming,
+    keep_alive: bool,
 }
 
 impl Client {
-    /// A client that connects when it first asks.
+    /// Creates a client. It connects on the first request.
     pub fn new(address: &str) -> Self {
         Self { address: address.into(), stream: None, buffer: vec![0; BUFFER], unread: 0..0, connects: 0 }
     }
 
-    /// Sends a whole request and reads the head of its answer.
-    pub async fn ask(&mut self, request: &[u8]) -> Result<Answer<'_>> {
+    /// Sends a request and reads the head of the response.
+    pub async fn send(&mut self, request: &[u8]) -> Result<HttpResponse<'_>> {
         let fresh = self.stream.is_none();
         let head = match self.exchange(request).await {
-            // A server may close a kept connection at any time, also while the next request is under way.
+            // A server may close a keep-alive connection at any time, even while the next request is being sent.
             Err(_) if !fresh => {
                 self.stream = None;
                 self.exchange(request).await?
             }
             head => head?,
         };
-        let Head { status, extent, keep } = head;
-        Ok(Answer { client: self, status, extent, keep })
+        let ResponseHead { status, framing, keep_alive } = head;
+        Ok(HttpResponse { client: self, status, framing, keep_alive })
     }
 
-    /// Asks and demands success.
-    pub async fn get(&mut self, request: &[u8]) -> Result<Answer<'_>> {
-        let answer = self.ask(request).await?;
-        if answer.status != 200 {
-            let status = answer.status;
-            let text = answer.collect().await.unwrap_or_default();
+    /// Sends a request and returns an error unless the status is 200.
+    pub async fn send_expecting_ok(&mut self, request: &[u8]) -> Result<HttpResponse<'_>> {
+        let response = self.send(request).await?;
+        if response.status != 200 {
+            let status = response.status;
+            let text = response.collect().await.unwrap_or_default();
             bail!("status {status}: {}", String::from_utf8_lossy(&text[..text.len().min(200)]).trim());
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    async fn exchange(&mut self, request: &[u8]) -> Result<Head> {
+    async fn exchange(&mut self, request: &[u8]) -> Result<ResponseHead> {
         if self.stream.is_none() {
             let stream = TcpStream::connect(&self.address)
                 .await
@@ -99,40 +99,40 @@ impl Client {
         let head = loop {
             if let Some(end) = find(&self.buffer[self.unread.clone()], b"\r\n\r\n") {
                 let text = String::from_utf8_lossy(&self.buffer[self.unread.start..self.unread.start + end]);
-                let head = Head::read(&text)?;
+                let head = ResponseHead::parse(&text)?;
                 self.unread.start += end + 4;
-                // The word of a proxy before the answer proper.
+                // An interim response (100 Continue).
                 if head.status != 100 {
                     break head;
                 }
-            } else if self.fill().await? == 0 {
-                bail!("the server closed the connection before it answered");
+            } else if self.read_more().await? == 0 {
+                bail!("the server closed the connection before it responded");
             }
         };
         Ok(head)
     }
 
-    /// Receives more; gives how much, zero at the end of the connection.
-    async fn fill(&mut self) -> Result<usize> {
+    /// Reads more data. Returns the number of bytes, zero at the end of the connection.
+    async fn read_more(&mut self) -> Result<usize> {
         if self.unread.is_empty() {
             self.unread = 0..0;
         } else if self.unread.end == self.buffer.len() {
             if self.unread.start == 0 {
-                bail!("a line of the answer is longer than {BUFFER} bytes");
+                bail!("a line of the response is longer than {BUFFER} bytes");
             }
             self.buffer.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
         }
         let stream = self.stream.as_mut().context("no connection")?;
-        let read = timeout(PATIENCE, stream.read(&mut self.buffer[self.unread.end..]))
+        let read = timeout(READ_TIMEOUT, stream.read(&mut self.buffer[self.unread.end..]))
             .await
-            .with_context(|| format!("the server sent nothing for {} s", PATIENCE.as_secs()))??;
+            .with_context(|| format!("the server sent nothing for {} s", READ_TIMEOUT.as_secs()))??;
         self.unread.end += read;
         Ok(read)
     }
 
-    /// The next line, without its end.
-    async fn line(&mut self) -> Result<String> {
+    /// Returns the next line without its line ending.
+    async fn next_line(&mut self) -> Result<String> {
         loop {
             if let Some(end) = find(&self.buffer[self.unread.clone()], b"\r\n") {
                 let line = &self.buffer[self.unread.start..self.unread.start + end];
@@ -140,15 +140,15 @@ impl Client {
                 self.unread.start += end + 2;
                 return Ok(line);
             }
-            if self.fill().await? == 0 {
-                bail!("the answer ends within a chunk");
+            if self.read_more().await? == 0 {
+                bail!("the response ends within a chunk");
             }
         }
     }
 
-    /// Up to `most` bytes that were received, or none at the end of the connection.
-    async fn piece(&mut self, most: u64) -> Result<Range<usize>> {
-        if self.unread.is_empty() && self.fill().await? == 0 {
+    /// Returns up to `most` received bytes, or none at the end of the connection.
+    async fn next_bytes(&mut self, most: u64) -> Result<Range<usize>> {
+        if self.unread.is_empty() && self.read_more().await? == 0 {
             return Ok(0..0);
         }
         let taken = self.unread.len().min(usize::try_from(most).unwrap_or(usize::MAX));
@@ -158,37 +158,37 @@ impl Client {
     }
 }
 
-impl Answer<'_> {
-    /// The next piece of the body.
+impl HttpResponse<'_> {
+    /// Returns the next bytes of the body.
     pub async fn next(&mut self) -> Result<Option<&[u8]>> {
         loop {
-            let left = match self.extent {
-                Extent::Over => return Ok(None),
-                Extent::Length(0) => {
-                    self.end();
+            let left = match self.framing {
+                BodyFraming::Finished => return Ok(None),
+                BodyFraming::Length(0) => {
+                    self.finish();
                     return Ok(None);
                 }
-                Extent::Chunk(0) => {
-                    self.client.line().await?;
-                    self.extent = Extent::ChunkSize;
+                BodyFraming::Chunk(0) => {
+                    self.client.next_line().await?;
+                    self.framing = BodyFraming::ChunkSize;
                     continue;
                 }
-                Extent::ChunkSize => {
+                BodyFraming::ChunkSize => {
                     self.chunk_size().await?;
                     continue;
                 }
-                Extent::Length(left) | Extent::Chunk(left) => left,
-                Extent::Close => u64::MAX,
+                BodyFraming::Length(left) | BodyFraming::Chunk(left) => left,
+                BodyFraming::UntilClose => u64::MAX,
             };
-            let piece = self.client.piece(left).await?;
-            self.extent = match self.extent {
-                Extent::Close if piece.is_empty() => {
-                    self.end();
+            let piece = self.client.next_bytes(left).await?;
+            self.framing = match self.framing {
+                BodyFraming::UntilClose if piece.is_empty() => {
+                    self.finish();
                     return Ok(None);
                 }
-                _ if piece.is_empty() => bail!("the answer ends {left} bytes too early"),
-                Extent::Length(left) => Extent::Length(left - piece.len() as u64),
-                Extent::Chunk(left) => Extent::Chunk(left - piece.len() as u64),
+                _ if piece.is_empty() => bail!("the response ends {left} bytes too early"),
+                BodyFraming::Length(left) => BodyFraming::Length(left - piece.len() as u64),
+                BodyFraming::Chunk(left) => BodyFraming::Chunk(left - piece.len() as u64),
                 other => other,
             };
             return Ok(Some(&self.client.buffer[piece]));
@@ -196,25 +196,25 @@ impl Answer<'_> {
     }
 
     async fn chunk_size(&mut self) -> Result<()> {
-        let line = self.client.line().await?;
+        let line = self.client.next_line().await?;
         let digits = line.split(';').next().unwrap_or_default().trim();
-        let size = u64::from_str_radix(digits, 16).with_context(|| format!("{line:?} is not the size of a chunk"))?;
-        self.extent = Extent::Chunk(size);
+        let size = u64::from_str_radix(digits, 16).with_context(|| format!("{line:?} is not a chunk size"))?;
+        self.framing = BodyFraming::Chunk(size);
         if size == 0 {
-            while !self.client.line().await?.is_empty() {}
-            self.end();
+            while !self.client.next_line().await?.is_empty() {}
+            self.finish();
         }
         Ok(())
     }
 
-    fn end(&mut self) {
-        self.extent = Extent::Over;
-        if !self.keep {
+    fn finish(&mut self) {
+        self.framing = BodyFraming::Finished;
+        if !self.keep_alive {
             self.client.stream = None;
         }
     }
 
-    /// Receives the rest and gives its size.
+    /// Reads the rest of the body and returns its size.
     pub async fn drain(mut self) -> Result<u64> {
         let mut size = 0;
         while let Some(piece) = self.next().await? {
@@ -223,7 +223,7 @@ impl Answer<'_> {
         Ok(size)
     }
 
-    /// Receives the rest and keeps it.
+    /// Reads the rest of the body and returns it.
     pub async fn collect(mut self) -> Result<Vec<u8>> {
         let mut body = Vec::new();
         while let Some(piece) = self.next().await? {
@@ -233,49 +233,52 @@ impl Answer<'_> {
     }
 }
 
-impl Drop for Answer<'_> {
+impl Drop for HttpResponse<'_> {
     fn drop(&mut self) {
-        // What was not received would be taken for the next answer.
-        if self.extent != Extent::Over {
+        // Unread data would be taken for the next response.
+        if self.framing != BodyFraming::Finished {
             self.client.stream = None;
         }
     }
 }
 
-/// What the head of an answer says about its body.
+/// The head of a response, as far as it concerns the body.
 #[derive(Debug, PartialEq, Eq)]
-struct Head {
+struct ResponseHead {
     status: u16,
-    extent: Extent,
-    keep: bool,
+    framing: BodyFraming,
+    keep_alive: bool,
 }
 
-impl Head {
-    fn read(text: &str) -> Result<Self> {
+impl ResponseHead {
+    fn parse(text: &str) -> Result<Self> {
         let mut lines = text.split("\r\n");
         let first = lines.next().unwrap_or_default();
         let mut words = first.split(' ');
         let version = words.next().unwrap_or_default();
         let status: Option<u16> = words.next().and_then(|word| word.parse().ok());
-        let Some(status) = status.filter(|_| version.starts_with("HTTP/1.")) else { bail!("{first:?} is no answer") };
-        let mut extent = Extent::Close;
-        let mut keep = version == "HTTP/1.1";
+        let Some(status) = status.filter(|_| version.starts_with("HTTP/1.")) else {
+            bail!("{first:?} is not an HTTP response")
+        };
+        let mut framing = BodyFraming::UntilClose;
+        let mut keep_alive = version == "HTTP/1.1";
         for line in lines {
             let Some((name, value)) = line.split_once(':') else { continue };
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
-                extent = Extent::Length(value.parse().with_context(|| format!("{line:?} is no length"))?);
+                framing =
+                    BodyFraming::Length(value.parse().with_context(|| format!("{line:?} is not a valid length"))?);
             } else if name.eq_ignore_ascii_case("transfer-encoding") && value.eq_ignore_ascii_case("chunked") {
-                extent = Extent::ChunkSize;
+                framing = BodyFraming::ChunkSize;
             } else if name.eq_ignore_ascii_case("connection") && value.eq_ignore_ascii_case("close") {
-                keep = false;
+                keep_alive = false;
             }
         }
         if matches!(status, 100 | 204 | 304) {
-            extent = Extent::Length(0);
+            framing = BodyFraming::Length(0);
         }
-        keep &= extent != Extent::Close;
-        Ok(Self { status, extent, keep })
+        keep_alive &= framing != BodyFraming::UntilClose;
+        Ok(Self { status, framing, keep_alive })
     }
 }
 
@@ -290,18 +293,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_say_how_bodies_end() {
-        let head = |text: &str| Head::read(text).expect("a head");
+    fn heads_determine_body_framing() {
+        let head = |text: &str| ResponseHead::parse(text).expect("a head");
         let length = head("HTTP/1.1 200 OK\r\nContent-Length: 5");
-        assert_eq!(length, Head { status: 200, extent: Extent::Length(5), keep: true });
+        assert_eq!(length, ResponseHead { status: 200, framing: BodyFraming::Length(5), keep_alive: true });
         let chunked = head("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nConnection: close");
-        assert_eq!(chunked, Head { status: 200, extent: Extent::ChunkSize, keep: false });
-        assert_eq!(head("HTTP/1.0 200 OK").extent, Extent::Close);
-        assert!(Head::read("SSH-2.0").is_err());
+        assert_eq!(chunked, ResponseHead { status: 200, framing: BodyFraming::ChunkSize, keep_alive: false });
+        assert_eq!(head("HTTP/1.0 200 OK").framing, BodyFraming::UntilClose);
+        assert!(ResponseHead::parse("SSH-2.0").is_err());
     }
 
     #[tokio::test]
-    async fn bodies_of_every_kind_are_received_in_turn() {
+    async fn all_body_framings_are_read_on_one_client() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let server = tokio::spawn(async move {
@@ -326,7 +329,7 @@ mod tests {
         });
         let mut client = Client::new(&address);
         for expected in ["hello", "hello world", "", "until the end"] {
-            let body = client.ask(b"?").await.expect("an answer").collect().await.expect("a body");
+            let body = client.send(b"?").await.expect("an answer").collect().await.expect("a body");
             assert_eq!(String::from_utf8_lossy(&body), expected);
         }
         assert_eq!(client.connects, 2);

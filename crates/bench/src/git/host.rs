@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::ledger::{Group, Ledger};
+use super::ledger::{ControlGroup, CpuAccount};
 use super::nginx;
 use super::request::RepoUrl;
 use crate::process::Process;
@@ -26,24 +26,24 @@ pub(super) const DOMAIN: &str = "bench.example";
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
 /// How long a server may take to finish its background work; a large repository is repacked for a minute.
-const SETTLE_DEADLINE: Duration = Duration::from_secs(300);
+const IDLE_DEADLINE: Duration = Duration::from_secs(300);
 
-/// A server is quiet when it used less than [`QUIET_CPU`] for this long.
-const QUIET: Duration = Duration::from_millis(500);
+/// A server is quiet when it used less than [`IDLE_CPU`] for this long.
+const IDLE_PERIOD: Duration = Duration::from_millis(500);
 
 /// What a server may use and count as quiet: its timers.
-const QUIET_CPU: Duration = Duration::from_millis(10);
+const IDLE_CPU: Duration = Duration::from_millis(10);
 
 /// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Side {
+pub enum ServerKind {
     /// This project's server.
     Graspd,
     /// `git http-backend` behind nginx and fcgiwrap.
     Reference,
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for ServerKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Graspd => "graspd",
@@ -54,27 +54,27 @@ impl fmt::Display for Side {
 
 /// A running server.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct GitServer {
     /// Who it is.
-    pub(super) side: Side,
+    pub(super) kind: ServerKind,
     /// Where it listens.
     pub(super) address: String,
     /// Where its CPU time is read.
-    pub(super) ledger: Ledger,
+    pub(super) cpu_account: CpuAccount,
     /// Where it keeps repositories.
     pub(super) folder: PathBuf,
     /// The processes that it consists of, each with its own in its process group.
     children: Vec<Child>,
 }
 
-impl Host {
+impl GitServer {
     /// Starts graspd in `folder`. What is not set here it reads from the environment, which it inherits.
-    pub(super) fn graspd(binary: &Path, folder: &Path) -> Result<Self> {
-        Self::graspd_with(binary, folder, &[])
+    pub(super) fn start_graspd(binary: &Path, folder: &Path) -> Result<Self> {
+        Self::start_graspd_with(binary, folder, &[])
     }
 
     /// The same with further settings.
-    pub(super) fn graspd_with(binary: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self> {
+    pub(super) fn start_graspd_with(binary: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let git = folder.join("git");
         let mut command = Command::new(binary);
         command
@@ -90,56 +90,57 @@ impl Host {
         if std::env::var_os("NGIT_LOG_LEVEL").is_none() {
             command.env("NGIT_LOG_LEVEL", "warn");
         }
-        let group = Group::make("graspd");
+        let group = ControlGroup::create("graspd");
         let mut child = start(group.as_ref(), command, Stdio::piped())?;
-        let ledger = group.map_or(Ledger::Tree(child.id()), Ledger::Group);
+        let cpu_account = group.map_or(CpuAccount::ProcessTree(child.id()), CpuAccount::ControlGroup);
         let out = child.stdout.take().context("graspd says nothing")?;
-        let mut host = Self { side: Side::Graspd, address: String::new(), ledger, folder: git, children: vec![child] };
+        let mut server =
+            Self { kind: ServerKind::Graspd, address: String::new(), cpu_account, folder: git, children: vec![child] };
 
-        let (heard, listening) = mpsc::channel();
+        let (address_sender, listening) = mpsc::channel();
         // The pipe is read to its end, or graspd could not go on speaking.
         thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Some(address) = line.trim().strip_prefix("listening") {
-                    let _ = heard.send(address.trim().to_owned());
+                    let _ = address_sender.send(address.trim().to_owned());
                 }
             }
         });
-        host.address = listening.recv_timeout(START_DEADLINE).context("graspd does not say where it listens")?;
-        Ok(host)
+        server.address = listening.recv_timeout(START_DEADLINE).context("graspd does not say where it listens")?;
+        Ok(server)
     }
 
     /// Starts nginx and fcgiwrap in `folder`.
-    pub(super) async fn reference(programs: &nginx::Programs, folder: &Path) -> Result<Self> {
+    pub(super) async fn start_reference(programs: &nginx::ReferencePrograms, folder: &Path) -> Result<Self> {
         let port = free_port()?;
-        let plan = nginx::Plan::write(programs, folder, port)?;
-        let group = Group::make("reference");
-        let mut host = Self {
-            side: Side::Reference,
+        let setup = nginx::ReferenceSetup::write(programs, folder, port)?;
+        let group = ControlGroup::create("reference");
+        let mut server = Self {
+            kind: ServerKind::Reference,
             address: format!("127.0.0.1:{port}"),
-            ledger: group.clone().map_or(Ledger::Machine, Ledger::Group),
-            folder: plan.repositories,
+            cpu_account: group.clone().map_or(CpuAccount::WholeMachine, CpuAccount::ControlGroup),
+            folder: setup.repositories,
             children: Vec::new(),
         };
-        for command in [plan.fcgiwrap, plan.nginx] {
-            host.children.push(start(group.as_ref(), command, Stdio::null())?);
+        for command in [setup.fcgiwrap, setup.nginx] {
+            server.children.push(start(group.as_ref(), command, Stdio::null())?);
         }
         let started = Instant::now();
-        while !plan.socket.exists() || TcpStream::connect(&host.address).await.is_err() {
-            host.alive(started)?;
+        while !setup.socket.exists() || TcpStream::connect(&server.address).await.is_err() {
+            server.check_started(started)?;
             sleep(Duration::from_millis(20)).await;
         }
-        Ok(host)
+        Ok(server)
     }
 
-    fn alive(&mut self, started: Instant) -> Result<()> {
+    fn check_started(&mut self, started: Instant) -> Result<()> {
         for child in &mut self.children {
             if let Some(status) = child.try_wait()? {
-                bail!("a process of {} ended before it listened: {status}", self.side);
+                bail!("a process of {} ended before it listened: {status}", self.kind);
             }
         }
         if started.elapsed() > START_DEADLINE {
-            bail!("{} does not listen after {} s", self.side, START_DEADLINE.as_secs());
+            bail!("{} does not listen after {} s", self.kind, START_DEADLINE.as_secs());
         }
         Ok(())
     }
@@ -152,29 +153,29 @@ impl Host {
     /// The process whose memory counts; the other server has none that would say much.
     pub(super) fn process(&self) -> Option<Process> {
         let first = self.children.first().map(|child| Process::Pid(child.id()));
-        first.filter(|_| self.side == Side::Graspd)
+        first.filter(|_| self.kind == ServerKind::Graspd)
     }
 
     /// Waits until the server has finished what it was doing.
-    pub(super) async fn settle(&self) -> Result<()> {
-        if self.ledger == Ledger::Machine {
+    pub(super) async fn wait_until_idle(&self) -> Result<()> {
+        if self.cpu_account == CpuAccount::WholeMachine {
             return Ok(());
         }
         let started = Instant::now();
-        let mut before = self.ledger.spent()?;
-        while started.elapsed() < SETTLE_DEADLINE {
-            sleep(QUIET).await;
-            let after = self.ledger.spent()?;
-            if after.saturating_sub(before) < QUIET_CPU {
+        let mut before = self.cpu_account.cpu_time()?;
+        while started.elapsed() < IDLE_DEADLINE {
+            sleep(IDLE_PERIOD).await;
+            let after = self.cpu_account.cpu_time()?;
+            if after.saturating_sub(before) < IDLE_CPU {
                 return Ok(());
             }
             before = after;
         }
-        bail!("{} is still busy after {} s", self.side, SETTLE_DEADLINE.as_secs())
+        bail!("{} is still busy after {} s", self.kind, IDLE_DEADLINE.as_secs())
     }
 }
 
-impl Drop for Host {
+impl Drop for GitServer {
     fn drop(&mut self) {
         for child in &mut self.children {
             // A process group is killed as a whole: fcgiwrap's workers outlive their parent. It may be gone already, and
@@ -183,17 +184,17 @@ impl Drop for Host {
             let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
             let _ = child.wait();
         }
-        if let Ledger::Group(group) = &self.ledger {
+        if let CpuAccount::ControlGroup(group) = &self.cpu_account {
             group.remove();
         }
     }
 }
 
 /// Starts a process in a process group of its own, and in a control group if there is one.
-fn start(group: Option<&Group>, command: Command, out: Stdio) -> Result<Child> {
+fn start(group: Option<&ControlGroup>, command: Command, out: Stdio) -> Result<Child> {
     let name = command.get_program().display().to_string();
     let mut command = match group {
-        Some(group) => group.enter(&command),
+        Some(group) => group.wrap_command(&command),
         None => command,
     };
     command.stdin(Stdio::null()).stdout(out).process_group(0);

@@ -1,7 +1,7 @@
 //! What a server of several processes spends, children that lived for milliseconds included.
 //!
-//! `/proc` tells a process what its children spent once it has waited for them. fcgiwrap ignores the end of its children,
-//! so the kernel forgets what they spent. A control group forgets nothing; where none can be made, whatever the machine
+//! `/proc` tells a process what its children cost once it has waited for them. fcgiwrap ignores the end of its children,
+//! so the kernel forgets what they cost. A control group forgets nothing; where none can be made, whatever the machine
 //! did and this program did not is taken for the server's.
 
 use std::path::{Path, PathBuf};
@@ -17,46 +17,46 @@ use crate::process::Process;
 use crate::process_usage::rounded;
 
 /// How long the processes of a group may take to vanish after they were killed.
-const REMOVAL: Duration = Duration::from_secs(5);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where CPU time is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ledger {
+pub(super) enum CpuAccount {
     /// In a control group.
-    Group(Group),
+    ControlGroup(ControlGroup),
     /// In a process that waits for its children.
-    Tree(u32),
+    ProcessTree(u32),
     /// In the whole machine, less this program.
-    Machine,
+    WholeMachine,
 }
 
-impl Ledger {
-    /// CPU time spent so far.
-    pub(super) fn spent(&self) -> Result<Duration> {
+impl CpuAccount {
+    /// CPU time cost so far.
+    pub(super) fn cpu_time(&self) -> Result<Duration> {
         match self {
-            Self::Group(group) => group.spent(),
-            Self::Tree(pid) => Process::Pid(*pid).cpu_time_with_children(),
-            Self::Machine => Ok(machine::busy_time()?.saturating_sub(Process::Own.cpu_time_with_children()?)),
+            Self::ControlGroup(group) => group.cpu_time(),
+            Self::ProcessTree(pid) => Process::Pid(*pid).cpu_time_with_children(),
+            Self::WholeMachine => Ok(machine::busy_time()?.saturating_sub(Process::Own.cpu_time_with_children()?)),
         }
     }
 }
 
 /// A control group of this program's making; it goes with its last process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct ControlGroup {
     folder: PathBuf,
 }
 
-impl Group {
+impl ControlGroup {
     /// Makes a group below the one that this program is in, if it may.
-    pub(super) fn make(name: &str) -> Option<Self> {
+    pub(super) fn create(name: &str) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
         let name = format!("grasp-bench-{}-{name}", process::id());
-        for parent in places(&own, &mounts) {
+        for parent in control_group_folders(&own, &mounts) {
             let group = Self { folder: parent.join(&name) };
             if fs::create_dir(&group.folder).is_ok() {
-                if group.spent().is_ok() {
+                if group.cpu_time().is_ok() {
                     return Some(group);
                 }
                 group.remove();
@@ -66,7 +66,7 @@ impl Group {
     }
 
     /// The same command, started inside the group. A shell enters it first, so that no process is born outside.
-    pub(super) fn enter(&self, command: &Command) -> Command {
+    pub(super) fn wrap_command(&self, command: &Command) -> Command {
         let mut inside = Command::new("sh");
         inside.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
         inside.arg(self.folder.join("cgroup.procs")).arg(command.get_program()).args(command.get_args());
@@ -82,7 +82,7 @@ impl Group {
         inside
     }
 
-    fn spent(&self) -> Result<Duration> {
+    fn cpu_time(&self) -> Result<Duration> {
         // Version 1 counts nanoseconds in a file of its own, version 2 microseconds in a line of another.
         if let Ok(text) = fs::read_to_string(self.folder.join("cpuacct.usage")) {
             return Ok(Duration::from_nanos(text.trim().parse()?));
@@ -97,15 +97,15 @@ impl Group {
     pub(super) fn remove(&self) {
         let started = Instant::now();
         // A group that stays is empty and harms nobody.
-        while fs::remove_dir(&self.folder).is_err() && started.elapsed() < REMOVAL {
+        while fs::remove_dir(&self.folder).is_err() && started.elapsed() < REMOVAL_TIMEOUT {
             thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
 /// The folders of this program's own groups that account for CPU time, from `/proc/self/cgroup` and `/proc/self/mounts`.
-fn places(own: &str, mounts: &str) -> Vec<PathBuf> {
-    let mut places = Vec::new();
+fn control_group_folders(own: &str, mounts: &str) -> Vec<PathBuf> {
+    let mut control_group_folders = Vec::new();
     for line in own.lines() {
         // `hierarchy:controllers:path`; version 2 has no controllers there.
         let mut fields = line.splitn(3, ':').skip(1);
@@ -122,18 +122,18 @@ fn places(own: &str, mounts: &str) -> Vec<PathBuf> {
                 _ => false,
             };
             if fits {
-                places.push(Path::new(at).join(path.trim_start_matches('/')));
+                control_group_folders.push(Path::new(at).join(path.trim_start_matches('/')));
             }
         }
     }
-    places
+    control_group_folders
 }
 
 /// Watches the clock, a server and the machine.
 #[derive(Debug)]
-pub(super) struct Cost {
+pub(super) struct CostMeter {
     started: Instant,
-    ledger: Ledger,
+    cpu_account: CpuAccount,
     server: Duration,
     client: Duration,
     machine: Duration,
@@ -141,7 +141,7 @@ pub(super) struct Cost {
 
 /// What it came to.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Spent {
+pub(super) struct CostFigures {
     /// By the clock.
     pub(super) seconds: f64,
     /// CPU seconds of the server and its children.
@@ -152,12 +152,12 @@ pub(super) struct Spent {
     pub(super) foreign_cores: f64,
 }
 
-impl Cost {
+impl CostMeter {
     /// Starts watching.
-    pub(super) fn start(ledger: &Ledger) -> Result<Self> {
+    pub(super) fn start(cpu_account: &CpuAccount) -> Result<Self> {
         Ok(Self {
-            ledger: ledger.clone(),
-            server: ledger.spent()?,
+            cpu_account: cpu_account.clone(),
+            server: cpu_account.cpu_time()?,
             client: Process::Own.cpu_time_with_children()?,
             machine: machine::busy_time()?,
             started: Instant::now(),
@@ -165,18 +165,18 @@ impl Cost {
     }
 
     /// Stops watching.
-    pub(super) fn stop(self) -> Result<Spent> {
+    pub(super) fn stop(self) -> Result<CostFigures> {
         let seconds = self.started.elapsed().as_secs_f64();
-        let server = self.ledger.spent()?.saturating_sub(self.server);
+        let server = self.cpu_account.cpu_time()?.saturating_sub(self.server);
         let client = Process::Own.cpu_time_with_children()?.saturating_sub(self.client);
         let machine = machine::busy_time()?.saturating_sub(self.machine);
-        let foreign = match self.ledger {
-            Ledger::Machine => 0.0,
-            Ledger::Group(_) | Ledger::Tree(_) => {
+        let foreign = match self.cpu_account {
+            CpuAccount::WholeMachine => 0.0,
+            CpuAccount::ControlGroup(_) | CpuAccount::ProcessTree(_) => {
                 machine.saturating_sub(server + client).as_secs_f64() / seconds.max(1e-9)
             }
         };
-        Ok(Spent {
+        Ok(CostFigures {
             seconds,
             server_cpu: server.as_secs_f64(),
             client_cpu: rounded(client.as_secs_f64()),
@@ -195,15 +195,15 @@ mod tests {
             cgroup /sys/fs/cgroup/cpuacct cgroup rw,cpuacct 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         let own = "3:memory:/box\n2:cpuacct:/\n1:cpu:/\n0::/user.slice\n";
         let expected = ["/sys/fs/cgroup/cpuacct/", "/sys/fs/cgroup/unified/user.slice"];
-        assert_eq!(places(own, mounts), expected.map(PathBuf::from));
+        assert_eq!(control_group_folders(own, mounts), expected.map(PathBuf::from));
     }
 
     #[test]
     fn a_process_that_waits_is_accounted_with_its_children() {
-        let ledger = Ledger::Tree(process::id());
-        let before = ledger.spent().expect("own accounting");
+        let cpu_account = CpuAccount::ProcessTree(process::id());
+        let before = cpu_account.cpu_time().expect("own accounting");
         let status = Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).status();
         assert!(status.expect("a shell").success());
-        assert!(ledger.spent().expect("own accounting") > before);
+        assert!(cpu_account.cpu_time().expect("own accounting") > before);
     }
 }

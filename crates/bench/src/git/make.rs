@@ -18,7 +18,7 @@ use crate::{report, repository, sample_text};
 const ASSET_EVERY: u64 = 50;
 
 /// Folders, folders in each, and files in each of those: about what a large project has, four thousand in all.
-const SHAPE: [u64; 3] = [20, 10, 20];
+const TREE_SHAPE: [u64; 3] = [20, 10, 20];
 
 /// Lines of a text file; a commit changes one of them.
 const LINES: usize = 40;
@@ -37,17 +37,17 @@ pub struct Make {
     pub dir: PathBuf,
     /// How large it becomes.
     #[command(flatten)]
-    pub size: Size,
+    pub size: RepositorySize,
 }
 
 /// How large a repository becomes.
 #[derive(Debug, Clone, Copy, Args)]
-pub struct Size {
+pub struct RepositorySize {
     /// Commits on its main branch
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(100..))]
     pub commits: u64,
     /// Bytes that its pack has at least, such as 200MB: half a megabyte for every asset at most
-    #[arg(long, default_value = "200MB", value_parser = bytes)]
+    #[arg(long, default_value = "200MB", value_parser = parse_bytes)]
     pub bytes: u64,
     /// Chooses its content
     #[arg(long, default_value_t = 1)]
@@ -56,7 +56,7 @@ pub struct Size {
 
 /// What was made.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Made {
+pub struct MadeRepository {
     /// Commits on the main branch.
     pub commits: u64,
     /// Objects in the pack.
@@ -70,56 +70,56 @@ pub struct Made {
 impl Make {
     /// Makes it and says what became of it.
     pub fn run(&self) -> Result<()> {
-        report::print("git make", "none", &large(&self.dir, self.size)?)
+        report::print("git make", "none", &large_repository(&self.dir, self.size)?)
     }
 }
 
 /// The large repository: a long history of text files, and assets that make up most of the bytes.
-pub(super) fn large(folder: &Path, size: Size) -> Result<Made> {
+pub(super) fn large_repository(folder: &Path, size: RepositorySize) -> Result<MadeRepository> {
     let started = std::time::Instant::now();
     let mut random = Random::new(size.seed, 0);
-    let mut files: Vec<Vec<String>> = vec![Vec::new(); SHAPE.iter().product::<u64>() as usize];
+    let mut files: Vec<Vec<String>> = vec![Vec::new(); TREE_SHAPE.iter().product::<u64>() as usize];
     let assets = size.commits.div_ceil(ASSET_EVERY);
     let asset = size.bytes.div_ceil(assets) as usize;
     let progress = Progress::start("making the large repository", size.commits);
-    let mut story = Story::begin(folder)?;
+    let mut import = FastImport::start(folder)?;
     for number in 0..size.commits {
-        story.commit("refs/heads/main", number, &sample_text::title(&mut random, 6))?;
+        import.commit("refs/heads/main", number, &sample_text::title(&mut random, 6))?;
         let index = random.below(files.len() as u64);
         let lines = &mut files[index as usize];
         if lines.is_empty() {
-            lines.extend((0..LINES).map(|_| line(&mut random)));
+            lines.extend((0..LINES).map(|_| random_line(&mut random)));
         } else {
             let at = random.below(LINES as u64) as usize;
-            lines[at] = line(&mut random);
+            lines[at] = random_line(&mut random);
         }
-        let [_, inner, leaves] = SHAPE;
+        let [_, inner, leaves] = TREE_SHAPE;
         let (outer, middle, leaf) = (index / (inner * leaves), index / leaves % inner, index % leaves);
-        story.file(&format!("src/part{outer:02}/unit{middle:02}/file{leaf:02}.txt"), lines.concat().as_bytes())?;
+        import.file(&format!("src/part{outer:02}/unit{middle:02}/file{leaf:02}.txt"), lines.concat().as_bytes())?;
         if number % ASSET_EVERY == 0 {
-            story.file(&format!("assets/{:02}/{number:06}.bin", number / 1000), &noise(&mut random, asset))?;
+            import.file(&format!("assets/{:02}/{number:06}.bin", number / 1000), &random_bytes(&mut random, asset))?;
         }
         // Few enough refs that the request of a clone stays below the kilobyte from which on git compresses it.
         if (number + 1) % (size.commits / 8) == 0 {
-            story.tag(&format!("v{}", (number + 1) / (size.commits / 8)), "refs/heads/main", number)?;
+            import.tag(&format!("v{}", (number + 1) / (size.commits / 8)), "refs/heads/main", number)?;
         }
         if number + 1 == size.commits - 10 {
-            story.branch("refs/heads/next", "refs/heads/main")?;
+            import.branch("refs/heads/next", "refs/heads/main")?;
         }
         progress.advance(1);
     }
-    story.end()?;
+    import.finish()?;
     drop(progress);
     stock::run(stock::git(folder).args(["-c", NO_DELTAS_FROM, "repack", "-a", "-d", "-f", "--quiet"]))?;
-    let (objects, pack_bytes) = pack(folder)?;
+    let (objects, pack_bytes) = pack_size(folder)?;
     if pack_bytes < size.bytes {
         bail!("the pack has {pack_bytes} bytes, {} were wanted", size.bytes);
     }
-    Ok(Made { commits: size.commits, objects, pack_bytes, seconds: started.elapsed().as_secs_f64().round() })
+    Ok(MadeRepository { commits: size.commits, objects, pack_bytes, seconds: started.elapsed().as_secs_f64().round() })
 }
 
 /// Puts an empty commit on top of another, under a ref, and packs everything into one pack. Gives the commit.
-pub(crate) fn commit_on(folder: &Path, parent: &str, name: &str) -> Result<String> {
+pub(crate) fn add_commit(folder: &Path, parent: &str, name: &str) -> Result<String> {
     let person = [("NAME", "A U Thor"), ("EMAIL", "author@example.com"), ("DATE", "1700000000 +0000")];
     let mut command = stock::git(folder);
     for (what, value) in person {
@@ -133,62 +133,62 @@ pub(crate) fn commit_on(folder: &Path, parent: &str, name: &str) -> Result<Strin
 }
 
 /// A repository of a single commit and one branch.
-pub(crate) fn small(folder: &Path, seed: u64) -> Result<()> {
-    chain(folder, seed, 1)
+pub(crate) fn single_commit(folder: &Path, seed: u64) -> Result<()> {
+    linear_history(folder, seed, 1)
 }
 
 /// A small repository with `count` refs: seven branches to three annotated tags.
 pub(super) fn many_refs(folder: &Path, seed: u64, count: u64) -> Result<()> {
     let mut random = Random::new(seed, 2);
-    let mut story = Story::begin(folder)?;
+    let mut import = FastImport::start(folder)?;
     for number in 0..count {
-        story.commit("refs/heads/main", number, &sample_text::title(&mut random, 6))?;
-        story.file("README", line(&mut random).as_bytes())?;
+        import.commit("refs/heads/main", number, &sample_text::title(&mut random, 6))?;
+        import.file("README", random_line(&mut random).as_bytes())?;
         match number {
             // The main branch is one of them.
             0 => {}
-            _ if number % 10 < 7 => story.branch(&format!("refs/heads/topic/{number:05}"), "refs/heads/main")?,
-            _ => story.tag(&format!("v{number:05}"), "refs/heads/main", number)?,
+            _ if number % 10 < 7 => import.branch(&format!("refs/heads/topic/{number:05}"), "refs/heads/main")?,
+            _ => import.tag(&format!("v{number:05}"), "refs/heads/main", number)?,
         }
     }
-    story.end()
+    import.finish()
 }
 
 /// A small repository with a straight history of `commits` one-line changes.
-pub(super) fn chain(folder: &Path, seed: u64, commits: u64) -> Result<()> {
+pub(super) fn linear_history(folder: &Path, seed: u64, commits: u64) -> Result<()> {
     let mut random = Random::new(seed, 3);
-    let mut story = Story::begin(folder)?;
+    let mut import = FastImport::start(folder)?;
     for number in 0..commits {
-        story.commit("refs/heads/main", number, &sample_text::title(&mut random, 6))?;
+        import.commit("refs/heads/main", number, &sample_text::title(&mut random, 6))?;
         if number == 0 {
             for name in ["README", "LICENSE", "src/main.rs", "src/lib.rs"] {
-                story.file(name, sample_text::paragraphs(&mut random, 2000).as_bytes())?;
+                import.file(name, sample_text::paragraphs(&mut random, 2000).as_bytes())?;
             }
         }
-        let text: String = (0..LINES).map(|_| line(&mut random)).collect();
-        story.file(&format!("src/file{:02}.rs", number % 20), text.as_bytes())?;
+        let text: String = (0..LINES).map(|_| random_line(&mut random)).collect();
+        import.file(&format!("src/file{:02}.rs", number % 20), text.as_bytes())?;
     }
-    story.end()
+    import.finish()
 }
 
 /// A line that no other line equals.
-fn line(random: &mut Random) -> String {
+fn random_line(random: &mut Random) -> String {
     let words = sample_text::title(random, 9);
-    format!("{words} {:08x}\n", random.next_word() as u32)
+    format!("{words} {:08x}\n", random.next_u64() as u32)
 }
 
 /// Bytes that do not compress.
-fn noise(random: &mut Random, length: usize) -> Vec<u8> {
-    let mut noise = Vec::with_capacity(length + 8);
-    while noise.len() < length {
-        noise.extend_from_slice(&random.next_word().to_le_bytes());
+fn random_bytes(random: &mut Random, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend_from_slice(&random.next_u64().to_le_bytes());
     }
-    noise.truncate(length);
-    noise
+    bytes.truncate(length);
+    bytes
 }
 
 /// Objects and bytes of the packs of a repository.
-fn pack(folder: &Path) -> Result<(u64, u64)> {
+fn pack_size(folder: &Path) -> Result<(u64, u64)> {
     let text = stock::run(stock::git(folder).args(["count-objects", "-v"]))?;
     let objects = text.lines().find_map(|line| line.strip_prefix("in-pack: ")?.parse().ok());
     let mut bytes = 0;
@@ -202,13 +202,13 @@ fn pack(folder: &Path) -> Result<(u64, u64)> {
 }
 
 /// A stream that `git fast-import` makes a repository of.
-struct Story {
+struct FastImport {
     importer: std::process::Child,
     to: BufWriter<ChildStdin>,
 }
 
-impl Story {
-    fn begin(folder: &Path) -> Result<Self> {
+impl FastImport {
+    fn start(folder: &Path) -> Result<Self> {
         if folder.exists() {
             bail!("{} exists already", folder.display());
         }
@@ -224,7 +224,7 @@ impl Story {
     }
 
     fn commit(&mut self, branch: &str, number: u64, subject: &str) -> Result<()> {
-        let (author, when) = (stock::AUTHOR, time(number));
+        let (author, when) = (stock::AUTHOR, commit_time(number));
         write!(self.to, "commit {branch}\ncommitter {author} {when} +0000\n")?;
         self.data(subject.as_bytes())
     }
@@ -239,7 +239,7 @@ impl Story {
     }
 
     fn tag(&mut self, name: &str, from: &str, number: u64) -> Result<()> {
-        let (author, when) = (stock::AUTHOR, time(number));
+        let (author, when) = (stock::AUTHOR, commit_time(number));
         write!(self.to, "tag {name}\nfrom {from}\ntagger {author} {when} +0000\n")?;
         self.data(name.as_bytes())
     }
@@ -250,7 +250,7 @@ impl Story {
         Ok(self.to.write_all(b"\n")?)
     }
 
-    fn end(self) -> Result<()> {
+    fn finish(self) -> Result<()> {
         let Self { mut importer, to } = self;
         drop(to.into_inner().map_err(|error| error.into_error())?);
         let status = importer.wait()?;
@@ -261,13 +261,13 @@ impl Story {
     }
 }
 
-fn time(number: u64) -> u64 {
+fn commit_time(number: u64) -> u64 {
     repository::YEAR_START + number * MINUTE
 }
 
 /// Reads `200MB`, `1 GB`, `4096`.
-fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|character: char| !character.is_ascii_digit());
     let unit = match text[digits.len()..].trim().to_ascii_uppercase().as_str() {
         "" | "B" => 1,
         "KB" => 1000,
@@ -285,28 +285,28 @@ mod tests {
 
     #[test]
     fn bytes_have_units() {
-        assert_eq!(bytes("200MB"), Ok(200_000_000));
-        assert_eq!(bytes("1 gb"), Ok(1_000_000_000));
-        assert_eq!(bytes("4096"), Ok(4096));
-        assert!(bytes("MB").is_err());
-        assert!(bytes("1MiB").is_err());
+        assert_eq!(parse_bytes("200MB"), Ok(200_000_000));
+        assert_eq!(parse_bytes("1 gb"), Ok(1_000_000_000));
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert!(parse_bytes("MB").is_err());
+        assert!(parse_bytes("1MiB").is_err());
     }
 
     #[test]
     fn the_same_seed_makes_the_same_history() {
         let folder = tempfile::tempdir().expect("a folder");
-        let size = Size { commits: 200, bytes: 100_000, seed: 1 };
+        let size = RepositorySize { commits: 200, bytes: 100_000, seed: 1 };
         let refs = |name: &str, size| {
             let path = folder.path().join(name);
-            let made = large(&path, size).expect("makes");
+            let made = large_repository(&path, size).expect("makes");
             assert!(made.pack_bytes >= size.bytes);
-            assert!(large(&path, size).is_err(), "does not write into what exists");
+            assert!(large_repository(&path, size).is_err(), "does not write into what exists");
             stock::refs(&path).expect("refs")
         };
         let first = refs("a", size);
         assert_eq!(first.len(), 10, "{first:?}");
         assert_eq!(first, refs("b", size));
-        assert_ne!(first, refs("c", Size { seed: 2, ..size }));
+        assert_ne!(first, refs("c", RepositorySize { seed: 2, ..size }));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::stock;
 
 /// The programs of the reference.
 #[derive(Debug, Clone, Args)]
-pub struct Programs {
+pub struct ReferencePrograms {
     /// The nginx binary
     #[arg(long, value_name = "FILE", default_value = "/usr/sbin/nginx")]
     pub nginx: PathBuf,
@@ -29,7 +29,7 @@ pub struct Programs {
 
 /// What there is to start.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ReferenceSetup {
     /// Runs `git http-backend`.
     pub(super) fcgiwrap: Command,
     /// Listens.
@@ -40,9 +40,9 @@ pub(super) struct Plan {
     pub(super) repositories: PathBuf,
 }
 
-impl Plan {
+impl ReferenceSetup {
     /// Writes the configuration into `folder`.
-    pub(super) fn write(programs: &Programs, folder: &Path, port: u16) -> Result<Self> {
+    pub(super) fn write(programs: &ReferencePrograms, folder: &Path, port: u16) -> Result<Self> {
         let repositories = subfolder(folder, "git")?;
         let socket = folder.join("fcgiwrap.socket");
         let settings = folder.join("nginx.conf");

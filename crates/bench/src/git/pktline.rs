@@ -8,8 +8,8 @@ pub const FLUSH: &[u8] = b"0000";
 /// Parts a command from its arguments.
 pub const DELIMITER: &[u8] = b"0001";
 
-/// How much of a line or of a complaint is kept: enough to tell what it is.
-const MOST_TEXT: usize = 1024;
+/// How much of a line or of a error_text is kept: enough to tell what it is.
+const MAX_TEXT_BYTES: usize = 1024;
 
 /// Appends one packet.
 pub fn write(to: &mut Vec<u8>, text: &str) {
@@ -18,11 +18,11 @@ pub fn write(to: &mut Vec<u8>, text: &str) {
 }
 
 /// The lines of a whole message; flushes and delimiters are left out.
-pub fn lines(mut message: &[u8]) -> Result<Vec<String>> {
+pub fn read_lines(mut message: &[u8]) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     while !message.is_empty() {
         let Some((header, rest)) = message.split_first_chunk::<4>() else { bail!("a packet ends in its length") };
-        message = match length(*header)? {
+        message = match payload_length(*header)? {
             Some(size) if size > rest.len() => bail!("a packet ends too early"),
             Some(size) => {
                 lines.push(String::from_utf8_lossy(&rest[..size]).trim_end_matches('\n').to_owned());
@@ -35,7 +35,7 @@ pub fn lines(mut message: &[u8]) -> Result<Vec<String>> {
 }
 
 /// The payload's size; none for a flush or a delimiter.
-fn length(header: [u8; 4]) -> Result<Option<usize>> {
+fn payload_length(header: [u8; 4]) -> Result<Option<usize>> {
     let text = str::from_utf8(&header).ok();
     match text.and_then(|text| usize::from_str_radix(text, 16).ok()) {
         Some(0..=3) => Ok(None),
@@ -46,7 +46,7 @@ fn length(header: [u8; 4]) -> Result<Option<usize>> {
 
 /// Where a reader stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ParserState {
     /// In the four digits before a payload; so many were read.
     Header(usize),
     /// In a line before the pack, with so many bytes to come.
@@ -59,79 +59,79 @@ enum Place {
 
 /// The answer to a fetch (protocol v2), counted as it streams by. Nothing of the pack is kept but its first bytes.
 #[derive(Debug)]
-pub struct FetchAnswer {
-    place: Place,
+pub struct FetchResponseParser {
+    state: ParserState,
     header: [u8; 4],
     line: Vec<u8>,
     in_pack: bool,
     /// Bytes of the pack.
     pub pack_bytes: u64,
     start: Vec<u8>,
-    complaint: Vec<u8>,
+    error_text: Vec<u8>,
     ended: bool,
 }
 
-impl Default for FetchAnswer {
+impl Default for FetchResponseParser {
     fn default() -> Self {
         Self {
-            place: Place::Header(0),
+            state: ParserState::Header(0),
             header: [0; 4],
             line: Vec::new(),
             in_pack: false,
             pack_bytes: 0,
             start: Vec::new(),
-            complaint: Vec::new(),
+            error_text: Vec::new(),
             ended: false,
         }
     }
 }
 
-impl FetchAnswer {
+impl FetchResponseParser {
     /// Takes the next bytes of the answer.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let taken = match self.place {
-                Place::Header(at) => self.take_header(at, bytes)?,
-                Place::Line(left) => {
+            let taken = match self.state {
+                ParserState::Header(at) => self.parse_header(at, bytes)?,
+                ParserState::Line(left) => {
                     let taken = left.min(bytes.len());
-                    keep(&mut self.line, &bytes[..taken], MOST_TEXT);
-                    self.place = Place::Line(left - taken);
+                    append_up_to(&mut self.line, &bytes[..taken], MAX_TEXT_BYTES);
+                    self.state = ParserState::Line(left - taken);
                     if left == taken {
                         self.end_line()?;
                     }
                     taken
                 }
-                Place::Band(left) => {
-                    self.place = Place::Payload(bytes[0], left - 1);
+                ParserState::Band(left) => {
+                    self.state = ParserState::Payload(bytes[0], left - 1);
                     1
                 }
-                Place::Payload(band, left) => {
+                ParserState::Payload(band, left) => {
                     let taken = left.min(bytes.len());
-                    self.take_payload(band, &bytes[..taken]);
-                    self.place = Place::Payload(band, left - taken);
+                    self.handle_payload(band, &bytes[..taken]);
+                    self.state = ParserState::Payload(band, left - taken);
                     taken
                 }
             };
             bytes = &bytes[taken..];
-            if matches!(self.place, Place::Payload(_, 0)) {
-                self.place = Place::Header(0);
+            if matches!(self.state, ParserState::Payload(_, 0)) {
+                self.state = ParserState::Header(0);
             }
         }
         Ok(())
     }
 
-    fn take_header(&mut self, at: usize, bytes: &[u8]) -> Result<usize> {
+    fn parse_header(&mut self, at: usize, bytes: &[u8]) -> Result<usize> {
         let taken = (4 - at).min(bytes.len());
         self.header[at..at + taken].copy_from_slice(&bytes[..taken]);
-        self.place = Place::Header(at + taken);
+        self.state = ParserState::Header(at + taken);
         if at + taken == 4 {
-            self.place = match length(self.header)? {
-                Some(0) => Place::Header(0),
-                Some(size) if self.in_pack => Place::Band(size),
-                Some(size) => Place::Line(size),
+            self.state = match payload_length(self.header)? {
+                Some(0) => ParserState::Header(0),
+                Some(size) if self.in_pack => ParserState::Band(size),
+                Some(size) => ParserState::Line(size),
                 None => {
                     self.ended = self.in_pack;
-                    Place::Header(0)
+                    ParserState::Header(0)
                 }
             };
         }
@@ -145,17 +145,17 @@ impl FetchAnswer {
         }
         self.in_pack = line == "packfile";
         self.line.clear();
-        self.place = Place::Header(0);
+        self.state = ParserState::Header(0);
         Ok(())
     }
 
-    fn take_payload(&mut self, band: u8, bytes: &[u8]) {
+    fn handle_payload(&mut self, band: u8, bytes: &[u8]) {
         match band {
             1 => {
                 self.pack_bytes += bytes.len() as u64;
-                keep(&mut self.start, bytes, 12);
+                append_up_to(&mut self.start, bytes, 12);
             }
-            3 => keep(&mut self.complaint, bytes, MOST_TEXT),
+            3 => append_up_to(&mut self.error_text, bytes, MAX_TEXT_BYTES),
             // Progress.
             _ => {}
         }
@@ -163,8 +163,8 @@ impl FetchAnswer {
 
     /// The number of objects that the pack promises, once the answer is over and complete.
     pub fn finish(&self) -> Result<u32> {
-        if !self.complaint.is_empty() {
-            bail!("the server gave up: {}", String::from_utf8_lossy(&self.complaint).trim_end());
+        if !self.error_text.is_empty() {
+            bail!("the server gave up: {}", String::from_utf8_lossy(&self.error_text).trim_end());
         }
         if !self.ended {
             bail!("the answer ends without a flush after {} bytes of pack", self.pack_bytes);
@@ -177,10 +177,10 @@ impl FetchAnswer {
     }
 }
 
-/// Appends, but never beyond `most` bytes.
-fn keep(to: &mut Vec<u8>, bytes: &[u8], most: usize) {
-    let room = most.saturating_sub(to.len());
-    to.extend_from_slice(&bytes[..room.min(bytes.len())]);
+/// Appends, but never beyond `max_bytes` bytes.
+fn append_up_to(to: &mut Vec<u8>, bytes: &[u8], max_bytes: usize) {
+    let free = max_bytes.saturating_sub(to.len());
+    to.extend_from_slice(&bytes[..free.min(bytes.len())]);
 }
 
 #[cfg(test)]
@@ -207,7 +207,7 @@ mod tests {
     fn an_answer_is_counted_however_it_is_cut() {
         let answer = answer();
         for step in [1, 2, 3, 5, 64, answer.len()] {
-            let mut reader = FetchAnswer::default();
+            let mut reader = FetchResponseParser::default();
             answer.chunks(step).for_each(|chunk| reader.feed(chunk).expect("well formed"));
             assert_eq!(reader.finish().expect("complete"), 3, "in steps of {step}");
             assert_eq!(reader.pack_bytes, 1016);
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn an_answer_that_stops_early_is_no_answer() {
         let answer = answer();
-        let mut reader = FetchAnswer::default();
+        let mut reader = FetchResponseParser::default();
         reader.feed(&answer[..answer.len() - 4]).expect("well formed so far");
         assert!(reader.finish().expect_err("no flush").to_string().contains("without a flush"));
     }
@@ -226,12 +226,14 @@ mod tests {
     fn refusals_are_shown() {
         let mut refusal = Vec::new();
         write(&mut refusal, "ERR upload-pack: not our ref");
-        assert!(FetchAnswer::default().feed(&refusal).expect_err("refused").to_string().contains("not our ref"));
+        assert!(
+            FetchResponseParser::default().feed(&refusal).expect_err("refused").to_string().contains("not our ref")
+        );
 
         let mut late = Vec::new();
         write(&mut late, "packfile\n");
         band(&mut late, 3, b"out of memory");
-        let mut reader = FetchAnswer::default();
+        let mut reader = FetchResponseParser::default();
         reader.feed(&late).expect("well formed");
         assert!(reader.finish().expect_err("gave up").to_string().contains("out of memory"));
     }
@@ -243,8 +245,8 @@ mod tests {
         message.extend_from_slice(DELIMITER);
         write(&mut message, "ls-refs");
         message.extend_from_slice(FLUSH);
-        assert_eq!(lines(&message).expect("well formed"), ["version 2", "ls-refs"]);
-        assert!(lines(b"00zz").is_err());
-        assert!(lines(b"0009ab").is_err());
+        assert_eq!(read_lines(&message).expect("well formed"), ["version 2", "ls-refs"]);
+        assert!(read_lines(b"00zz").is_err());
+        assert!(read_lines(b"0009ab").is_err());
     }
 }

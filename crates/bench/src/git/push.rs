@@ -1,4 +1,4 @@
-//! Pushes of one commit each, from several clients at once, every one to a repository of its own.
+//! Pushes of one commit each, from several clients at once, each to its own repository.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use serde::Serialize;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::client::Client;
-use super::host::{Host, Side};
-use super::ledger::{Cost, Spent};
-use super::repo::{Desk, Repo};
+use super::host::{GitServer, ServerKind};
+use super::ledger::{CostFigures, CostMeter};
+use super::repo::{EventPublisher, GeneratedRepo};
 use super::{make, stock};
 use crate::latency::{Latencies, Percentiles};
 use crate::process_usage::rounded;
@@ -19,61 +19,62 @@ use crate::process_usage::rounded;
 /// The branch that is pushed to.
 const BRANCH: &str = "refs/heads/main";
 
-/// One client: a repository and the commits that are yet to be pushed.
+/// One client: a repository and the commits to push.
 #[derive(Debug)]
 pub(super) struct Pusher {
-    repo: Repo,
-    /// Of the whole history, oldest first.
+    repo: GeneratedRepo,
+    /// All commits, oldest first.
     commits: Arc<[String]>,
-    /// How many of them the server has.
+    /// Number of commits that the server has.
     pushed: usize,
 }
 
-/// What a round of pushes came to.
+/// Result of a round of pushes.
 #[derive(Debug, Serialize)]
 pub(super) struct PushFigures {
     /// Clients that pushed at the same time.
     clients: usize,
-    /// Pushes of all of them.
+    /// Total number of pushes.
     pub(super) pushes: u64,
-    /// How long `git push` took.
+    /// Durations of `git push`.
     #[serde(flatten)]
     latency: Percentiles,
-    /// CPU time of the server for one push; graspd's for the state event before it is included.
+    /// CPU time of the server per push. For graspd, this includes the state event before it.
     pub(super) cpu_ms_per_push: f64,
-    /// What it took.
+    /// Duration and CPU time.
     #[serde(flatten)]
-    pub(super) spent: Spent,
+    pub(super) cost: CostFigures,
 }
 
 impl Pusher {
-    /// Brings the first commit of a repository of `commits` commits onto a server.
-    pub(super) async fn open(host: &Host, folder: &Path, number: u64, commits: u64) -> Result<Self> {
+    /// Publishes the first commit of a repository with `commits` commits on a server.
+    pub(super) async fn open(server: &GitServer, folder: &Path, number: u64, commits: u64) -> Result<Self> {
         let source = folder.join(format!("push-{number}"));
         if !source.exists() {
-            make::chain(&source, number, commits)?;
+            make::linear_history(&source, number, commits)?;
         }
         let text = stock::run(stock::git(&source).args(["rev-list", "--reverse", BRANCH]))?;
         let commits: Arc<[String]> = text.lines().map(String::from).collect();
-        let mut repo = Repo::new(number, &format!("push-{number}"), &source)?;
+        let mut repo = GeneratedRepo::new(number, &format!("push-{number}"), &source)?;
         repo.refs = vec![(BRANCH.into(), commits[0].clone())];
-        repo.enter(host).await?;
+        repo.announce_and_push(server).await?;
         Ok(Self { repo, commits, pushed: 1 })
     }
 
-    /// Pushes the next `count` commits, one at a time. What graspd must know first it is told outside the measured time.
-    pub(super) async fn push(&mut self, host: &Host, count: usize) -> Result<Vec<std::time::Duration>> {
-        let mut desk = match host.side {
-            Side::Graspd => Some(Desk::open(host).await?),
-            Side::Reference => None,
+    /// Pushes the next `count` commits, one at a time. The state event that graspd needs first is published outside the
+    /// measured time.
+    pub(super) async fn push(&mut self, server: &GitServer, count: usize) -> Result<Vec<std::time::Duration>> {
+        let mut publisher = match server.kind {
+            ServerKind::Graspd => Some(EventPublisher::open(server).await?),
+            ServerKind::Reference => None,
         };
-        let url = host.url(&self.repo.path()).to_string();
+        let url = server.url(&self.repo.path()).to_string();
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
-            let next = self.commits.get(self.pushed).context("all commits are pushed")?;
+            let next = self.commits.get(self.pushed).context("no commits left to push")?;
             self.repo.refs = vec![(BRANCH.into(), next.clone())];
-            if let Some(desk) = &mut desk {
-                desk.publish(self.repo.state()?).await?;
+            if let Some(publisher) = &mut publisher {
+                publisher.publish(self.repo.state()?).await?;
             }
             let mut git = stock::git(&self.repo.source);
             git.args(["push", "--quiet", &url, &format!("{next}:{BRANCH}")]);
@@ -87,30 +88,30 @@ impl Pusher {
         Ok(times)
     }
 
-    /// Whether the server shows what was pushed last.
-    async fn check(&self, host: &Host) -> Result<()> {
-        let url = host.url(&self.repo.path());
+    /// Checks that the server has the commit that was pushed last.
+    async fn check(&self, server: &GitServer) -> Result<()> {
+        let url = server.url(&self.repo.path());
         let shown = url.refs(&mut Client::new(&url.address)).await?;
         let expected = &self.commits[self.pushed - 1];
         if !shown.iter().any(|shown| shown.name == BRANCH && &shown.oid == expected) {
-            bail!("{url} does not show the commit that was pushed last");
+            bail!("{url} does not have the commit that was pushed last");
         }
         Ok(())
     }
 }
 
-/// Lets all clients push at once, `count` times each. Gives every duration, too.
+/// Lets all clients push at once, `count` times each. Also returns all durations.
 pub(super) async fn round(
     pushers: &mut Vec<Pusher>,
-    host: &Arc<Host>,
+    server: &Arc<GitServer>,
     count: usize,
 ) -> Result<(PushFigures, Latencies)> {
     let clients = pushers.len();
-    let cost = Cost::start(&host.ledger)?;
+    let cost = CostMeter::start(&server.cpu_account)?;
     let mut running = JoinSet::new();
     for mut pusher in pushers.drain(..) {
-        let host = Arc::clone(host);
-        running.spawn(async move { pusher.push(&host, count).await.map(|times| (pusher, times)) });
+        let server = Arc::clone(server);
+        running.spawn(async move { pusher.push(&server, count).await.map(|times| (pusher, times)) });
     }
     let (mut latencies, mut pooled) = (Latencies::default(), Latencies::default());
     while let Some(finished) = running.join_next().await {
@@ -121,11 +122,11 @@ pub(super) async fn round(
         }
         pushers.push(pusher);
     }
-    let spent = cost.stop()?;
+    let cost = cost.stop()?;
     for pusher in pushers.iter() {
-        pusher.check(host).await?;
+        pusher.check(server).await?;
     }
     let pushes = latencies.len() as u64;
-    let cpu_ms_per_push = rounded(spent.server_cpu * 1e3 / pushes.max(1) as f64);
-    Ok((PushFigures { clients, pushes, latency: latencies.summarise(), cpu_ms_per_push, spent }, pooled))
+    let cpu_ms_per_push = rounded(cost.server_cpu * 1e3 / pushes.max(1) as f64);
+    Ok((PushFigures { clients, pushes, latency: latencies.summarise(), cpu_ms_per_push, cost }, pooled))
 }

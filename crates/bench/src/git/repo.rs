@@ -1,4 +1,4 @@
-//! A generated repository, and how it comes onto a server.
+//! Generated repositories and their publication on a server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,47 +12,48 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::client::Client;
-use super::host::{DOMAIN, Host, Side};
+use super::host::{DOMAIN, GitServer, ServerKind};
 use super::stock;
 use crate::connection::{Connection, Traffic};
 use crate::event::{Author, Draft, SignedEvent};
-use crate::message::Incoming;
+use crate::message::RelayMessage;
 use crate::repository::{ANNOUNCEMENT, STATE, tag};
 
-/// The owner of all repositories takes its key from a stream that no corpus uses.
+/// Random stream of the owner's key, which no corpus uses.
 const OWNER_STREAM: u64 = 1 << 41;
 
-/// States are dated from this long ago on, a second apart: there must be room for all of them before now.
-const PAST: u64 = 100_000;
+/// The first state is dated this many seconds in the past, and each following one second later, so that none is in the
+/// future.
+const STATE_AGE_SECS: u64 = 100_000;
 
-/// How long a server may take to show a ref that it has accepted.
-const SHOW_DEADLINE: Duration = Duration::from_secs(60);
+/// Time within which a server must advertise a ref that it has accepted.
+const REF_DEADLINE: Duration = Duration::from_secs(60);
 
-/// A repository.
+/// A generated repository.
 #[derive(Debug, Clone)]
-pub(super) struct Repo {
+pub(super) struct GeneratedRepo {
     owner: Author,
     npub: String,
     identifier: String,
-    /// The generated original.
+    /// Folder of the generated repository.
     pub(super) source: PathBuf,
-    /// What servers are to show: names and objects.
+    /// The refs that servers should have: names and object ids.
     pub(super) refs: Vec<(String, String)>,
-    /// When its next event is dated.
+    /// Timestamp of the last event.
     time: u64,
 }
 
-impl Repo {
-    /// A repository whose original is at `source`, with all of its refs.
+impl GeneratedRepo {
+    /// Creates a repository from the folder `source`, with all of its refs.
     pub(super) fn new(seed: u64, identifier: &str, source: &Path) -> Result<Self> {
-        let owner = Author::of(seed, OWNER_STREAM)?;
+        let owner = Author::from_seed(seed, OWNER_STREAM)?;
         let npub = PublicKey::from_hex(&owner.public_key)?.to_bech32()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let refs = stock::refs(source)?;
-        Ok(Self { owner, npub, identifier: identifier.into(), source: source.into(), refs, time: now - PAST })
+        Ok(Self { owner, npub, identifier: identifier.into(), source: source.into(), refs, time: now - STATE_AGE_SECS })
     }
 
-    /// Its path on any server.
+    /// Returns its path on any server.
     pub(super) fn path(&self) -> String {
         format!("/{}/{}.git", self.npub, self.identifier)
     }
@@ -69,32 +70,35 @@ impl Repo {
         self.sign(ANNOUNCEMENT, tags)
     }
 
-    /// Says that the repository has these refs.
+    /// Signs a state event with the current refs.
     pub(super) fn state(&mut self) -> Result<SignedEvent> {
         let mut tags: Vec<_> = self.refs.iter().map(|(name, oid)| tag([name, oid])).collect();
         tags.push(tag(["HEAD", "ref: refs/heads/main"]));
         self.sign(STATE, tags)
     }
 
-    /// Brings the repository onto a server: announced and pushed, or made and pushed.
-    pub(super) async fn enter(&mut self, host: &Host) -> Result<()> {
-        self.open(host).await?;
-        self.push(host).await
+    /// Publishes the repository on a server: announces or creates it, and pushes all refs.
+    pub(super) async fn announce_and_push(&mut self, server: &GitServer) -> Result<()> {
+        self.prepare(server).await?;
+        self.push(server).await
     }
 
-    /// Makes the server ready for the push.
-    pub(super) async fn open(&mut self, host: &Host) -> Result<()> {
-        match host.side {
-            Side::Graspd => {
+    /// Prepares the server for the push: publishes announcement and state, or creates the repository.
+    pub(super) async fn prepare(&mut self, server: &GitServer) -> Result<()> {
+        match server.kind {
+            ServerKind::Graspd => {
                 let events = [self.announcement()?, self.state()?];
-                let mut desk = Desk::open(host).await?;
+                let mut publisher = EventPublisher::open(server).await?;
                 for event in events {
-                    desk.publish(event).await.with_context(|| format!("about {}", self.identifier))?;
+                    publisher
+                        .publish(event)
+                        .await
+                        .with_context(|| format!("cannot publish events of {}", self.identifier))?;
                 }
                 Ok(())
             }
-            Side::Reference => {
-                let folder = self.folder(host)?;
+            ServerKind::Reference => {
+                let folder = self.folder(server)?;
                 fs::create_dir_all(&folder)?;
                 stock::run(stock::git(&folder).args(["init", "--quiet", "--bare", "--initial-branch=main"]))?;
                 stock::run(stock::git(&folder).args(["config", "http.receivepack", "true"]))?;
@@ -104,69 +108,68 @@ impl Repo {
     }
 
     /// Pushes all refs.
-    pub(super) async fn push(&self, host: &Host) -> Result<()> {
+    pub(super) async fn push(&self, server: &GitServer) -> Result<()> {
         let mut git = stock::git(&self.source);
-        git.args(["push", "--quiet", &host.url(&self.path()).to_string()]);
+        git.args(["push", "--quiet", &server.url(&self.path()).to_string()]);
         git.args(self.refs.iter().map(|(name, oid)| format!("{oid}:{name}")));
         spawn_blocking(move || stock::run(&mut git)).await??;
         Ok(())
     }
 
-    /// Adds a tag that asks for nothing new, to every server: what one kept for the repository as it was is of no
-    /// use any more.
-    pub(super) async fn touch(&mut self, number: u64, hosts: &[Arc<Host>]) -> Result<()> {
+    /// Adds a tag on an existing commit on every server, so that cached responses no longer match.
+    pub(super) async fn add_tag(&mut self, number: u64, servers: &[Arc<GitServer>]) -> Result<()> {
         let name = format!("refs/tags/touch-{number}");
         let oid = stock::run(stock::git(&self.source).args(["rev-parse", &format!("refs/heads/main~{}", number + 1)]))?;
         self.refs.push((name.clone(), oid.clone()));
-        for host in hosts {
-            match host.side {
-                Side::Graspd => Desk::open(host).await?.publish(self.state()?).await?,
-                Side::Reference => {
-                    let folder = self.folder(host)?;
+        for server in servers {
+            match server.kind {
+                ServerKind::Graspd => EventPublisher::open(server).await?.publish(self.state()?).await?,
+                ServerKind::Reference => {
+                    let folder = self.folder(server)?;
                     stock::run(stock::git(&folder).args(["update-ref", &name, &oid]))?;
                 }
             }
-            self.shows(host, &name).await?;
-            host.settle().await?;
+            self.wait_for_ref(server, &name).await?;
+            server.wait_until_idle().await?;
         }
-        self.mirror(hosts)
+        self.link_reference_packs(servers)
     }
 
-    /// Waits until a server shows a ref.
-    async fn shows(&self, host: &Host, name: &str) -> Result<()> {
-        let url = host.url(&self.path());
+    /// Waits until a server advertises a ref.
+    async fn wait_for_ref(&self, server: &GitServer, name: &str) -> Result<()> {
+        let url = server.url(&self.path());
         let started = Instant::now();
         while !url.refs(&mut Client::new(&url.address)).await?.iter().any(|shown| shown.name == name) {
-            if started.elapsed() > SHOW_DEADLINE {
-                bail!("{url} does not show {name} after {} s", SHOW_DEADLINE.as_secs());
+            if started.elapsed() > REF_DEADLINE {
+                bail!("{url} does not advertise {name} after {} s", REF_DEADLINE.as_secs());
             }
             sleep(Duration::from_millis(20)).await;
         }
         Ok(())
     }
 
-    /// The folder on a server.
-    fn folder(&self, host: &Host) -> Result<PathBuf> {
+    /// Returns the folder of the repository on a server.
+    fn folder(&self, server: &GitServer) -> Result<PathBuf> {
         let name = format!("{}.git", self.identifier);
-        match host.side {
-            Side::Reference => Ok(host.folder.join(&self.npub).join(name)),
-            Side::Graspd => {
-                let found = host.folder.join("repos").join(&self.npub).join(&name);
+        match server.kind {
+            ServerKind::Reference => Ok(server.folder.join(&self.npub).join(name)),
+            ServerKind::Graspd => {
+                let found = server.folder.join("repos").join(&self.npub).join(&name);
                 if !found.join("HEAD").exists() {
-                    bail!("{} is not there; has the layout of graspd's folder changed?", found.display());
+                    bail!("{} does not exist; the layout of graspd's git folder may have changed", found.display());
                 }
                 Ok(found)
             }
         }
     }
 
-    /// Gives the reference the very packs that graspd serves, with whatever lies beside them (bitmaps, commit graphs), and
-    /// its refs in one file, as graspd has them.
-    pub(super) fn mirror(&self, hosts: &[Arc<Host>]) -> Result<()> {
-        let of = |side| hosts.iter().find(|host| host.side == side);
-        let Some(reference) = of(Side::Reference) else { return Ok(()) };
+    /// Replaces the packs of the reference by hard links to those of graspd, including bitmaps and commit graphs, and
+    /// packs its refs into one file, as graspd does.
+    pub(super) fn link_reference_packs(&self, servers: &[Arc<GitServer>]) -> Result<()> {
+        let with_kind = |kind| servers.iter().find(|server| server.kind == kind);
+        let Some(reference) = with_kind(ServerKind::Reference) else { return Ok(()) };
         let folder = self.folder(reference)?;
-        if let Some(graspd) = of(Side::Graspd) {
+        if let Some(graspd) = with_kind(ServerKind::Graspd) {
             link_objects(&self.folder(graspd)?.join("objects"), &folder.join("objects"))?;
         }
         stock::run(stock::git(&folder).args(["pack-refs", "--all"]))?;
@@ -175,7 +178,7 @@ impl Repo {
     }
 }
 
-/// Replaces the objects of a repository by those of another, without copying.
+/// Replaces the objects of a repository by hard links to those of another.
 fn link_objects(from: &Path, to: &Path) -> Result<()> {
     fs::remove_dir_all(to)?;
     for pool in object_folders(from)? {
@@ -186,7 +189,7 @@ fn link_objects(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An object folder and those that it borrows from.
+/// Returns an object folder and its alternates.
 fn object_folders(objects: &Path) -> Result<Vec<PathBuf>> {
     let mut folders = vec![objects.to_owned()];
     if let Ok(text) = fs::read_to_string(objects.join("info/alternates")) {
@@ -195,7 +198,7 @@ fn object_folders(objects: &Path) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// Links every file of a folder into another; nothing if there is no such folder.
+/// Creates hard links of all files of a folder in another one. Does nothing if the folder does not exist.
 fn link_files(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
@@ -211,28 +214,28 @@ fn link_files(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A connection over which events are published one at a time.
-pub(super) struct Desk {
+/// A connection that publishes events one at a time.
+pub(super) struct EventPublisher {
     connection: Connection,
 }
 
-impl Desk {
+impl EventPublisher {
     /// Connects to graspd.
-    pub(super) async fn open(host: &Host) -> Result<Self> {
-        let url = format!("ws://{}", host.address).parse()?;
+    pub(super) async fn open(server: &GitServer) -> Result<Self> {
+        let url = format!("ws://{}", server.address).parse()?;
         Ok(Self { connection: Connection::open(&url, Traffic::Heavy).await? })
     }
 
-    /// Publishes an event and waits for its verdict.
+    /// Publishes an event and waits for its `OK` response.
     pub(super) async fn publish(&mut self, event: SignedEvent) -> Result<()> {
         let kind = event.kind;
         self.connection.send(event.message).await?;
         loop {
             let text = self.connection.next().await?;
-            match Incoming::read(&text) {
-                Incoming::Verdict { id, accepted: true, .. } if id == event.id => return Ok(()),
-                Incoming::Verdict { id, reason, .. } if id == event.id => {
-                    bail!("an event of kind {kind} was refused: {reason}");
+            match RelayMessage::parse(&text) {
+                RelayMessage::Ok { id, accepted: true, .. } if id == event.id => return Ok(()),
+                RelayMessage::Ok { id, reason, .. } if id == event.id => {
+                    bail!("an event of kind {kind} was rejected: {reason}");
                 }
                 _ => {}
             }
@@ -246,11 +249,11 @@ mod tests {
     use crate::git::make;
 
     #[test]
-    fn events_name_the_service_and_rise_in_time() {
+    fn events_list_the_service_and_have_increasing_timestamps() {
         let folder = tempfile::tempdir().expect("a folder");
         let source = folder.path().join("small");
-        make::small(&source, 1).expect("makes");
-        let mut repo = Repo::new(1, "small", &source).expect("signs");
+        make::single_commit(&source, 1).expect("makes");
+        let mut repo = GeneratedRepo::new(1, "small", &source).expect("signs");
         assert!(repo.path().starts_with("/npub1") && repo.path().ends_with("/small.git"));
         let (announcement, state) = (repo.announcement().expect("signs"), repo.state().expect("signs"));
         assert!(announcement.json().contains(&format!("http://bench.example{}", repo.path())));
@@ -259,12 +262,12 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_has_the_same_objects() {
+    fn linked_repository_has_the_same_objects() {
         let folder = tempfile::tempdir().expect("a folder");
         let (served, mirror) = (folder.path().join("served"), folder.path().join("mirror"));
-        make::small(&served, 1).expect("makes");
-        make::chain(&mirror, 2, 3).expect("makes");
-        // As graspd has it: packs in a pool, and a repository that borrows them.
+        make::single_commit(&served, 1).expect("makes");
+        make::linear_history(&mirror, 2, 3).expect("makes");
+        // The layout of graspd: packs in a pool, and a repository with the pool as alternate.
         fs::rename(served.join("objects"), served.join("pool")).expect("a folder");
         fs::create_dir_all(served.join("objects/info")).expect("a folder");
         let pool = served.join("pool");
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn borrowed_objects_are_found() {
+    fn alternates_are_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let objects = folder.path().join("objects");
         fs::create_dir_all(objects.join("info")).expect("a folder");

@@ -11,19 +11,19 @@ use super::client::Client;
 use super::pktline;
 use super::pktline::{DELIMITER, FLUSH};
 
-/// The program that requests claim to come from.
+/// User agent of the requests.
 const AGENT: &str = "git/2.47.3";
 
-/// Encodings that git's HTTP library offers.
+/// Encodings that git's HTTP library accepts.
 const ENCODINGS: &str = "deflate, gzip, br, zstd";
 
-/// The version of git's protocol that a client asks for.
+/// Version of git's protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// All refs at once: old clients, and every push.
+    /// All refs in one response: old clients, and every push.
     V0,
-    /// Capabilities only; refs follow on request.
+    /// Capabilities only. Refs follow on request.
     V2,
 }
 
@@ -36,22 +36,22 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The address of a repository without TLS; encryption would be measured along with the server.
+/// URL of a repository without TLS, because the cost of TLS would be measured along with the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepoUrl {
     /// Host and port.
     pub address: String,
-    /// From the first slash on, without one at the end.
+    /// Path with a leading slash and no trailing slash.
     path: String,
 }
 
 impl RepoUrl {
-    /// A repository of a server.
+    /// Creates the URL of a repository on a server.
     pub fn new(address: &str, path: &str) -> Self {
         Self { address: address.into(), path: path.trim_end_matches('/').into() }
     }
 
-    /// Asks what the repository holds.
+    /// Returns the request for the ref advertisement.
     pub fn info_refs(&self, protocol: Protocol) -> Vec<u8> {
         let Self { address, path } = self;
         let version = match protocol {
@@ -65,7 +65,8 @@ impl RepoUrl {
         .into_bytes()
     }
 
-    /// A command of protocol v2. Git compresses bodies of more than a kilobyte; these stay below, or are sent as they are.
+    /// Returns a request with a command of protocol v2. Git compresses bodies above one kilobyte; these are smaller, or
+    /// sent uncompressed.
     fn command(&self, body: &[u8]) -> Vec<u8> {
         let Self { address, path } = self;
         let length = body.len();
@@ -79,18 +80,21 @@ impl RepoUrl {
         request
     }
 
-    /// The request that makes up nearly all of a full clone, for everything that the repository shows right now.
+    /// Returns the fetch request of a full clone, for all current refs of the repository.
     pub async fn full_fetch(&self, client: &mut Client) -> Result<Vec<u8>> {
         let refs = self.refs(client).await?;
         let body = fetch_body(&refs);
         Ok(self.command(&body))
     }
 
-    /// What the repository shows to a client that clones.
+    /// Returns the refs that a cloning client receives.
     pub async fn refs(&self, client: &mut Client) -> Result<Vec<Ref>> {
-        let answer = client.get(&self.command(&ls_refs_body())).await.with_context(|| format!("{self}: ls-refs"))?;
+        let response = client
+            .send_expecting_ok(&self.command(&ls_refs_body()))
+            .await
+            .with_context(|| format!("{self}: ls-refs"))?;
         let refs: Vec<Ref> =
-            pktline::lines(&answer.collect().await?)?.iter().filter_map(|line| Ref::read(line)).collect();
+            pktline::read_lines(&response.collect().await?)?.iter().filter_map(|line| Ref::read(line)).collect();
         if refs.is_empty() {
             bail!("{self} has no refs");
         }
@@ -109,23 +113,23 @@ impl FromStr for RepoUrl {
 
     fn from_str(text: &str) -> Result<Self> {
         let rest = text.strip_prefix("http://").with_context(|| format!("{text} does not start with http://"))?;
-        let (host, path) = rest.split_once('/').with_context(|| format!("{text} names no repository"))?;
-        let address = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
+        let (server, path) = rest.split_once('/').with_context(|| format!("{text} has no repository path"))?;
+        let address = if server.contains(':') { server.to_owned() } else { format!("{server}:80") };
         Ok(Self::new(&address, &format!("/{path}")))
     }
 }
 
-/// A ref and where it stands.
+/// A ref and its object id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ref {
-    /// The object.
+    /// Object id.
     pub oid: String,
-    /// The full name.
+    /// Full name.
     pub name: String,
 }
 
 impl Ref {
-    /// Reads `<oid> <name>[ attributes]`; nothing for the HEAD of an empty repository.
+    /// Parses `<oid> <name>[ attributes]`. Returns `None` for the HEAD of an empty repository.
     fn read(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let (oid, name) = (words.next()?, words.next()?);
@@ -142,7 +146,7 @@ fn head(command: &str) -> Vec<u8> {
     body
 }
 
-/// What `git clone` asks first.
+/// First request body of `git clone`.
 fn ls_refs_body() -> Vec<u8> {
     let mut body = head("command=ls-refs\n");
     for line in ["peel\n", "symrefs\n", "unborn\n"] {
@@ -155,7 +159,7 @@ fn ls_refs_body() -> Vec<u8> {
     body
 }
 
-/// What `git clone --quiet` asks then: what every ref names, also when another one named it before.
+/// Second request body of `git clone --quiet`: a `want` for every ref, including duplicates.
 fn fetch_body(refs: &[Ref]) -> Vec<u8> {
     let mut body = head("command=fetch");
     for line in ["thin-pack", "no-progress", "ofs-delta"] {
@@ -178,7 +182,7 @@ mod tests {
     use crate::git::stock;
 
     #[test]
-    fn only_plain_addresses() {
+    fn only_plain_http_urls_are_accepted() {
         let url: RepoUrl = "http://127.0.0.1:8080/npub1x/a.git/".parse().expect("plain");
         assert_eq!(url, RepoUrl::new("127.0.0.1:8080", "/npub1x/a.git"));
         assert_eq!(url.to_string(), "http://127.0.0.1:8080/npub1x/a.git");
@@ -186,7 +190,7 @@ mod tests {
         assert!("http://127.0.0.1".parse::<RepoUrl>().is_err());
     }
 
-    /// Answers a clone up to its fetch, and gives the bodies that were posted.
+    /// Answers a clone up to its fetch and returns the request bodies.
     async fn record(listener: TcpListener, refs: &[Ref]) -> Vec<Vec<u8>> {
         let (stream, _) = listener.accept().await.expect("a connection");
         let mut stream = BufReader::new(stream);
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_requests_are_those_of_a_real_clone() {
+    async fn requests_equal_those_of_git_clone() {
         let named = |digit: &str, name: &str| Ref { oid: digit.repeat(40), name: name.into() };
         let refs = [named("1", "HEAD"), named("1", "refs/heads/main"), named("2", "refs/tags/v1")];
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -240,9 +244,12 @@ mod tests {
         git.args(["clone", "--quiet", "--bare", &url.to_string()]).arg(clone);
         let git = tokio::task::spawn_blocking(move || git.output());
         let posted = record(listener, &refs).await;
-        assert!(!git.await.expect("no panic").expect("git runs").status.success(), "its fetch was not answered");
+        assert!(
+            !git.await.expect("no panic").expect("git runs").status.success(),
+            "the fetch must fail without a response"
+        );
 
-        // Another git names itself otherwise; it does so in the second packet.
+        // The user agent differs between git versions. It is in the second packet.
         let without_agent = |body: &[u8]| {
             let text = String::from_utf8_lossy(body).into_owned();
             let (command, rest) = text.split_once("agent=").expect("an agent");

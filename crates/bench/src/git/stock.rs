@@ -1,14 +1,14 @@
-//! The real git, as a client: no configuration but its own defaults, no prompts.
+//! The installed git as a client: default configuration, no prompts.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Who commits.
+/// Author of generated commits.
 pub(super) const AUTHOR: &str = "A U Thor <author@example.com>";
 
-/// A git that starts in `folder` and knows nothing of this machine's settings.
+/// Returns a git command that runs in `folder` and ignores the configuration of this machine.
 pub(super) fn git(folder: &Path) -> Command {
     let mut command = Command::new("git");
     command
@@ -22,7 +22,7 @@ pub(super) fn git(folder: &Path) -> Command {
     command
 }
 
-/// Runs a git command to its end and gives what it said.
+/// Runs a git command and returns its output.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().context("cannot run git")?;
     if !output.status.success() {
@@ -32,18 +32,18 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// All refs of a repository below `refs/`, by name.
+/// Returns all refs of a repository, sorted by name.
 pub(crate) fn refs(repository: &Path) -> Result<Vec<(String, String)>> {
     let text = run(git(repository).args(["for-each-ref", "--format=%(refname) %(objectname)"]))?;
     Ok(text.lines().filter_map(|line| line.split_once(' ')).map(|(name, oid)| (name.into(), oid.into())).collect())
 }
 
-/// Where git keeps its programs.
+/// Returns the folder of git's own programs.
 pub(super) fn exec_path() -> Result<String> {
     run(Command::new("git").arg("--exec-path"))
 }
 
-/// Whether this program runs as root.
+/// Returns whether this program runs as root.
 pub(super) fn is_root() -> Result<bool> {
     let output = Command::new("id").arg("-u").output().context("cannot run id")?;
     Ok(output.stdout.trim_ascii() == b"0")

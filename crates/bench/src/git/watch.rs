@@ -1,4 +1,4 @@
-//! The memory of a server while something happens, and the speed of the disk.
+//! Peak memory of a server, and `fsync` latency of a disk.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,36 +15,36 @@ use serde::Serialize;
 use crate::latency::{Latencies, Percentiles};
 use crate::process::Process;
 
-/// How often memory is read: often enough for a push, seldom enough that reading costs nothing.
+/// Sampling interval: short enough for a push, long enough that sampling costs little.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Writes that the disk is tried with: enough for a p99.
+/// Number of writes: enough for a p99.
 const WRITES: usize = 200;
 
-/// The most that a process held.
+/// Peak memory of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Peak {
+pub(super) struct PeakMemory {
     /// Heap and stacks, in KiB.
     pub(super) rss_anon_kb: u64,
-    /// With mapped files, in KiB.
+    /// Including mapped files, in KiB.
     pub(super) rss_kb: u64,
-    /// With mapped files, since the process started, in KiB.
+    /// Including mapped files, since the process started, in KiB.
     pub(super) ever_kb: u64,
 }
 
-/// Reads the memory of a process again and again, in a thread of its own.
+/// Samples the memory of a process in a separate thread.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct MemoryWatch {
     stop: Sender<()>,
-    watcher: JoinHandle<Result<Peak>>,
+    watcher: JoinHandle<Result<PeakMemory>>,
 }
 
-impl Watch {
-    /// Starts reading.
+impl MemoryWatch {
+    /// Starts sampling.
     pub(super) fn start(process: Process) -> Self {
         let (stop, stopped) = mpsc::channel();
         let watcher = thread::spawn(move || {
-            let mut peak = Peak::default();
+            let mut peak = PeakMemory::default();
             loop {
                 let memory = process.memory()?;
                 peak.rss_anon_kb = peak.rss_anon_kb.max(memory.rss_anon_kb);
@@ -58,15 +58,15 @@ impl Watch {
         Self { stop, watcher }
     }
 
-    /// Stops reading and gives the most that was seen.
-    pub(super) fn stop(self) -> Result<Peak> {
+    /// Stops sampling and returns the peak.
+    pub(super) fn stop(self) -> Result<PeakMemory> {
         drop(self.stop);
-        self.watcher.join().map_err(|_| anyhow!("the watcher panicked"))?
+        self.watcher.join().map_err(|_| anyhow!("the memory sampling thread panicked"))?
     }
 }
 
-/// How long a small write takes until it is on the disk of `folder`. What is durable cannot be faster.
-pub(crate) fn disk(folder: &Path) -> Result<Percentiles> {
+/// Measures how long a small write with `fsync` takes on the disk of `folder`. Durable operations cannot be faster.
+pub(crate) fn measure_fsync(folder: &Path) -> Result<Percentiles> {
     let path = folder.join("disk");
     let mut file = File::create(&path)?;
     let mut latencies = Latencies::default();
@@ -85,15 +85,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peak_is_remembered() {
-        let watch = Watch::start(Process::Own);
+    fn peak_memory_is_recorded() {
+        let watch = MemoryWatch::start(Process::Own);
         let peak = watch.stop().expect("own accounting");
         assert!(peak.rss_anon_kb > 0 && peak.rss_kb >= peak.rss_anon_kb && peak.ever_kb > 0);
     }
 
     #[test]
-    fn the_disk_answers() {
+    fn fsync_latency_is_measured() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert!(disk(folder.path()).expect("writes").max_us > 0);
+        assert!(measure_fsync(folder.path()).expect("writes").max_us > 0);
     }
 }

@@ -13,10 +13,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::corpus::Project;
-use super::publish::{count, publish, served, until_served};
-use super::server::{Follows, GLANCE, Plan, Server, fresh};
-use super::sheet::remark;
-use super::world::{FOLLOWER, PATIENCE, SOURCE, World, seconds};
+use super::publish::{count, publish, served, wait_until_count};
+use super::server::{GraspdServer, POLL_INTERVAL, ServerPlan, SyncSources, create_empty_folder};
+use super::sheet::print_progress;
+use super::world::{FOLLOWER, SOURCE, SYNC_TIMEOUT, SyncSetup, seconds};
 use crate::connection::{Connection, Traffic};
 use crate::event::{Draft, SignedEvent};
 use crate::machine;
@@ -27,14 +27,14 @@ use crate::repository::{YEAR, YEAR_START, tag};
 const PULL_REQUEST: u16 = 1618;
 
 /// Every so manieth repository has a pull request.
-const OFFERED: usize = 10;
+const PULL_REQUEST_EVERY: usize = 10;
 
 /// Fetches, or clones, at a time.
 const CONCURRENT: usize = 8;
 
 /// What taking everything over cost.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Figures {
+pub(super) struct ArchiveFigures {
     /// Repositories.
     pub(super) repositories: u64,
     /// Events that are served in the end, pull requests included.
@@ -54,35 +54,36 @@ pub(super) struct Figures {
     /// Cores that were busy while it took over, all of the machine.
     pub(super) busy_cores: f64,
     /// What it complained about.
-    pub(super) complaints: Vec<String>,
+    #[serde(rename = "complaints")]
+    pub(super) warnings: Vec<String>,
 }
 
 /// Measures both.
-pub(super) async fn run(world: &World) -> Result<Figures> {
+pub(super) async fn run(setup: &SyncSetup) -> Result<ArchiveFigures> {
     let limits = |concurrent: &'static str, rate: &'static str| {
         vec![(concurrent, CONCURRENT.to_string()), (rate, "6000".to_owned())]
     };
-    let (source, wire) = world.source_with(limits("GIT_PEER_CONCURRENT", "GIT_PEER_RATE_LIMIT")).await?;
-    let pulls = offers(world)?;
+    let (source, proxy) = setup.source_with(limits("GIT_PEER_CONCURRENT", "GIT_PEER_RATE_LIMIT")).await?;
+    let pulls = sign_pull_requests(setup)?;
     let pull_requests = pulls.len() as u64;
     publish(&source.url()?, vec![pulls]).await.context("pull requests")?;
-    until_served(&source, &json!({ "kinds": [PULL_REQUEST] }), pull_requests).await?;
+    wait_until_count(&source, &json!({ "kinds": [PULL_REQUEST] }), pull_requests).await?;
 
-    let mirror_seconds = mirror(world, &source).await?;
-    remark(&format!("the real git: {mirror_seconds} s"));
+    let mirror_seconds = clone_all(setup, &source).await?;
+    print_progress(&format!("the real git: {mirror_seconds} s"));
 
-    wire.take();
+    proxy.reset();
     let settings = limits("SYNC_DOMAIN_CONCURRENT", "SYNC_DOMAIN_RATE_LIMIT");
-    let plan = Plan { settings, ..world.empty("archive", FOLLOWER)? };
+    let plan = ServerPlan { settings, ..setup.empty("archive", FOLLOWER)? };
     let (busy, started) = (machine::busy_time()?, Instant::now());
-    let follower = plan.following(Follows::Relays(vec![format!("ws://{SOURCE}")])).start()?;
-    let events = world.corpus.extent.events();
-    let at = until(&follower, events, pull_requests).await?;
+    let follower = plan.syncing_from(SyncSources::Relays(vec![format!("ws://{SOURCE}")])).start()?;
+    let events = setup.corpus.size.events();
+    let at = wait_until_served(&follower, events, pull_requests).await?;
     let busy = machine::busy_time()?.saturating_sub(busy).as_secs_f64() / started.elapsed().as_secs_f64();
-    let traffic = wire.look();
-    let served_seconds = seconds(traffic.began, at);
-    Ok(Figures {
-        repositories: world.corpus.extent.repositories,
+    let traffic = proxy.traffic();
+    let served_seconds = seconds(traffic.first_connection_at, at);
+    Ok(ArchiveFigures {
+        repositories: setup.corpus.size.repositories,
         events: events + pull_requests,
         pull_requests,
         served_seconds,
@@ -91,17 +92,17 @@ pub(super) async fn run(world: &World) -> Result<Figures> {
         ratio: rounded(served_seconds / mirror_seconds),
         follower_cpu_seconds: rounded(follower.process().cpu_time()?.as_secs_f64()),
         busy_cores: rounded(busy),
-        complaints: follower.complaints(),
+        warnings: follower.warnings(),
     })
 }
 
 /// Pull requests to some of the repositories.
-fn offers(world: &World) -> Result<Vec<SignedEvent>> {
-    let projects = world.corpus.projects.iter().step_by(OFFERED);
-    projects.map(|project| offer(project, world.offer())).collect()
+fn sign_pull_requests(setup: &SyncSetup) -> Result<Vec<SignedEvent>> {
+    let projects = setup.corpus.projects.iter().step_by(PULL_REQUEST_EVERY);
+    projects.map(|project| sign_pull_request(project, setup.pull_request_commit())).collect()
 }
 
-fn offer(project: &Project, commit: &str) -> Result<SignedEvent> {
+fn sign_pull_request(project: &Project, commit: &str) -> Result<SignedEvent> {
     let tags = vec![
         tag(["a", &project.coordinate()]),
         tag(["p", &project.owner.public_key]),
@@ -117,17 +118,17 @@ fn offer(project: &Project, commit: &str) -> Result<SignedEvent> {
 }
 
 /// Clones every repository with the real git.
-async fn mirror(world: &World, source: &Server) -> Result<f64> {
-    let folder = fresh(&world.shelf("mirrors"), "git")?;
-    let places = Arc::new(Semaphore::new(CONCURRENT));
+async fn clone_all(setup: &SyncSetup, source: &GraspdServer) -> Result<f64> {
+    let folder = create_empty_folder(&setup.path("mirrors"), "git")?;
+    let permits = Arc::new(Semaphore::new(CONCURRENT));
     let started = Instant::now();
     let mut clones = JoinSet::new();
-    for project in &world.corpus.projects {
+    for project in &setup.corpus.projects {
         let url = format!("http://{}/{}/{}.git", source.address, project.npub, project.identifier);
         let to = folder.join(&project.identifier);
-        let place = Arc::clone(&places).acquire_owned().await?;
+        let permit = Arc::clone(&permits).acquire_owned().await?;
         clones.spawn_blocking(move || {
-            let _place = place;
+            let _permit = permit;
             clone(&url, &to)
         });
     }
@@ -154,7 +155,7 @@ fn clone(url: &str, to: &Path) -> Result<()> {
 }
 
 /// Waits until a server serves everything.
-async fn until(server: &Server, events: u64, pull_requests: u64) -> Result<Instant> {
+async fn wait_until_served(server: &GraspdServer, events: u64, pull_requests: u64) -> Result<Instant> {
     let mut connection = Connection::open(&server.url()?, Traffic::Light).await?;
     let started = Instant::now();
     let mut shown = Instant::now();
@@ -166,11 +167,11 @@ async fn until(server: &Server, events: u64, pull_requests: u64) -> Result<Insta
         }
         if shown.elapsed().as_secs() >= 5 {
             shown = Instant::now();
-            remark(&format!("{all} of {events} events, {pulls} of {pull_requests} pull requests"));
+            print_progress(&format!("{all} of {events} events, {pulls} of {pull_requests} pull requests"));
         }
-        if started.elapsed() > PATIENCE {
-            bail!("{all} of {events} events, {pulls} of {pull_requests} pull requests; {:#?}", server.complaints());
+        if started.elapsed() > SYNC_TIMEOUT {
+            bail!("{all} of {events} events, {pulls} of {pull_requests} pull requests; {:#?}", server.warnings());
         }
-        sleep(5 * GLANCE).await;
+        sleep(5 * POLL_INTERVAL).await;
     }
 }

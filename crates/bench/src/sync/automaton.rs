@@ -21,13 +21,13 @@ use grasp_core::time::{MonoTime, Now, Timestamp};
 use serde::Serialize;
 
 use super::sheet;
-use super::stub::place;
+use super::stub::stub_address;
 use crate::process::Process;
 use crate::process_usage::rounded;
 use crate::random::Random;
 
-/// Relays that a repository can be followed at. Announcements that name more do not count.
-const PER_REPOSITORY: u64 = 32;
+/// Relays that a repository can be repo_needs at. Announcements that name more do not count.
+const RELAYS_PER_REPOSITORY: u64 = 32;
 
 /// What the relays state: the same as the stubs of real sockets.
 const SUBSCRIPTIONS: usize = 20;
@@ -35,12 +35,12 @@ const SUBSCRIPTIONS: usize = 20;
 /// Issues that arrive after everything has been had.
 const ARRIVALS: u64 = 2_000;
 
-/// When the world begins.
+/// When the setup begins.
 const EPOCH: u64 = 1_800_000_000;
 
-/// How much is followed.
+/// How much is repo_needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(super) struct MachineSize {
     /// Repositories.
     pub(super) repositories: u64,
     /// Issues of each.
@@ -51,19 +51,19 @@ pub(super) struct Extent {
 
 /// What was measured.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Figures {
+pub(super) struct MachineFigures {
     repositories: u64,
     roots: u64,
     relays: u64,
-    /// Issues times the relays at which they are followed.
+    /// Issues times the relays at which they are repo_needs.
     units: u64,
     /// Until everything was had everywhere.
-    catch_up: Phase,
+    catch_up: PhaseFigures,
     /// With more issues after that.
-    arrivals: Phase,
+    arrivals: PhaseFigures,
     /// Memory of the machine after catching up, in MB.
     memory_mb: f64,
-    /// Bytes for each issue, whatever follows it.
+    /// Bytes for each issue, whatever sync_sources it.
     bytes_per_root: f64,
     /// Bytes for each repository at each relay.
     bytes_per_cover: f64,
@@ -73,7 +73,7 @@ pub(super) struct Figures {
 
 /// One part of the run.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct Phase {
+pub(super) struct PhaseFigures {
     /// Facts that the machine was told, and times it was woken.
     steps: u64,
     /// Time of all of them.
@@ -83,7 +83,7 @@ pub(super) struct Phase {
     p50_us: f64,
     p99_us: f64,
     max_us: f64,
-    /// The fact that took longest.
+    /// The input that took longest.
     slowest: &'static str,
     /// Wishes.
     outputs: u64,
@@ -95,7 +95,7 @@ pub(super) struct Phase {
     most_said_bytes: usize,
 }
 
-impl Figures {
+impl MachineFigures {
     /// Seconds of deciding until everything was had.
     pub(super) fn seconds(&self) -> f64 {
         self.catch_up.seconds
@@ -112,16 +112,16 @@ impl Figures {
     }
 }
 
-/// The world around the machine.
-struct Play {
+/// The setup around the machine.
+struct MachineDriver {
     machine: SyncMachine,
     now: Now,
-    facts: VecDeque<SyncInput>,
-    extent: Extent,
+    inputs: VecDeque<SyncInput>,
+    size: MachineSize,
     open: BTreeMap<SessionId, BTreeSet<SubscriptionId>>,
     most_subscriptions: usize,
     caught_up: u64,
-    phase: Phase,
+    phase: PhaseFigures,
     began: Now,
     nanos: Vec<u32>,
     slowest: Duration,
@@ -129,45 +129,45 @@ struct Play {
 }
 
 /// Runs the machine through a whole life.
-pub(super) fn run(extent: Extent) -> Result<Figures> {
+pub(super) fn run(size: MachineSize) -> Result<MachineFigures> {
     let before = Process::Own.memory()?.rss_anon_kb;
-    let mut play = Play::new(extent)?;
-    for index in 0..extent.repositories {
+    let mut driver = MachineDriver::new(size)?;
+    for index in 0..size.repositories {
         let name = repo(index)?.identifier;
-        let interest = SyncInput::RepoNeeds(name, vec![play.followed(index)?]);
-        play.facts.push_back(interest);
-        play.drain()?;
+        let needs = SyncInput::RepoNeeds(name, vec![driver.repo_needs(index)?]);
+        driver.inputs.push_back(needs);
+        driver.drain()?;
     }
-    play.facts.push_back(SyncInput::Ready);
-    play.until_caught_up()?;
-    let catch_up = play.end_phase();
+    driver.inputs.push_back(SyncInput::Ready);
+    driver.run_until_caught_up()?;
+    let catch_up = driver.end_phase();
     let memory_kb = Process::Own.memory()?.rss_anon_kb.saturating_sub(before);
     for number in 0..ARRIVALS {
-        let arrival = play.arrival(number)?;
-        play.facts.push_back(SyncInput::Served(arrival));
-        play.drain()?;
+        let arrival = driver.arrival(number)?;
+        driver.inputs.push_back(SyncInput::Served(arrival));
+        driver.drain()?;
     }
     // The window, and what it leads to.
-    play.advance(Duration::from_secs(60))?;
-    let arrivals = play.end_phase();
-    let roots = extent.repositories * extent.roots;
-    let covers = extent.repositories * extent.relays.min(PER_REPOSITORY);
-    Ok(Figures {
-        repositories: extent.repositories,
-        roots: extent.roots,
-        relays: extent.relays,
-        units: covers * extent.roots,
+    driver.advance(Duration::from_secs(60))?;
+    let arrivals = driver.end_phase();
+    let roots = size.repositories * size.roots;
+    let covers = size.repositories * size.relays.min(RELAYS_PER_REPOSITORY);
+    Ok(MachineFigures {
+        repositories: size.repositories,
+        roots: size.roots,
+        relays: size.relays,
+        units: covers * size.roots,
         catch_up,
         arrivals,
         memory_mb: rounded(memory_kb as f64 * 1024.0 / 1e6),
         bytes_per_root: rounded(memory_kb as f64 * 1024.0 / roots.max(1) as f64),
         bytes_per_cover: rounded(memory_kb as f64 * 1024.0 / covers.max(1) as f64),
-        most_subscriptions: play.most_subscriptions,
+        most_subscriptions: driver.most_subscriptions,
     })
 }
 
-impl Play {
-    fn new(extent: Extent) -> Result<Self> {
+impl MachineDriver {
+    fn new(size: MachineSize) -> Result<Self> {
         let config = SyncConfig {
             service: ServiceAddress::new("bench.example", "").context("no service")?,
             instance: "bench".into(),
@@ -185,12 +185,12 @@ impl Play {
         Ok(Self {
             machine: SyncMachine::new(config),
             now,
-            facts: VecDeque::new(),
-            extent,
+            inputs: VecDeque::new(),
+            size,
             open: BTreeMap::new(),
             most_subscriptions: 0,
             caught_up: 0,
-            phase: Phase::default(),
+            phase: PhaseFigures::default(),
             began: now,
             nanos: Vec::new(),
             slowest: Duration::ZERO,
@@ -198,14 +198,16 @@ impl Play {
         })
     }
 
-    fn followed(&self, index: u64) -> Result<RepoNeeds> {
-        let relays = self.extent.relays;
-        let each = PER_REPOSITORY.min(relays);
+    fn repo_needs(&self, index: u64) -> Result<RepoNeeds> {
+        let relays = self.size.relays;
+        let each = RELAYS_PER_REPOSITORY.min(relays);
         let first = index * each;
         let repo = repo(index)?;
         Ok(RepoNeeds {
             status: EventStatus::Served,
-            relays: (0..each).map(|number| format!("ws://{}", place(((first + number) % relays) as usize))).collect(),
+            relays: (0..each)
+                .map(|number| format!("ws://{}", stub_address(((first + number) % relays) as usize)))
+                .collect(),
             authors: vec![repo.owner],
             seq: index + 1,
             repo,
@@ -215,19 +217,19 @@ impl Play {
     /// The roots of a repository, made when they are asked for: they are not to count as memory of this program.
     fn roots(&self, repo: &RepoId) -> Result<Vec<RootEvent>> {
         let index: u64 = repo.identifier.as_str().trim_start_matches("tool-").parse()?;
-        let first = self.extent.repositories + index * self.extent.roots;
-        let root = |number: u64| RootEvent { seq: first + number + 1, id: id(index, number) };
-        Ok((0..self.extent.roots).map(root).collect())
+        let first = self.size.repositories + index * self.size.roots;
+        let root = |number: u64| RootEvent { seq: first + number + 1, id: event_id(index, number) };
+        Ok((0..self.size.roots).map(root).collect())
     }
 
     fn arrival(&self, number: u64) -> Result<ServedEvent> {
-        let index = number % self.extent.repositories;
+        let index = number % self.size.repositories;
         let repo = repo(index)?;
         let identifier = repo.identifier.as_str().to_owned();
         let coordinate = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: identifier };
         Ok(ServedEvent {
-            seq: self.extent.repositories * (1 + self.extent.roots) + number + 1,
-            id: id(index, self.extent.roots + number),
+            seq: self.size.repositories * (1 + self.size.roots) + number + 1,
+            id: event_id(index, self.size.roots + number),
             kind: kinds::ISSUE,
             author: repo.owner,
             coordinate: None,
@@ -238,16 +240,16 @@ impl Play {
 
     /// Tells everything that waits to be told.
     fn drain(&mut self) -> Result<()> {
-        while let Some(fact) = self.facts.pop_front() {
-            let name = name(&fact);
+        while let Some(input) = self.inputs.pop_front() {
+            let name = input_label(&input);
             let started = Instant::now();
-            self.machine.handle(self.now, fact);
-            self.step(started.elapsed(), name)?;
+            self.machine.handle(self.now, input);
+            self.finish_step(started.elapsed(), name)?;
         }
         Ok(())
     }
 
-    fn step(&mut self, took: Duration, name: &'static str) -> Result<()> {
+    fn finish_step(&mut self, took: Duration, name: &'static str) -> Result<()> {
         self.nanos.push(u32::try_from(took.as_nanos()).unwrap_or(u32::MAX));
         if took > self.slowest {
             self.slowest = took;
@@ -258,7 +260,7 @@ impl Play {
         let (mut outputs, mut bytes) = (0, 0);
         while let Some(output) = self.machine.poll() {
             outputs += 1;
-            bytes += self.act(output)?;
+            bytes += self.handle_output(output)?;
         }
         self.phase.outputs += outputs as u64;
         self.phase.most_outputs = self.phase.most_outputs.max(outputs);
@@ -266,16 +268,19 @@ impl Play {
         self.phase.most_said_bytes = self.phase.most_said_bytes.max(bytes);
         if self.shown.elapsed().as_secs() >= 10 {
             self.shown = Instant::now();
-            sheet::remark(&format!("{} of {} relays, {} steps", self.caught_up, self.extent.relays, self.phase.steps));
+            sheet::print_progress(&format!(
+                "{} of {} relays, {} steps",
+                self.caught_up, self.size.relays, self.phase.steps
+            ));
         }
         Ok(())
     }
 
     /// Does what the machine wants, as a relay without anything would answer. Gives the bytes of what was said.
-    fn act(&mut self, output: SyncOutput) -> Result<usize> {
+    fn handle_output(&mut self, output: SyncOutput) -> Result<usize> {
         match output {
             SyncOutput::Dial(session, _) => {
-                let terms = Nip11Info {
+                let limits = Nip11Info {
                     max_subscriptions: Some(SUBSCRIPTIONS as u64),
                     max_filters: Some(10),
                     max_limit: Some(500),
@@ -283,10 +288,10 @@ impl Play {
                     negentropy: Some(false),
                     ..Nip11Info::default()
                 };
-                self.facts.push_back(SyncInput::Connected(session, Some(terms)));
+                self.inputs.push_back(SyncInput::Connected(session, Some(limits)));
             }
             SyncOutput::Disconnect(session) => {
-                self.facts.push_back(SyncInput::Disconnected(session, DisconnectReason::ClosedByUs))
+                self.inputs.push_back(SyncInput::Disconnected(session, DisconnectReason::ClosedByUs))
             }
             SyncOutput::Send(session, OutgoingMessage::Req(sub, filters)) => {
                 let open = self.open.entry(session).or_default();
@@ -295,7 +300,7 @@ impl Play {
                 if open.len() > SUBSCRIPTIONS {
                     bail!("{} subscriptions on one connection", open.len());
                 }
-                self.facts.push_back(SyncInput::Message(session, IncomingMessage::Eose(sub, None)));
+                self.inputs.push_back(SyncInput::Message(session, IncomingMessage::Eose(sub, None)));
                 let values = |filter: &grasp_core::nostr::Filter| -> usize {
                     filter.tags.iter().flat_map(|(_, values)| values).map(|value| value.len() + 3).sum()
                 };
@@ -306,16 +311,16 @@ impl Play {
             }
             SyncOutput::Send(session, OutgoingMessage::NegOpen(sub, ..)) => {
                 let text = "error: negentropy is not supported here".to_owned();
-                self.facts.push_back(SyncInput::Message(session, IncomingMessage::NegErr(sub, text, None)));
+                self.inputs.push_back(SyncInput::Message(session, IncomingMessage::NegErr(sub, text, None)));
             }
             SyncOutput::QueryRootEvents(repo) => {
                 let roots = self.roots(&repo)?;
-                self.facts.push_back(SyncInput::RootEvents(repo, roots));
+                self.inputs.push_back(SyncInput::RootEvents(repo, roots));
             }
-            SyncOutput::QueryLocalIds(ask, _) => {
-                self.facts.push_back(SyncInput::LocalIds(ask, LocalIds { items: Vec::new(), complete_since: None }));
+            SyncOutput::QueryLocalIds(query, _) => {
+                self.inputs.push_back(SyncInput::LocalIds(query, LocalIds { items: Vec::new(), complete_since: None }));
             }
-            SyncOutput::QueryMissingIds(ask, ids) => self.facts.push_back(SyncInput::MissingIds(ask, ids)),
+            SyncOutput::QueryMissingIds(query, ids) => self.inputs.push_back(SyncInput::MissingIds(query, ids)),
             SyncOutput::Note(SyncNote::CaughtUp { .. }) => self.caught_up += 1,
             SyncOutput::Send(..)
             | SyncOutput::Submit(_)
@@ -328,22 +333,22 @@ impl Play {
     }
 
     /// Lets time pass until the next thing that the machine waits for.
-    fn tick(&mut self) -> Result<()> {
+    fn advance_to_alarm(&mut self) -> Result<()> {
         let (at, _) = self.machine.alarm().context("the machine waits for nothing")?;
         let at = at.max(self.now.mono);
         self.now = Now { mono: at, wall: Timestamp(EPOCH + at.0 / 1000) };
         let started = Instant::now();
         self.machine.wake(self.now);
-        self.step(started.elapsed(), "wake")
+        self.finish_step(started.elapsed(), "wake")
     }
 
-    fn until_caught_up(&mut self) -> Result<()> {
+    fn run_until_caught_up(&mut self) -> Result<()> {
         self.drain()?;
-        while self.caught_up < self.extent.relays {
-            self.tick()?;
+        while self.caught_up < self.size.relays {
+            self.advance_to_alarm()?;
             self.drain()?;
             if self.now.mono.since(self.began.mono) > Duration::from_secs(86_400) {
-                bail!("{} of {} relays after a day", self.caught_up, self.extent.relays);
+                bail!("{} of {} relays after a day", self.caught_up, self.size.relays);
             }
         }
         Ok(())
@@ -352,13 +357,13 @@ impl Play {
     fn advance(&mut self, time: Duration) -> Result<()> {
         let until = self.now.mono.plus(time);
         while self.machine.alarm().is_some_and(|(at, _)| at <= until) {
-            self.tick()?;
+            self.advance_to_alarm()?;
             self.drain()?;
         }
         Ok(())
     }
 
-    fn end_phase(&mut self) -> Phase {
+    fn end_phase(&mut self) -> PhaseFigures {
         let mut nanos = std::mem::take(&mut self.nanos);
         nanos.sort_unstable();
         let at = |share: f64| {
@@ -369,7 +374,7 @@ impl Play {
         self.began = self.now;
         let slowest = std::mem::take(&mut self.slowest);
         let phase = std::mem::take(&mut self.phase);
-        Phase {
+        PhaseFigures {
             seconds: rounded(phase.seconds),
             virtual_seconds,
             p50_us: at(0.5),
@@ -385,15 +390,15 @@ fn repo(index: u64) -> Result<RepoId> {
     Ok(RepoId { owner: PublicKey(Random::new(2, index).bytes()), identifier })
 }
 
-fn id(repo: u64, number: u64) -> EventId {
+fn event_id(repo: u64, number: u64) -> EventId {
     EventId(Random::new(repo, number).bytes())
 }
 
-fn name(fact: &SyncInput) -> &'static str {
-    match fact {
+fn input_label(input: &SyncInput) -> &'static str {
+    match input {
         SyncInput::Restored(_) => "restored",
         SyncInput::Ready => "ready",
-        SyncInput::RepoNeeds(..) => "interest",
+        SyncInput::RepoNeeds(..) => "needs",
         SyncInput::RootEvents(..) => "roots",
         SyncInput::Served(_) => "served",
         SyncInput::Connected(..) => "up",
@@ -414,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_small_world_is_had() {
-        let figures = run(Extent { repositories: 20, roots: 5, relays: 3 }).expect("runs");
+        let figures = run(MachineSize { repositories: 20, roots: 5, relays: 3 }).expect("runs");
         assert_eq!(figures.units, 300);
         assert!(figures.catch_up.steps > 20 && figures.arrivals.steps >= ARRIVALS);
         assert!(figures.most_subscriptions <= SUBSCRIPTIONS);

@@ -19,20 +19,20 @@ use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE, YEAR, YEAR_START, t
 use crate::sample_text;
 
 /// Owners and those who write take their keys from streams that no other corpus uses.
-const OWNERS: u64 = 1 << 42;
+const OWNER_STREAMS: u64 = 1 << 42;
 
-/// See [`OWNERS`].
-const WRITERS: u64 = 1 << 43;
+/// See [`OWNER_STREAMS`].
+const WRITER_STREAMS: u64 = 1 << 43;
 
 /// People who write issues and comments.
 const WRITER_COUNT: u64 = 64;
 
 /// The first line of the file: events of another form are signed again.
-const FORM: &str = "sync corpus 2";
+const FORMAT: &str = "sync corpus 2";
 
 /// How much there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(super) struct CorpusSize {
     /// Chooses keys and content.
     pub(super) seed: u64,
     /// Repositories.
@@ -41,7 +41,7 @@ pub(super) struct Extent {
     pub(super) roots: u64,
 }
 
-impl Extent {
+impl CorpusSize {
     /// All events, announcements and states included.
     pub(super) fn events(self) -> u64 {
         self.repositories * (2 + 2 * self.roots)
@@ -63,7 +63,7 @@ pub(super) struct Project {
 
 impl Project {
     fn new(seed: u64, index: u64) -> Result<Self> {
-        let owner = Author::of(seed, OWNERS + index)?;
+        let owner = Author::from_seed(seed, OWNER_STREAMS + index)?;
         let npub = PublicKey::from_hex(&owner.public_key)?.to_bech32()?;
         Ok(Self { owner, npub, identifier: format!("tool-{index}"), announced_at: YEAR_START + index })
     }
@@ -89,29 +89,29 @@ impl Project {
 
 /// What was signed.
 #[derive(Debug)]
-pub(super) struct Corpus {
+pub(super) struct SyncCorpus {
     /// How much there is.
-    pub(super) extent: Extent,
+    pub(super) size: CorpusSize,
     /// The repositories.
     pub(super) projects: Vec<Project>,
     /// The state of each.
     pub(super) states: Vec<SignedEvent>,
     /// What was written about each: an issue, its comment, and so on.
-    pub(super) talk: Vec<Vec<SignedEvent>>,
+    pub(super) discussions: Vec<Vec<SignedEvent>>,
 }
 
-impl Corpus {
+impl SyncCorpus {
     /// Reads the events from a file in `folder`, or signs them and writes it. Every state says that the main branch is at
     /// `commit`.
-    pub(super) fn have(folder: &Path, extent: Extent, commit: &str) -> Result<Self> {
-        let Extent { seed, repositories, roots } = extent;
+    pub(super) fn load_or_sign(folder: &Path, size: CorpusSize, commit: &str) -> Result<Self> {
+        let CorpusSize { seed, repositories, roots } = size;
         let path = folder.join(format!("events-{seed}-{repositories}x{roots}"));
-        let heading = format!("{FORM} {commit}");
+        let heading = format!("{FORMAT} {commit}");
         let projects = (0..repositories).map(|index| Project::new(seed, index)).collect::<Result<Vec<_>>>()?;
         let events = match read(&path, &heading)? {
             Some(events) => events,
             None => {
-                let events = sign(extent, &projects, commit)?;
+                let events = sign(size, &projects, commit)?;
                 write(&path, &heading, &events)?;
                 events
             }
@@ -120,19 +120,19 @@ impl Corpus {
             bail!("{} is damaged; remove it", path.display());
         }
         let mut states = Vec::with_capacity(projects.len());
-        let mut talk = Vec::with_capacity(projects.len());
+        let mut discussions = Vec::with_capacity(projects.len());
         let mut events = events.into_iter();
         for _ in 0..repositories {
             states.extend(events.next());
-            talk.push(events.by_ref().take(2 * roots as usize).collect());
+            discussions.push(events.by_ref().take(2 * roots as usize).collect());
         }
-        Ok(Self { extent, projects, states, talk })
+        Ok(Self { size, projects, states, discussions })
     }
 
     /// Bytes that one list of all tag values takes in filters: three letters for repositories, three for roots.
     pub(super) fn filter_bytes(&self) -> u64 {
         let coordinates: usize = self.projects.iter().map(|project| project.coordinate().len() + 3).sum();
-        3 * (coordinates as u64 + self.extent.repositories * self.extent.roots * 67)
+        3 * (coordinates as u64 + self.size.repositories * self.size.roots * 67)
     }
 }
 
@@ -159,12 +159,12 @@ pub(super) fn comment(
 
 /// Somebody who writes.
 pub(super) fn writer(seed: u64, index: u64) -> Result<Author> {
-    Author::of(seed, WRITERS + index)
+    Author::from_seed(seed, WRITER_STREAMS + index)
 }
 
-fn sign(extent: Extent, projects: &[Project], commit: &str) -> Result<Vec<SignedEvent>> {
-    let writers = (0..WRITER_COUNT).map(|index| writer(extent.seed, index)).collect::<Result<Vec<_>>>()?;
-    let progress = Progress::start("signing", extent.events());
+fn sign(size: CorpusSize, projects: &[Project], commit: &str) -> Result<Vec<SignedEvent>> {
+    let writers = (0..WRITER_COUNT).map(|index| writer(size.seed, index)).collect::<Result<Vec<_>>>()?;
+    let progress = Progress::start("signing", size.events());
     let next = AtomicU64::new(0);
     let finished = Mutex::new(Vec::with_capacity(projects.len()));
     thread::scope(|scope| {
@@ -172,7 +172,7 @@ fn sign(extent: Extent, projects: &[Project], commit: &str) -> Result<Vec<Signed
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(project) = projects.get(index as usize) else { return Ok(()) };
-                let events = write_about(extent, index, project, (&writers, commit))?;
+                let events = sign_repository(size, index, project, (&writers, commit))?;
                 progress.advance(events.len() as u64);
                 finished.lock().expect("no signer panics while it holds the lock").push((index, events));
             }
@@ -186,18 +186,18 @@ fn sign(extent: Extent, projects: &[Project], commit: &str) -> Result<Vec<Signed
     Ok(finished.into_iter().flat_map(|(_, events)| events).collect())
 }
 
-fn write_about(
-    extent: Extent,
+fn sign_repository(
+    size: CorpusSize,
     index: u64,
     project: &Project,
     (writers, commit): (&[Author], &str),
 ) -> Result<Vec<SignedEvent>> {
-    let mut random = Random::new(extent.seed, OWNERS + index);
+    let mut random = Random::new(size.seed, OWNER_STREAMS + index);
     let tags =
         vec![tag(["d", &project.identifier]), tag(["HEAD", "ref: refs/heads/main"]), tag(["refs/heads/main", commit])];
     let state = Draft { kind: STATE, created_at: project.announced_at, tags, content: String::new() };
     let mut events = vec![project.owner.sign(state)?];
-    for _ in 0..extent.roots {
+    for _ in 0..size.roots {
         let created_at = YEAR_START + random.below(YEAR - 3_600);
         let tags = vec![
             tag(["a", &project.coordinate()]),
@@ -251,12 +251,13 @@ mod tests {
     #[test]
     fn what_was_signed_is_read_again() {
         let folder = tempfile::tempdir().expect("a folder");
-        let extent = Extent { seed: 1, repositories: 3, roots: 2 };
+        let size = CorpusSize { seed: 1, repositories: 3, roots: 2 };
         let messages = |commit: &str| {
-            let corpus = Corpus::have(folder.path(), extent, commit).expect("signs or reads");
-            assert_eq!((corpus.states.len(), corpus.talk.len()), (3, 3));
-            let talk = corpus.talk.iter().flatten().inspect(|event| assert!(matches!(event.kind, ISSUE | COMMENT)));
-            corpus.states.iter().chain(talk).map(|event| event.message.to_string()).collect::<Vec<_>>()
+            let corpus = SyncCorpus::load_or_sign(folder.path(), size, commit).expect("signs or reads");
+            assert_eq!((corpus.states.len(), corpus.discussions.len()), (3, 3));
+            let discussions =
+                corpus.discussions.iter().flatten().inspect(|event| assert!(matches!(event.kind, ISSUE | COMMENT)));
+            corpus.states.iter().chain(discussions).map(|event| event.message.to_string()).collect::<Vec<_>>()
         };
         let (first, again, other) = (messages("aa"), messages("aa"), messages("bb"));
         assert_eq!(first.len(), 15);

@@ -12,39 +12,39 @@ use crate::git::{make, stock};
 
 /// What every repository has.
 #[derive(Debug)]
-pub(super) struct Original {
+pub(super) struct TemplateRepo {
     folder: PathBuf,
     /// The commit of its main branch.
     pub(super) commit: String,
     /// A commit on top of it that no ref of the copies points to: what a pull request offers.
-    pub(super) offer: String,
+    pub(super) pull_request_commit: String,
 }
 
-impl Original {
+impl TemplateRepo {
     /// Makes the repository that all others are copies of, unless it is there.
-    pub(super) fn have(folder: &Path) -> Result<Self> {
+    pub(super) fn open_or_create(folder: &Path) -> Result<Self> {
         let folder = folder.join("original.git");
         if !folder.join("HEAD").exists() {
-            make::small(&folder, 1)?;
+            make::single_commit(&folder, 1)?;
         }
         let refs: BTreeMap<String, String> = stock::refs(&folder)?.into_iter().collect();
         let commit = refs.get("refs/heads/main").context("it has no branch")?.clone();
-        let offer = match refs.get("refs/heads/offer") {
-            Some(offer) => offer.clone(),
-            None => make::commit_on(&folder, &commit, "refs/heads/offer")?,
+        let pull_request_commit = match refs.get("refs/heads/offer") {
+            Some(pull_request_commit) => pull_request_commit.clone(),
+            None => make::add_commit(&folder, &commit, "refs/heads/offer")?,
         };
-        Ok(Self { folder, commit, offer })
+        Ok(Self { folder, commit, pull_request_commit })
     }
 
     /// Puts a copy of it where a server looks for a repository. Packs are hard links: nobody writes to them.
-    pub(super) fn put(&self, git: &Path, project: &Project) -> Result<()> {
-        let site = git.join("repos").join(&project.npub).join(format!("{}.git", project.identifier));
+    pub(super) fn copy_to(&self, git: &Path, project: &Project) -> Result<()> {
+        let repo_folder = git.join("repos").join(&project.npub).join(format!("{}.git", project.identifier));
         for part in ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"] {
-            fs::create_dir_all(site.join(part))?;
+            fs::create_dir_all(repo_folder.join(part))?;
         }
         for entry in fs::read_dir(self.folder.join("objects/pack"))? {
             let entry = entry?;
-            let to = site.join("pool/pack").join(entry.file_name());
+            let to = repo_folder.join("pool/pack").join(entry.file_name());
             // Another file system takes a copy.
             fs::hard_link(entry.path(), &to).or_else(|_| fs::copy(entry.path(), &to).map(drop))?;
         }
@@ -55,7 +55,7 @@ impl Original {
             ("packed-refs", &refs),
             ("HEAD", "ref: refs/heads/main\n"),
         ] {
-            fs::write(site.join(name), text)?;
+            fs::write(repo_folder.join(name), text)?;
         }
         Ok(())
     }

@@ -2,42 +2,42 @@
 
 use anyhow::Result;
 
-use super::sheet::Row;
-use super::world::World;
+use super::sheet::ResultRow;
+use super::world::SyncSetup;
 
 /// Without the relay in this program there is nothing to follow.
 #[cfg(not(feature = "compare"))]
 #[allow(clippy::unused_async, reason = "the other one waits")]
-pub(super) async fn run(_: &World) -> Result<Vec<Row>> {
-    super::sheet::remark("no independent relay: build with --features compare");
+pub(super) async fn run(_: &SyncSetup) -> Result<Vec<ResultRow>> {
+    super::sheet::print_progress("no independent relay: build with --features compare");
     Ok(Vec::new())
 }
 
-/// Fills the independent relay unless it was filled before, and lets a follower have everything from it, twice.
+/// Fills the independent relay unless it was filled before, and lets a follower have everything from it, first_sync_and_restart.
 #[cfg(feature = "compare")]
-pub(super) async fn run(world: &World) -> Result<Vec<Row>> {
-    use super::cold::Run;
-    use super::wire::Wire;
+pub(super) async fn run(setup: &SyncSetup) -> Result<Vec<ResultRow>> {
+    use super::cold::SyncRun;
+    use super::wire::CountingProxy;
     use super::world::{FOLLOWER, SOURCE};
 
-    let extent = world.corpus.extent;
-    let shelf = world.shelf(&format!("foreign-{}-{}x{}", extent.seed, extent.repositories, extent.roots));
-    let full = shelf.join("full");
+    let size = setup.corpus.size;
+    let folder = setup.path(&format!("foreign-{}-{}x{}", size.seed, size.repositories, size.roots));
+    let full = folder.join("full");
     if !full.exists() {
         // What was interrupted begins again.
-        let _ = std::fs::remove_dir_all(&shelf);
-        std::fs::create_dir_all(&shelf)?;
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder)?;
     }
-    let relay = builder::Relay::start(&shelf.join("database")).await?;
+    let relay = builder::Relay::start(&folder.join("database")).await?;
     if !full.exists() {
-        let lists = world.lists(World::both)?;
+        let lists = setup.all_events(SyncSetup::both_servers)?;
         super::publish::publish(&format!("ws://{}", relay.address).parse()?, lists).await?;
         std::fs::write(full, [])?;
     }
-    let wire = Wire::lay(SOURCE, relay.address).await?;
-    let plan = world.newborn("follower", FOLLOWER)?;
-    let run = Run { world, wire: &wire, source: relay.process() };
-    Ok(super::twice(&run, &plan, "foreign").await?.0)
+    let proxy = CountingProxy::start(SOURCE, relay.address).await?;
+    let plan = setup.with_git_data("follower", FOLLOWER)?;
+    let run = SyncRun { setup, proxy: &proxy, source: relay.process() };
+    Ok(super::first_sync_and_restart(&run, &plan, "foreign").await?.0)
 }
 
 #[cfg(feature = "compare")]

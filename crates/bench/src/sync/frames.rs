@@ -13,7 +13,7 @@ const HANDSHAKE: usize = 16 * 1024;
 
 /// Messages of one verb.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(super) struct Verb {
+pub(super) struct MessageCount {
     /// How many.
     pub(super) messages: u64,
     /// Their bytes, without the heads of frames.
@@ -21,11 +21,11 @@ pub(super) struct Verb {
 }
 
 /// Messages by their verb.
-pub(super) type Verbs = BTreeMap<String, Verb>;
+pub(super) type MessageCounts = BTreeMap<String, MessageCount>;
 
 /// One direction of one connection.
 #[derive(Debug)]
-pub(super) enum Frames {
+pub(super) enum FrameCounter {
     /// The handshake, as far as it has come.
     Handshake(Vec<u8>),
     /// Not a websocket.
@@ -33,12 +33,12 @@ pub(super) enum Frames {
     /// The head of a frame, as far as it has come.
     Head(Vec<u8>),
     /// A frame.
-    Body(Body),
+    Body(FrameBody),
 }
 
 /// A frame whose head has been read.
 #[derive(Debug)]
-pub(super) struct Body {
+pub(super) struct FrameBody {
     left: u64,
     length: u64,
     mask: [u8; 4],
@@ -46,36 +46,36 @@ pub(super) struct Body {
     beginning: Vec<u8>,
 }
 
-impl Frames {
-    /// A connection that has said nothing.
+impl FrameCounter {
+    /// A connection that has received nothing.
     pub(super) fn new() -> Self {
         Self::Handshake(Vec::new())
     }
 
     /// Takes in what passes by.
-    pub(super) fn pass(&mut self, mut bytes: &[u8], verbs: &mut Verbs) {
+    pub(super) fn feed(&mut self, mut bytes: &[u8], verbs: &mut MessageCounts) {
         while !bytes.is_empty() {
             match self {
                 Self::Plain => return,
-                Self::Handshake(said) => {
-                    let before = said.len();
-                    said.extend_from_slice(bytes);
-                    let Some(end) = said.windows(4).position(|part| part == b"\r\n\r\n") else {
-                        if said.len() > HANDSHAKE {
+                Self::Handshake(received) => {
+                    let before = received.len();
+                    received.extend_from_slice(bytes);
+                    let Some(end) = received.windows(4).position(|part| part == b"\r\n\r\n") else {
+                        if received.len() > HANDSHAKE {
                             *self = Self::Plain;
                         }
                         return;
                     };
-                    let head = String::from_utf8_lossy(&said[..end]).to_ascii_lowercase();
+                    let head = String::from_utf8_lossy(&received[..end]).to_ascii_lowercase();
                     bytes = &bytes[end + 4 - before..];
                     *self = if head.contains("upgrade: websocket") { Self::Head(Vec::new()) } else { Self::Plain };
                 }
                 Self::Head(head) => {
                     let had = head.len();
                     head.extend_from_slice(&bytes[..bytes.len().min(HEAD - had)]);
-                    let Some((size, body)) = Body::begin(head) else { return };
+                    let Some((size, body)) = FrameBody::parse_head(head) else { return };
                     bytes = &bytes[size - had..];
-                    *self = body.go_on(verbs);
+                    *self = body.next_state(verbs);
                 }
                 Self::Body(body) => {
                     let here = bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
@@ -91,9 +91,9 @@ impl Frames {
     }
 }
 
-impl Body {
-    /// The head's size and what follows it; `None` if it is not complete.
-    fn begin(head: &[u8]) -> Option<(usize, Self)> {
+impl FrameBody {
+    /// The head's size and what sync_sources it; `None` if it is not complete.
+    fn parse_head(head: &[u8]) -> Option<(usize, Self)> {
         let [first, second, ..] = *head else { return None };
         let (extra, length) = match second & 0x7f {
             126 => (2, u64::from(u16::from_be_bytes(head.get(2..4)?.try_into().ok()?))),
@@ -107,12 +107,12 @@ impl Body {
         Some((size, Self { left: length, length, mask, text, beginning: Vec::new() }))
     }
 
-    fn go_on(self, verbs: &mut Verbs) -> Frames {
+    fn next_state(self, verbs: &mut MessageCounts) -> FrameCounter {
         if self.left > 0 {
-            return Frames::Body(self);
+            return FrameCounter::Body(self);
         }
         self.count(verbs);
-        Frames::Head(Vec::new())
+        FrameCounter::Head(Vec::new())
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -122,7 +122,7 @@ impl Body {
         self.left -= bytes.len() as u64;
     }
 
-    fn count(&self, verbs: &mut Verbs) {
+    fn count(&self, verbs: &mut MessageCounts) {
         let text = String::from_utf8_lossy(&self.beginning);
         let verb = if self.text { text.split('"').nth(1).unwrap_or("rest") } else { "control" };
         let verb = verbs.entry(verb.to_owned()).or_default();
@@ -164,11 +164,11 @@ mod tests {
             stream.extend(frame(text, None));
         }
         for step in [1, 7, 100, 1_000_000] {
-            let (mut frames, mut verbs) = (Frames::new(), Verbs::new());
-            stream.chunks(step).for_each(|part| frames.pass(part, &mut verbs));
+            let (mut frames, mut verbs) = (FrameCounter::new(), MessageCounts::new());
+            stream.chunks(step).for_each(|part| frames.feed(part, &mut verbs));
             let expected = [
-                ("EVENT".to_owned(), Verb { messages: 2, bytes: 2 * long.len() as u64 }),
-                ("REQ".to_owned(), Verb { messages: 4, bytes: 2 * (14 + 11) }),
+                ("EVENT".to_owned(), MessageCount { messages: 2, bytes: 2 * long.len() as u64 }),
+                ("REQ".to_owned(), MessageCount { messages: 4, bytes: 2 * (14 + 11) }),
             ];
             assert_eq!(verbs.into_iter().collect::<Vec<_>>(), expected, "in steps of {step}");
         }
@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn other_protocols_are_left_alone() {
-        let (mut frames, mut verbs) = (Frames::new(), Verbs::new());
-        frames.pass(b"GET / HTTP/1.1\r\nAccept: application/nostr+json\r\n\r\n\x81\x02[]", &mut verbs);
+        let (mut frames, mut verbs) = (FrameCounter::new(), MessageCounts::new());
+        frames.feed(b"GET / HTTP/1.1\r\nAccept: application/nostr+json\r\n\r\n\x81\x02[]", &mut verbs);
         assert!(verbs.is_empty());
     }
 }

@@ -7,17 +7,17 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::corpus::{comment, writer};
-use super::server::Server;
-use super::world::World;
+use super::server::GraspdServer;
+use super::world::SyncSetup;
 use crate::connection::{Connection, Traffic};
 use crate::event::SignedEvent;
 use crate::git::watch;
 use crate::latency::{Latencies, Percentiles};
-use crate::message::{Incoming, event_id};
+use crate::message::{RelayMessage, event_id};
 
 /// What was measured.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Figures {
+pub(super) struct PropagationFigures {
     /// Events, one at a time.
     pub(super) events: usize,
     /// From the source's OK to the event at the follower's subscriber; zero if the event was first.
@@ -29,20 +29,26 @@ pub(super) struct Figures {
 }
 
 /// Publishes new comments at the source, one after the other, to a subscriber of the follower.
-pub(super) async fn run(world: &World, source: &Server, follower: &Server, events: usize) -> Result<Figures> {
-    let root = world.corpus.talk.first().and_then(|talk| talk.first()).context("there is no issue")?;
-    let project = world.corpus.projects.first().context("there is no repository")?;
-    let author = writer(world.corpus.extent.seed, 0)?;
+pub(super) async fn run(
+    setup: &SyncSetup,
+    source: &GraspdServer,
+    follower: &GraspdServer,
+    events: usize,
+) -> Result<PropagationFigures> {
+    let root =
+        setup.corpus.discussions.first().and_then(|discussions| discussions.first()).context("there is no issue")?;
+    let project = setup.corpus.projects.first().context("there is no repository")?;
+    let author = writer(setup.corpus.size.seed, 0)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let fresh: Vec<SignedEvent> = (0..events)
         .map(|number| comment(project, root, &author, (now, format!("number {number} of {now}"))))
         .collect::<Result<_>>()?;
     let mut listener = Connection::open(&follower.url()?, Traffic::Light).await?;
     listener.send(json!(["REQ", "s", { "#E": [root.id.to_hex()], "limit": 0 }]).to_string()).await?;
-    while !matches!(Incoming::read(&listener.next().await?), Incoming::EndOfStored { .. }) {}
+    while !matches!(RelayMessage::parse(&listener.next().await?), RelayMessage::Eose { .. }) {}
     let mut publisher = Connection::open(&source.url()?, Traffic::Light).await?;
 
-    let fsync = watch::disk(&world.shelf("."))?;
+    let fsync = watch::measure_fsync(&setup.path("."))?;
     let (mut after_ok, mut after_sending) = (Latencies::default(), Latencies::default());
     for event in fresh {
         let sent = Instant::now();
@@ -50,16 +56,16 @@ pub(super) async fn run(world: &World, source: &Server, follower: &Server, event
         publisher.send(event.message).await?;
         let taken = async {
             loop {
-                match Incoming::read(&publisher.next().await?) {
-                    Incoming::Verdict { accepted: true, .. } => return Ok(Instant::now()),
-                    Incoming::Verdict { reason, .. } => bail!("an event was refused: {reason}"),
+                match RelayMessage::parse(&publisher.next().await?) {
+                    RelayMessage::Ok { accepted: true, .. } => return Ok(Instant::now()),
+                    RelayMessage::Ok { reason, .. } => bail!("an event was refused: {reason}"),
                     _ => {}
                 }
             }
         };
         let delivered = async {
             loop {
-                if let Incoming::Event { body, .. } = Incoming::read(&listener.next().await?)
+                if let RelayMessage::Event { body, .. } = RelayMessage::parse(&listener.next().await?)
                     && event_id(body) == Some(id)
                 {
                     return anyhow::Ok(Instant::now());
@@ -70,5 +76,5 @@ pub(super) async fn run(world: &World, source: &Server, follower: &Server, event
         after_ok.record(delivered.saturating_duration_since(taken));
         after_sending.record(delivered.saturating_duration_since(sent));
     }
-    Ok(Figures { events, after_ok: after_ok.summarise(), after_sending: after_sending.summarise(), fsync })
+    Ok(PropagationFigures { events, after_ok: after_ok.summarise(), after_sending: after_sending.summarise(), fsync })
 }

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::server::{GLANCE, Server};
+use super::server::{GraspdServer, POLL_INTERVAL};
 use crate::connection::{Connection, Traffic};
 use crate::event::SignedEvent;
-use crate::message::Incoming;
+use crate::message::RelayMessage;
 use crate::progress::Progress;
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE};
 use crate::target::RelayUrl;
@@ -22,7 +22,7 @@ const PIPELINE: usize = 64;
 const CONNECTIONS: usize = 4;
 
 /// How long a server may take until everything that it has accepted is served.
-const DEADLINE: Duration = Duration::from_secs(120);
+const SERVED_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Publishes lists of events, each in its order. A refusal ends the run.
 pub(super) async fn publish(url: &RelayUrl, lists: Vec<Vec<SignedEvent>>) -> Result<()> {
@@ -35,7 +35,7 @@ pub(super) async fn publish(url: &RelayUrl, lists: Vec<Vec<SignedEvent>>) -> Res
     let mut publishers = JoinSet::new();
     for queue in queues {
         let connection = Connection::open(url, Traffic::Heavy).await?;
-        publishers.spawn(one_after_the_other(connection, queue, std::sync::Arc::clone(&progress)));
+        publishers.spawn(publish_queue(connection, queue, std::sync::Arc::clone(&progress)));
     }
     while let Some(publisher) = publishers.join_next().await {
         publisher??;
@@ -43,7 +43,7 @@ pub(super) async fn publish(url: &RelayUrl, lists: Vec<Vec<SignedEvent>>) -> Res
     Ok(())
 }
 
-async fn one_after_the_other(
+async fn publish_queue(
     mut connection: Connection,
     events: Vec<SignedEvent>,
     progress: std::sync::Arc<Progress>,
@@ -58,13 +58,13 @@ async fn one_after_the_other(
             unanswered += 1;
         }
         connection.flush().await?;
-        match Incoming::read(&connection.next().await?) {
-            Incoming::Verdict { accepted: true, .. } => {
+        match RelayMessage::parse(&connection.next().await?) {
+            RelayMessage::Ok { accepted: true, .. } => {
                 unanswered -= 1;
                 progress.advance(1);
             }
-            Incoming::Verdict { reason, .. } => bail!("an event was refused: {reason}"),
-            Incoming::Notice { text } => bail!("the relay complains: {text}"),
+            RelayMessage::Ok { reason, .. } => bail!("an event was refused: {reason}"),
+            RelayMessage::Notice { text } => bail!("the relay complains: {text}"),
             _ => {}
         }
     }
@@ -90,7 +90,7 @@ pub(super) async fn count(connection: &mut Connection, filter: &Value) -> Result
 }
 
 /// Waits until a server serves so many events that match.
-pub(super) async fn until_served(server: &Server, filter: &Value, wanted: u64) -> Result<()> {
+pub(super) async fn wait_until_count(server: &GraspdServer, filter: &Value, wanted: u64) -> Result<()> {
     let mut connection = Connection::open(&server.url()?, Traffic::Light).await?;
     let started = Instant::now();
     loop {
@@ -98,9 +98,9 @@ pub(super) async fn until_served(server: &Server, filter: &Value, wanted: u64) -
         if served >= wanted {
             return Ok(());
         }
-        if started.elapsed() > DEADLINE {
-            bail!("{served} of {wanted} events are served after {} s", DEADLINE.as_secs());
+        if started.elapsed() > SERVED_DEADLINE {
+            bail!("{served} of {wanted} events are served after {} s", SERVED_DEADLINE.as_secs());
         }
-        sleep(5 * GLANCE).await;
+        sleep(5 * POLL_INTERVAL).await;
     }
 }

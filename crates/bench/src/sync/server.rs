@@ -18,44 +18,44 @@ use crate::process::Process;
 use crate::target::RelayUrl;
 
 /// How long a server may take to listen, or to end.
-const DEADLINE: Duration = Duration::from_secs(60);
+const START_STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Between two looks at something that is awaited.
-pub(super) const GLANCE: Duration = Duration::from_millis(20);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Whom a server follows.
+/// Whom a server sync_sources.
 #[derive(Debug, Clone)]
-pub(super) enum Follows {
+pub(super) enum SyncSources {
     /// Nobody.
-    Nobody,
+    Disabled,
     /// Whoever its events name, and these.
     Relays(Vec<String>),
 }
 
 /// How a server is started.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct ServerPlan {
     /// The program.
     pub(super) binary: PathBuf,
     /// Its data.
     pub(super) folder: PathBuf,
     /// The name under which events know it.
     pub(super) domain: String,
-    /// Whom it follows.
-    pub(super) follows: Follows,
+    /// Whom it sync_sources.
+    pub(super) sync_sources: SyncSources,
     /// Further settings.
     pub(super) settings: Vec<(&'static str, String)>,
 }
 
-impl Plan {
+impl ServerPlan {
     /// Where it keeps repositories.
-    pub(super) fn git(&self) -> PathBuf {
+    pub(super) fn git_folder(&self) -> PathBuf {
         self.folder.join("git")
     }
 
     /// The same server, following others.
-    pub(super) fn following(&self, follows: Follows) -> Self {
-        Self { follows, ..self.clone() }
+    pub(super) fn syncing_from(&self, sync_sources: SyncSources) -> Self {
+        Self { sync_sources, ..self.clone() }
     }
 
     fn command(&self) -> Command {
@@ -65,7 +65,7 @@ impl Plan {
             .env("NGIT_BIND_ADDRESS", "127.0.0.1:0")
             .env("NGIT_DOMAIN", &self.domain)
             .env("NGIT_RELAY_DATA_PATH", self.folder.join("relay"))
-            .env("NGIT_GIT_DATA_PATH", self.git())
+            .env("NGIT_GIT_DATA_PATH", self.git_folder())
             .env("NGIT_NETWORK_MAX_CONNECTIONS", "0")
             .env("NGIT_NETWORK_EVENTS_PER_MINUTE", "0")
             .env("NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS", "true");
@@ -75,10 +75,10 @@ impl Plan {
         for (name, value) in &self.settings {
             command.env(format!("NGIT_{name}"), value);
         }
-        match &self.follows {
-            Follows::Nobody => command.env("NGIT_SYNC_ENABLE", "false"),
-            Follows::Relays(relays) if relays.is_empty() => command.env("NGIT_SYNC_ENABLE", "true"),
-            Follows::Relays(relays) => {
+        match &self.sync_sources {
+            SyncSources::Disabled => command.env("NGIT_SYNC_ENABLE", "false"),
+            SyncSources::Relays(relays) if relays.is_empty() => command.env("NGIT_SYNC_ENABLE", "true"),
+            SyncSources::Relays(relays) => {
                 command.env("NGIT_SYNC_ENABLE", "true").env("NGIT_SYNC_BOOTSTRAP_RELAY_URL", relays.join(","))
             }
         };
@@ -86,27 +86,27 @@ impl Plan {
     }
 
     /// Starts it.
-    pub(super) fn start(&self) -> Result<Server> {
-        Server::start(self.command(), &self.folder.join("log"))
+    pub(super) fn start(&self) -> Result<GraspdServer> {
+        GraspdServer::start(self.command(), &self.folder.join("log"))
     }
 }
 
 /// What a server has said, and when.
-type Log = Arc<Mutex<Vec<(Instant, String)>>>;
+type ServerLog = Arc<Mutex<Vec<(Instant, String)>>>;
 
 /// A running server.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct GraspdServer {
     child: Child,
-    log: Log,
+    log: ServerLog,
     /// Where it listens.
     pub(super) address: SocketAddr,
 }
 
-impl Server {
+impl GraspdServer {
     /// Starts a command and waits until it says where it listens. What it logs is also added to a file.
-    fn start(mut command: Command, journal: &Path) -> Result<Self> {
-        let mut journal = OpenOptions::new().create(true).append(true).open(journal)?;
+    fn start(mut command: Command, log_file: &Path) -> Result<Self> {
+        let mut log_file = OpenOptions::new().create(true).append(true).open(log_file)?;
         let name = command.get_program().display().to_string();
         let mut child = command
             .stdin(Stdio::null())
@@ -114,29 +114,29 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        let log = Log::default();
-        let (heard, listening) = mpsc::channel();
+        let log = ServerLog::default();
+        let (address_sender, listening) = mpsc::channel();
         let (out, err) = (child.stdout.take(), child.stderr.take());
         if let Some(out) = out {
-            read(out, move |line| {
+            spawn_line_reader(out, move |line| {
                 if let Some(address) = line.trim().strip_prefix("listening") {
-                    let _ = heard.send(address.trim().to_owned());
+                    let _ = address_sender.send(address.trim().to_owned());
                 }
             });
         }
         if let Some(err) = err {
             let log = Arc::clone(&log);
-            read(err, move |line| {
-                // The journal is for people who wonder; a run does not need it.
-                let _ = writeln!(journal, "{line}");
-                log.lock().expect("nobody panics while writing").push((Instant::now(), line));
+            spawn_line_reader(err, move |line| {
+                // The log_file is for people who wonder; a run does not need it.
+                let _ = writeln!(log_file, "{line}");
+                log.lock().expect("no thread panics while holding the lock").push((Instant::now(), line));
             });
         }
-        let address = listening.recv_timeout(DEADLINE).ok().and_then(|address| address.parse().ok());
+        let address = listening.recv_timeout(START_STOP_DEADLINE).ok().and_then(|address| address.parse().ok());
         let Some(address) = address else {
             let _ = child.kill();
             let _ = child.wait();
-            let log = log.lock().expect("nobody panics while writing");
+            let log = log.lock().expect("no thread panics while holding the lock");
             let last: Vec<&str> = log.iter().rev().take(5).map(|(_, line)| line.as_str()).collect();
             bail!("{name} does not say where it listens; {last:?}");
         };
@@ -154,31 +154,31 @@ impl Server {
     }
 
     /// When it first said something with all of these words.
-    pub(super) fn said(&self, words: &[&str]) -> Option<Instant> {
-        let log = self.log.lock().expect("nobody panics while writing");
+    pub(super) fn logged_at(&self, words: &[&str]) -> Option<Instant> {
+        let log = self.log.lock().expect("no thread panics while holding the lock");
         log.iter().find(|(_, line)| words.iter().all(|word| line.contains(word))).map(|(at, _)| *at)
     }
 
     /// What it has complained about.
-    pub(super) fn complaints(&self) -> Vec<String> {
-        let log = self.log.lock().expect("nobody panics while writing");
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let log = self.log.lock().expect("no thread panics while holding the lock");
         let loud = |line: &&String| line.contains("WARN") || line.contains("ERROR");
         log.iter().map(|(_, line)| line).filter(loud).cloned().collect()
     }
 
     /// Waits until it has said something with all of these words.
-    pub(super) async fn says(&self, words: &[&str], patience: Duration) -> Result<Instant> {
+    pub(super) async fn wait_for_log(&self, words: &[&str], timeout: Duration) -> Result<Instant> {
         let started = Instant::now();
         loop {
-            if let Some(at) = self.said(words) {
+            if let Some(at) = self.logged_at(words) {
                 return Ok(at);
             }
-            if started.elapsed() > patience {
-                let log = self.log.lock().expect("nobody panics while writing");
+            if started.elapsed() > timeout {
+                let log = self.log.lock().expect("no thread panics while holding the lock");
                 let last: Vec<&str> = log.iter().rev().take(10).map(|(_, line)| line.as_str()).collect();
-                bail!("the server has not said {words:?} after {} s; its last words: {last:#?}", patience.as_secs());
+                bail!("the server has not said {words:?} after {} s; its last words: {last:#?}", timeout.as_secs());
             }
-            sleep(GLANCE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -200,16 +200,16 @@ impl Server {
         }
         let started = Instant::now();
         while self.child.try_wait()?.is_none() {
-            if started.elapsed() > DEADLINE {
+            if started.elapsed() > START_STOP_DEADLINE {
                 bail!("{pid} does not end");
             }
-            sleep(GLANCE).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 }
 
-impl Drop for Server {
+impl Drop for GraspdServer {
     fn drop(&mut self) {
         // It may have ended already, and there is nobody left to tell.
         let _ = self.child.kill();
@@ -218,16 +218,16 @@ impl Drop for Server {
 }
 
 /// Hears every line to the end, in a thread of its own: a full pipe would stop the server.
-fn read(from: impl Read + Send + 'static, mut hear: impl FnMut(String) + Send + 'static) {
+fn spawn_line_reader(from: impl Read + Send + 'static, mut on_line: impl FnMut(String) + Send + 'static) {
     thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            hear(line);
+            on_line(line);
         }
     });
 }
 
 /// The sum of all samples of a metric whose line has these words.
-pub(super) fn sample(metrics: &str, name: &str, words: &[&str]) -> Option<f64> {
+pub(super) fn metric_sum(metrics: &str, name: &str, words: &[&str]) -> Option<f64> {
     let lines = metrics.lines().filter(|line| {
         line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']))
             && words.iter().all(|word| line.contains(word))
@@ -236,7 +236,7 @@ pub(super) fn sample(metrics: &str, name: &str, words: &[&str]) -> Option<f64> {
 }
 
 /// Makes an empty folder inside another.
-pub(super) fn fresh(folder: &Path, name: &str) -> Result<PathBuf> {
+pub(super) fn create_empty_folder(folder: &Path, name: &str) -> Result<PathBuf> {
     let path = folder.join(name);
     if path.exists() {
         std::fs::remove_dir_all(&path).with_context(|| format!("cannot empty {}", path.display()))?;
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn samples_are_found_by_their_whole_name() {
         let metrics = "# TYPE a gauge\na 1\na_total{x=\"1\"} 2\na_total{x=\"2\"} 3\n";
-        assert_eq!(sample(metrics, "a", &[]), Some(1.0));
-        assert_eq!(sample(metrics, "a_total", &[]), Some(5.0));
-        assert_eq!(sample(metrics, "a_total", &["x=\"2\""]), Some(3.0));
-        assert_eq!(sample(metrics, "b", &[]), None);
+        assert_eq!(metric_sum(metrics, "a", &[]), Some(1.0));
+        assert_eq!(metric_sum(metrics, "a_total", &[]), Some(5.0));
+        assert_eq!(metric_sum(metrics, "a_total", &["x=\"2\""]), Some(3.0));
+        assert_eq!(metric_sum(metrics, "b", &[]), None);
     }
 }

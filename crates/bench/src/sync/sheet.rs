@@ -7,26 +7,26 @@ use anyhow::Result;
 
 /// One line of the table.
 #[derive(Debug, Clone)]
-pub(crate) struct Row {
+pub(crate) struct ResultRow {
     what: String,
     value: f64,
     /// No more than this, if anything is wanted.
     most: Option<f64>,
 }
 
-impl Row {
+impl ResultRow {
     /// A figure that should not be above another.
     pub(crate) fn at_most(what: impl Into<String>, value: f64, most: f64) -> Self {
         Self { what: what.into(), value, most: Some(most) }
     }
 
     /// A figure that is only shown.
-    pub(crate) fn open(what: impl Into<String>, value: f64) -> Self {
+    pub(crate) fn without_target(what: impl Into<String>, value: f64) -> Self {
         Self { what: what.into(), value, most: None }
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for ResultRow {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, value, most } = self;
         let (aim, verdict) = match most {
@@ -38,7 +38,7 @@ impl fmt::Display for Row {
 }
 
 /// Prints the table.
-pub(crate) fn print(rows: &[Row]) -> Result<()> {
+pub(crate) fn print(rows: &[ResultRow]) -> Result<()> {
     let mut table = stderr().lock();
     writeln!(table)?;
     for row in rows {
@@ -48,7 +48,7 @@ pub(crate) fn print(rows: &[Row]) -> Result<()> {
 }
 
 /// Says something while a run goes on.
-pub(crate) fn remark(text: &str) {
+pub(crate) fn print_progress(text: &str) {
     // A closed stderr must not end the run.
     let _ = writeln!(stderr().lock(), "{text}");
 }
@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn aims_are_judged() {
-        let line = |row: Row| row.to_string().split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
-        assert_eq!(line(Row::at_most("cold s", 20.0, 20.0)), "cold s 20.000 <= 20 met");
-        assert_eq!(line(Row::at_most("cold s", 20.1, 20.0)), "cold s 20.100 <= 20 MISSED");
-        assert_eq!(line(Row::open("cold s", 20.1)), "cold s 20.100");
+        let line = |row: ResultRow| row.to_string().split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        assert_eq!(line(ResultRow::at_most("cold s", 20.0, 20.0)), "cold s 20.000 <= 20 met");
+        assert_eq!(line(ResultRow::at_most("cold s", 20.1, 20.0)), "cold s 20.100 <= 20 MISSED");
+        assert_eq!(line(ResultRow::without_target("cold s", 20.1)), "cold s 20.100");
     }
 }

@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::SyncArgs;
-use super::server::{Follows, Plan, Server};
-use super::sheet::{Row, remark};
-use super::world::{SOURCE, World};
+use super::server::{GraspdServer, ServerPlan, SyncSources};
+use super::sheet::{ResultRow, print_progress};
+use super::world::{SOURCE, SyncSetup};
 use crate::process_usage::rounded;
 use crate::{machine, report};
 
@@ -23,10 +23,10 @@ use crate::{machine, report};
 const COMPLETE: &str = "complete";
 
 /// Between two questions whether it is ready.
-const GLANCE: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How long it may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How to start it.
 #[derive(Debug, Clone, Args)]
@@ -50,7 +50,7 @@ pub struct StartArgs {
 
 /// What one start took.
 #[derive(Debug, Clone, Serialize)]
-struct Figures {
+struct StartFigures {
     repositories: u64,
     events: u64,
     /// Whether files had to be read from the disk first.
@@ -68,8 +68,8 @@ struct Figures {
 }
 
 /// Makes the folder if it is not there, and starts the server again and again.
-pub(super) async fn run(args: &StartArgs) -> Result<Vec<Row>> {
-    let world = World::prepare(&SyncArgs {
+pub(super) async fn run(args: &StartArgs) -> Result<Vec<ResultRow>> {
+    let setup = SyncSetup::prepare(&SyncArgs {
         graspd: args.graspd.clone(),
         corpus: args.corpus.clone(),
         repositories: args.repositories,
@@ -78,16 +78,16 @@ pub(super) async fn run(args: &StartArgs) -> Result<Vec<Row>> {
         live: 0,
         relays: 1,
     })?;
-    let plan = full(&world).await?;
-    let mut rows = vec![Row::open("repositories", args.repositories as f64)];
+    let plan = prepare(&setup).await?;
+    let mut rows = vec![ResultRow::without_target("repositories", args.repositories as f64)];
     for cold in [true, false] {
         let mut times = Vec::new();
         for _ in 0..args.times {
-            if cold && !forget_files() {
-                remark("the system's cache of files cannot be emptied here: no cold starts");
+            if cold && !drop_file_cache() {
+                print_progress("the system's cache of files cannot be emptied here: no cold starts");
                 break;
             }
-            let figures = start(&world, &plan, cold).await?;
+            let figures = measure_start(&setup, &plan, cold).await?;
             report::print("start", "graspd", &figures)?;
             times.push(figures);
         }
@@ -95,38 +95,44 @@ pub(super) async fn run(args: &StartArgs) -> Result<Vec<Row>> {
             continue;
         }
         let name = if cold { "cold" } else { "warm" };
-        let median = |of: fn(&Figures) -> f64| {
+        let median = |of: fn(&StartFigures) -> f64| {
             let mut values: Vec<f64> = times.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
             values[values.len() / 2]
         };
-        rows.push(Row::at_most(format!("{name}: ms until ready"), median(|figures| figures.ready_ms), 1_000.0));
-        rows.push(Row::open(format!("{name}: CPU ms until ready"), median(|figures| figures.cpu_ms)));
-        rows.push(Row::open(format!("{name}: MB of anonymous memory"), median(|figures| figures.rss_anon_mb)));
-        rows.push(Row::open(format!("{name}: cores of others"), median(|figures| figures.foreign_cores)));
+        rows.push(ResultRow::at_most(format!("{name}: ms until ready"), median(|figures| figures.ready_ms), 1_000.0));
+        rows.push(ResultRow::without_target(format!("{name}: CPU ms until ready"), median(|figures| figures.cpu_ms)));
+        rows.push(ResultRow::without_target(
+            format!("{name}: MB of anonymous memory"),
+            median(|figures| figures.rss_anon_mb),
+        ));
+        rows.push(ResultRow::without_target(
+            format!("{name}: cores of others"),
+            median(|figures| figures.foreign_cores),
+        ));
     }
     Ok(rows)
 }
 
 /// A server that has everything; it was filled by a run before this one, or is now.
-async fn full(world: &World) -> Result<Plan> {
-    let extent = world.corpus.extent;
-    let name = format!("start-{}x{}", extent.repositories, extent.roots);
-    let folder = world.shelf(&name);
+async fn prepare(setup: &SyncSetup) -> Result<ServerPlan> {
+    let size = setup.corpus.size;
+    let name = format!("start-{}x{}", size.repositories, size.roots);
+    let folder = setup.path(&name);
     if folder.join(COMPLETE).exists() {
-        let (binary, domain) = (world.binary.clone(), SOURCE.to_owned());
-        return Ok(Plan { binary, folder, domain, follows: Follows::Nobody, settings: Vec::new() });
+        let (binary, domain) = (setup.binary.clone(), SOURCE.to_owned());
+        return Ok(ServerPlan { binary, folder, domain, sync_sources: SyncSources::Disabled, settings: Vec::new() });
     }
-    let plan = world.newborn(&name, SOURCE)?;
+    let plan = setup.with_git_data(&name, SOURCE)?;
     let server = plan.start()?;
-    world.fill(&server, World::both).await?;
+    setup.fill(&server, SyncSetup::both_servers).await?;
     server.stop().await?;
     // Thousands of announcements in a few seconds leave repositories to be brought into line, which is not what is measured.
     let mut settled = false;
     while !settled {
         let server = plan.start()?;
-        until_ready(&server).await?;
-        settled = server.complaints().is_empty();
+        wait_until_ready(&server).await?;
+        settled = server.warnings().is_empty();
         server.stop().await?;
     }
     fs::write(folder.join(COMPLETE), "")?;
@@ -134,35 +140,35 @@ async fn full(world: &World) -> Result<Plan> {
 }
 
 /// Lets the system forget what it has of files in memory, if it lets us.
-fn forget_files() -> bool {
+fn drop_file_cache() -> bool {
     let written = Command::new("sync").status().is_ok_and(|status| status.success());
     written && fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
 }
 
-async fn start(world: &World, plan: &Plan, cold: bool) -> Result<Figures> {
+async fn measure_start(setup: &SyncSetup, plan: &ServerPlan, cold: bool) -> Result<StartFigures> {
     let (busy, began) = (machine::busy_time()?, Instant::now());
     let server = plan.start()?;
-    let welcome = began.elapsed();
-    until_ready(&server).await?;
+    let listening = began.elapsed();
+    wait_until_ready(&server).await?;
     let ready = began.elapsed();
     let (process, busy) = (server.process(), machine::busy_time()?.saturating_sub(busy));
     let cpu = process.cpu_time()?;
     let memory = process.memory()?;
     server.stop().await?;
     let ms = |time: Duration| rounded(time.as_secs_f64() * 1e3);
-    Ok(Figures {
-        repositories: world.corpus.extent.repositories,
-        events: world.corpus.extent.events(),
+    Ok(StartFigures {
+        repositories: setup.corpus.size.repositories,
+        events: setup.corpus.size.events(),
         cold,
         ready_ms: ms(ready),
-        welcome_ms: ms(welcome),
+        welcome_ms: ms(listening),
         cpu_ms: ms(cpu),
         rss_anon_mb: rounded(memory.rss_anon_kb as f64 / 1e3),
         foreign_cores: rounded(busy.saturating_sub(cpu).as_secs_f64() / ready.as_secs_f64()),
     })
 }
 
-async fn until_ready(server: &Server) -> Result<()> {
+async fn wait_until_ready(server: &GraspdServer) -> Result<()> {
     let started = Instant::now();
     loop {
         let mut stream = TcpStream::connect(server.address).await.context("it does not listen")?;
@@ -172,9 +178,9 @@ async fn until_ready(server: &Server) -> Result<()> {
         if answer.starts_with("HTTP/1.1 200 ") {
             return Ok(());
         }
-        if started.elapsed() > PATIENCE {
-            bail!("it is not ready after {} s: {answer}", PATIENCE.as_secs());
+        if started.elapsed() > READY_TIMEOUT {
+            bail!("it is not ready after {} s: {answer}", READY_TIMEOUT.as_secs());
         }
-        sleep(GLANCE).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

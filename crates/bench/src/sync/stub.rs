@@ -30,9 +30,9 @@ const LIMIT: u64 = 500;
 /// Bytes of a subscription id.
 const ID_BYTES: usize = 64;
 
-/// What all stubs were asked.
+/// What all stubs were counters.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct StubCounters {
     connections: AtomicU64,
     requests: AtomicU64,
     filters: AtomicU64,
@@ -46,7 +46,7 @@ pub(super) struct Asked {
 
 /// The same as figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) struct AskedFigures {
+pub(super) struct StubFigures {
     /// Websockets that were opened.
     pub(super) connections: u64,
     /// Requests.
@@ -67,11 +67,11 @@ pub(super) struct AskedFigures {
     pub(super) excesses: u64,
 }
 
-impl Asked {
-    /// What they were asked so far.
-    pub(super) fn figures(&self) -> AskedFigures {
+impl StubCounters {
+    /// What they were counters so far.
+    pub(super) fn figures(&self) -> StubFigures {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        AskedFigures {
+        StubFigures {
             connections: read(&self.connections),
             requests: read(&self.requests),
             filters: read(&self.filters),
@@ -91,61 +91,62 @@ impl Asked {
 
 /// Running stubs. They end with this.
 #[derive(Debug)]
-pub(super) struct Stubs {
+pub(super) struct StubRelays {
     /// Their addresses.
-    pub(super) places: Vec<String>,
-    /// What they were asked.
-    pub(super) asked: Arc<Asked>,
+    pub(super) addresses: Vec<String>,
+    /// What they were counters.
+    pub(super) counters: Arc<StubCounters>,
     /// Dropping it ends them.
     _tasks: JoinSet<()>,
 }
 
 /// The address of the stub of this number: each on a host of its own, as strangers are.
-pub(super) fn place(number: usize) -> String {
+pub(super) fn stub_address(number: usize) -> String {
     format!("127.78.{}.{}:7700", number / 200, number % 200 + 1)
 }
 
-impl Stubs {
+impl StubRelays {
     /// Starts so many.
     pub(super) async fn start(count: usize) -> Result<Self> {
-        let asked = Arc::new(Asked::default());
+        let counters = Arc::new(StubCounters::default());
         let mut tasks = JoinSet::new();
-        let places: Vec<String> = (0..count).map(place).collect();
-        for place in &places {
-            let listener = TcpListener::bind(place).await.with_context(|| format!("cannot listen at {place}"))?;
-            let asked = Arc::clone(&asked);
+        let addresses: Vec<String> = (0..count).map(stub_address).collect();
+        for stub_address in &addresses {
+            let listener =
+                TcpListener::bind(stub_address).await.with_context(|| format!("cannot listen at {stub_address}"))?;
+            let counters = Arc::clone(&counters);
             tasks.spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    let asked = Arc::clone(&asked);
+                    let counters = Arc::clone(&counters);
                     // A caller that goes away is no problem of ours.
-                    tokio::spawn(async move { serve(stream, &asked).await });
+                    tokio::spawn(async move { serve(stream, &counters).await });
                 }
             });
         }
-        Ok(Self { places, asked, _tasks: tasks })
+        Ok(Self { addresses, counters, _tasks: tasks })
     }
 }
 
-async fn serve(mut stream: TcpStream, asked: &Asked) -> Result<()> {
+async fn serve(mut stream: TcpStream, counters: &StubCounters) -> Result<()> {
     let mut head = [0; 4096];
     let length = stream.peek(&mut head).await?;
     if !String::from_utf8_lossy(&head[..length]).to_ascii_lowercase().contains("upgrade: websocket") {
-        return Ok(tell_terms(&mut stream).await?);
+        return Ok(send_nip11(&mut stream).await?);
     }
-    Asked::add(&asked.connections, 1);
+    StubCounters::add(&counters.connections, 1);
     let config = WebSocketConfig::default().read_buffer_size(4096).write_buffer_size(0);
     let mut socket = accept_async_with_config(stream, Some(config)).await?;
     let mut open = BTreeSet::new();
     while let Some(message) = socket.next().await {
         let Message::Text(text) = message? else { continue };
-        if let Some(answer) = answer(&text, &mut open, asked) {
+        if let Some(answer) = respond(&text, &mut open, counters) {
             socket.send(Message::text(answer)).await?;
         }
     }
     Ok(())
 }
 
-async fn tell_terms(stream: &mut TcpStream) -> io::Result<()> {
+async fn send_nip11(stream: &mut TcpStream) -> io::Result<()> {
     let mut request = [0; 4096];
     let _ = stream.read(&mut request).await?;
     let document = format!(
@@ -157,10 +158,10 @@ async fn tell_terms(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 /// What a message is answered with.
-fn answer(text: &str, open: &mut BTreeSet<String>, asked: &Asked) -> Option<String> {
+fn respond(text: &str, open: &mut BTreeSet<String>, counters: &StubCounters) -> Option<String> {
     let bytes = text.len() as u64;
-    Asked::add(&asked.bytes, bytes);
-    asked.most_bytes.fetch_max(bytes, Ordering::Relaxed);
+    StubCounters::add(&counters.bytes, bytes);
+    counters.most_bytes.fetch_max(bytes, Ordering::Relaxed);
     let mut words = text.split('"');
     let verb = words.nth(1)?;
     let id = words.nth(1)?.to_owned();
@@ -168,11 +169,11 @@ fn answer(text: &str, open: &mut BTreeSet<String>, asked: &Asked) -> Option<Stri
     let answer = match verb {
         "REQ" => {
             let (filters, limit) = measure(text);
-            Asked::add(&asked.requests, 1);
-            Asked::add(&asked.filters, filters as u64);
+            StubCounters::add(&counters.requests, 1);
+            StubCounters::add(&counters.filters, filters as u64);
             open.insert(id.clone());
-            asked.most_filters.fetch_max(filters as u64, Ordering::Relaxed);
-            asked.most_subscriptions.fetch_max(open.len() as u64, Ordering::Relaxed);
+            counters.most_filters.fetch_max(filters as u64, Ordering::Relaxed);
+            counters.most_subscriptions.fetch_max(open.len() as u64, Ordering::Relaxed);
             excess |= filters > FILTERS || open.len() > SUBSCRIPTIONS || limit > LIMIT;
             Some(format!(r#"["EOSE","{id}"]"#))
         }
@@ -181,23 +182,23 @@ fn answer(text: &str, open: &mut BTreeSet<String>, asked: &Asked) -> Option<Stri
             None
         }
         "NEG-OPEN" => {
-            Asked::add(&asked.reconciliations, 1);
+            StubCounters::add(&counters.reconciliations, 1);
             Some(format!(r#"["NEG-ERR","{id}","error: negentropy is not supported here"]"#))
         }
         _ => None,
     };
     if excess {
-        Asked::add(&asked.excesses, 1);
+        StubCounters::add(&counters.excesses, 1);
     }
     answer
 }
 
 /// How many filters a request has, and the largest `limit` of them. Braces occur only around filters: the values that are
-/// asked for are ids, names and numbers.
+/// counters for are ids, names and numbers.
 fn measure(text: &str) -> (usize, u64) {
     let filters = text.bytes().filter(|byte| *byte == b'{').count();
     let limit = |rest: &str| {
-        rest.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|digits| digits.parse::<u64>().ok())
+        rest.split(|character: char| !character.is_ascii_digit()).next().and_then(|digits| digits.parse::<u64>().ok())
     };
     let limits = text.split(r#""limit":"#).skip(1).filter_map(limit);
     (filters, limits.max().unwrap_or(0))
@@ -215,17 +216,17 @@ mod tests {
 
     #[test]
     fn more_than_is_allowed_is_noticed() {
-        let asked = Asked::default();
+        let counters = StubCounters::default();
         let mut open = BTreeSet::new();
         for number in 0..=SUBSCRIPTIONS {
             let request = format!(r#"["REQ","{number}",{{"limit":0}}]"#);
-            assert_eq!(answer(&request, &mut open, &asked), Some(format!(r#"["EOSE","{number}"]"#)));
-            assert_eq!(asked.figures().excesses, u64::from(number == SUBSCRIPTIONS));
+            assert_eq!(respond(&request, &mut open, &counters), Some(format!(r#"["EOSE","{number}"]"#)));
+            assert_eq!(counters.figures().excesses, u64::from(number == SUBSCRIPTIONS));
         }
-        assert_eq!(answer(r#"["CLOSE","0"]"#, &mut open, &asked), None);
+        assert_eq!(respond(r#"["CLOSE","0"]"#, &mut open, &counters), None);
         assert_eq!(open.len(), SUBSCRIPTIONS);
         let many = format!(r#"["REQ","1",{}]"#, ["{}"; FILTERS + 1].join(","));
-        answer(&many, &mut open, &asked);
-        assert_eq!(asked.figures().excesses, 2);
+        respond(&many, &mut open, &counters);
+        assert_eq!(counters.figures().excesses, 2);
     }
 }

@@ -1,4 +1,4 @@
-//! The way between two servers: everything passes through here and is counted.
+//! The direction between two servers: everything passes through here and is counted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::frames::{Frames, Verbs};
+use super::frames::{FrameCounter, MessageCounts};
 
 /// What is read at a time.
 const PIECE: usize = 64 * 1024;
@@ -21,98 +21,98 @@ const FETCH: &[u8] = b".git/git-upload-pack HTTP/1.1";
 
 /// What has passed.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Traffic {
+pub(super) struct ProxyTraffic {
     /// When the first connection came.
-    pub(super) began: Option<Instant>,
+    pub(super) first_connection_at: Option<Instant>,
     /// Bytes that the caller has sent.
     pub(super) sent: u64,
     /// Bytes that the caller has got.
     pub(super) received: u64,
     /// Messages that the caller has sent.
-    pub(super) said: Verbs,
+    pub(super) messages_sent: MessageCounts,
     /// Messages that the caller has got.
-    pub(super) heard: Verbs,
+    pub(super) messages_received: MessageCounts,
     /// Connections on which the caller has asked for git data.
     pub(super) fetches: u64,
 }
 
-impl Traffic {
+impl ProxyTraffic {
     /// Messages of one verb that the caller has sent, and their bytes.
-    pub(super) fn bytes_said(&self, verb: &str) -> u64 {
-        self.said.get(verb).map_or(0, |verb| verb.bytes)
+    pub(super) fn bytes_sent(&self, verb: &str) -> u64 {
+        self.messages_sent.get(verb).map_or(0, |verb| verb.bytes)
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Way {
-    There,
-    Back,
+enum Direction {
+    ToTarget,
+    ToCaller,
 }
 
 /// A listener that passes every connection on to another address.
 #[derive(Debug)]
-pub(super) struct Wire {
-    traffic: Arc<Mutex<Traffic>>,
+pub(super) struct CountingProxy {
+    traffic: Arc<Mutex<ProxyTraffic>>,
     listener: JoinHandle<()>,
 }
 
-impl Wire {
+impl CountingProxy {
     /// Listens at `place` for whoever wants to speak with `target`.
-    pub(super) async fn lay(place: &str, target: SocketAddr) -> Result<Self> {
-        let socket = TcpListener::bind(place).await.with_context(|| format!("cannot listen at {place}"))?;
-        let traffic = Arc::new(Mutex::new(Traffic::default()));
+    pub(super) async fn start(address: &str, target: SocketAddr) -> Result<Self> {
+        let socket = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+        let traffic = Arc::new(Mutex::new(ProxyTraffic::default()));
         let shared = Arc::clone(&traffic);
         let listener = tokio::spawn(async move {
             while let Ok((caller, _)) = socket.accept().await {
                 let traffic = Arc::clone(&shared);
-                held(&traffic).began.get_or_insert_with(Instant::now);
-                tokio::spawn(async move { pass_on(caller, target, traffic).await });
+                lock(&traffic).first_connection_at.get_or_insert_with(Instant::now);
+                tokio::spawn(async move { forward(caller, target, traffic).await });
             }
         });
         Ok(Self { traffic, listener })
     }
 
     /// What has passed since the last time.
-    pub(super) fn take(&self) -> Traffic {
-        std::mem::take(&mut *held(&self.traffic))
+    pub(super) fn reset(&self) -> ProxyTraffic {
+        std::mem::take(&mut *lock(&self.traffic))
     }
 
     /// What has passed so far.
-    pub(super) fn look(&self) -> Traffic {
-        held(&self.traffic).clone()
+    pub(super) fn traffic(&self) -> ProxyTraffic {
+        lock(&self.traffic).clone()
     }
 }
 
-impl Drop for Wire {
+impl Drop for CountingProxy {
     fn drop(&mut self) {
         self.listener.abort();
     }
 }
 
-fn held(traffic: &Mutex<Traffic>) -> MutexGuard<'_, Traffic> {
-    traffic.lock().expect("nobody panics while counting")
+fn lock(traffic: &Mutex<ProxyTraffic>) -> MutexGuard<'_, ProxyTraffic> {
+    traffic.lock().expect("no task panics while holding the lock")
 }
 
-async fn pass_on(caller: TcpStream, target: SocketAddr, traffic: Arc<Mutex<Traffic>>) -> io::Result<()> {
+async fn forward(caller: TcpStream, target: SocketAddr, traffic: Arc<Mutex<ProxyTraffic>>) -> io::Result<()> {
     let called = TcpStream::connect(target).await?;
     for stream in [&caller, &called] {
         stream.set_nodelay(true)?;
     }
     let (from_caller, to_caller) = caller.into_split();
     let (from_called, to_called) = called.into_split();
-    let there = tokio::spawn(one_way(from_caller, to_called, Way::There, Arc::clone(&traffic)));
-    let back = tokio::spawn(one_way(from_called, to_caller, Way::Back, traffic));
-    let _ = tokio::join!(there, back);
+    let to_target = tokio::spawn(copy_and_count(from_caller, to_called, Direction::ToTarget, Arc::clone(&traffic)));
+    let to_caller_task = tokio::spawn(copy_and_count(from_called, to_caller, Direction::ToCaller, traffic));
+    let _ = tokio::join!(to_target, to_caller_task);
     Ok(())
 }
 
-async fn one_way(
+async fn copy_and_count(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    way: Way,
-    traffic: Arc<Mutex<Traffic>>,
+    direction: Direction,
+    traffic: Arc<Mutex<ProxyTraffic>>,
 ) -> io::Result<()> {
-    let mut frames = Frames::new();
+    let mut frames = FrameCounter::new();
     let mut piece = vec![0; PIECE];
     let mut first = true;
     loop {
@@ -121,18 +121,18 @@ async fn one_way(
             return to.shutdown().await;
         }
         {
-            let mut traffic = held(&traffic);
-            let Traffic { sent, received, said, heard, fetches, .. } = &mut *traffic;
-            let (bytes, verbs) = match way {
-                Way::There => (sent, said),
-                Way::Back => (received, heard),
+            let mut traffic = lock(&traffic);
+            let ProxyTraffic { sent, received, messages_sent, messages_received, fetches, .. } = &mut *traffic;
+            let (bytes, verbs) = match direction {
+                Direction::ToTarget => (sent, messages_sent),
+                Direction::ToCaller => (received, messages_received),
             };
             *bytes += length as u64;
             let is_git = || piece[..length].windows(FETCH.len()).any(|window| window == FETCH);
-            if matches!(way, Way::There) && std::mem::take(&mut first) && is_git() {
+            if matches!(direction, Direction::ToTarget) && std::mem::take(&mut first) && is_git() {
                 *fetches += 1;
             }
-            frames.pass(&piece[..length], verbs);
+            frames.feed(&piece[..length], verbs);
         }
         to.write_all(&piece[..length]).await?;
     }

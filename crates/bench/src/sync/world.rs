@@ -8,86 +8,87 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::SyncArgs;
-use super::corpus::{Corpus, Extent};
-use super::folders::Original;
-use super::publish::{publish, until_served};
-use super::server::{Follows, Plan, Server, fresh};
-use super::wire::Wire;
+use super::corpus::{CorpusSize, SyncCorpus};
+use super::folders::TemplateRepo;
+use super::publish::{publish, wait_until_count};
+use super::server::{GraspdServer, ServerPlan, SyncSources, create_empty_folder};
+use super::wire::CountingProxy;
 use crate::event::SignedEvent;
 use crate::progress::Progress;
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE};
 
-/// Where the follower finds the source, and what events call the source. It is the near end of the wire.
+/// Where the follower finds the source, and what events call the source. It is the near end of the proxy.
 pub(super) const SOURCE: &str = "127.77.0.1:7701";
 
 /// What events call the follower. Nobody dials it.
 pub(super) const FOLLOWER: &str = "127.77.0.2:7702";
 
 /// How long the follower may take for anything.
-pub(super) const PATIENCE: Duration = Duration::from_secs(900);
+pub(super) const SYNC_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Everything that measurements share.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct SyncSetup {
     /// What there is.
-    pub(super) corpus: Corpus,
+    pub(super) corpus: SyncCorpus,
     /// The program.
     pub(super) binary: PathBuf,
-    original: Original,
+    template: TemplateRepo,
     folder: PathBuf,
 }
 
-impl World {
+impl SyncSetup {
     /// Signs what must be signed.
     pub(super) fn prepare(args: &SyncArgs) -> Result<Self> {
         fs::create_dir_all(&args.corpus).with_context(|| format!("cannot make {}", args.corpus.display()))?;
         let folder = args.corpus.canonicalize()?;
         let binary = args.graspd.canonicalize().with_context(|| format!("no {}", args.graspd.display()))?;
-        let original = Original::have(&folder)?;
-        let extent = Extent { seed: args.seed, repositories: args.repositories, roots: args.roots };
-        let corpus = Corpus::have(&folder, extent, &original.commit)?;
-        Ok(Self { corpus, binary, original, folder })
+        let template = TemplateRepo::open_or_create(&folder)?;
+        let size = CorpusSize { seed: args.seed, repositories: args.repositories, roots: args.roots };
+        let corpus = SyncCorpus::load_or_sign(&folder, size, &template.commit)?;
+        Ok(Self { corpus, binary, template, folder })
     }
 
     /// A server with an empty store, whose git data is there.
-    pub(super) fn newborn(&self, name: &str, domain: &str) -> Result<Plan> {
+    pub(super) fn with_git_data(&self, name: &str, domain: &str) -> Result<ServerPlan> {
         let plan = self.empty(name, domain)?;
-        let progress = Progress::start(format!("git folders of the {name}"), self.corpus.extent.repositories);
+        let progress = Progress::start(format!("git folders of the {name}"), self.corpus.size.repositories);
         for project in &self.corpus.projects {
-            self.original.put(&plan.git(), project)?;
+            self.template.copy_to(&plan.git_folder(), project)?;
             progress.advance(1);
         }
         Ok(plan)
     }
 
     /// A server that has nothing at all.
-    pub(super) fn empty(&self, name: &str, domain: &str) -> Result<Plan> {
-        let (folder, binary, domain) = (fresh(&self.folder, name)?, self.binary.clone(), domain.to_owned());
-        Ok(Plan { binary, folder, domain, follows: Follows::Nobody, settings: Vec::new() })
+    pub(super) fn empty(&self, name: &str, domain: &str) -> Result<ServerPlan> {
+        let (folder, binary, domain) =
+            (create_empty_folder(&self.folder, name)?, self.binary.clone(), domain.to_owned());
+        Ok(ServerPlan { binary, folder, domain, sync_sources: SyncSources::Disabled, settings: Vec::new() })
     }
 
-    /// The commit that pull requests offer.
-    pub(super) fn offer(&self) -> &str {
-        &self.original.offer
+    /// The commit that pull requests pull_request_commit.
+    pub(super) fn pull_request_commit(&self) -> &str {
+        &self.template.pull_request_commit
     }
 
     /// Where something is kept over runs.
-    pub(super) fn shelf(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
     /// Brings the corpus onto a server, announced at some relays.
-    pub(super) async fn fill(&self, server: &Server, relays: impl Fn(usize) -> Vec<String>) -> Result<()> {
+    pub(super) async fn fill(&self, server: &GraspdServer, relays: impl Fn(usize) -> Vec<String>) -> Result<()> {
         let url = server.url()?;
-        let Extent { repositories, roots, .. } = self.corpus.extent;
-        publish(&url, self.announced(relays)?).await.context("announcements")?;
-        until_served(server, &json!({ "kinds": [ANNOUNCEMENT, STATE] }), 2 * repositories).await?;
-        publish(&url, self.corpus.talk.clone()).await.context("issues and comments")?;
-        until_served(server, &json!({ "kinds": [ISSUE, COMMENT] }), 2 * repositories * roots).await
+        let CorpusSize { repositories, roots, .. } = self.corpus.size;
+        publish(&url, self.announcements_and_states(relays)?).await.context("announcements")?;
+        wait_until_count(server, &json!({ "kinds": [ANNOUNCEMENT, STATE] }), 2 * repositories).await?;
+        publish(&url, self.corpus.discussions.clone()).await.context("issues and comments")?;
+        wait_until_count(server, &json!({ "kinds": [ISSUE, COMMENT] }), 2 * repositories * roots).await
     }
 
     /// The announcement and the state of every repository.
-    fn announced(&self, relays: impl Fn(usize) -> Vec<String>) -> Result<Vec<Vec<SignedEvent>>> {
+    fn announcements_and_states(&self, relays: impl Fn(usize) -> Vec<String>) -> Result<Vec<Vec<SignedEvent>>> {
         let mut lists = Vec::new();
         for (index, (project, state)) in self.corpus.projects.iter().zip(&self.corpus.states).enumerate() {
             let relays = relays(index);
@@ -99,30 +100,33 @@ impl World {
 
     /// Everything, repository by repository.
     #[cfg(feature = "compare")]
-    pub(super) fn lists(&self, relays: impl Fn(usize) -> Vec<String>) -> Result<Vec<Vec<SignedEvent>>> {
-        let mut lists = self.announced(relays)?;
-        for (list, talk) in lists.iter_mut().zip(&self.corpus.talk) {
-            list.extend(talk.iter().cloned());
+    pub(super) fn all_events(&self, relays: impl Fn(usize) -> Vec<String>) -> Result<Vec<Vec<SignedEvent>>> {
+        let mut lists = self.announcements_and_states(relays)?;
+        for (list, discussions) in lists.iter_mut().zip(&self.corpus.discussions) {
+            list.extend(discussions.iter().cloned());
         }
         Ok(lists)
     }
 
     /// The relays that all announcements name when there are two servers.
-    pub(super) fn both(_: usize) -> Vec<String> {
+    pub(super) fn both_servers(_: usize) -> Vec<String> {
         vec![SOURCE.to_owned(), FOLLOWER.to_owned()]
     }
 
-    /// A source that has everything, and the wire to it.
-    pub(super) async fn source(&self) -> Result<(Server, Wire)> {
+    /// A source that has everything, and the proxy to it.
+    pub(super) async fn source(&self) -> Result<(GraspdServer, CountingProxy)> {
         self.source_with(Vec::new()).await
     }
 
     /// The same, with further settings.
-    pub(super) async fn source_with(&self, settings: Vec<(&'static str, String)>) -> Result<(Server, Wire)> {
-        let source = Plan { settings, ..self.newborn("source", SOURCE)? }.start()?;
-        self.fill(&source, Self::both).await?;
-        let wire = Wire::lay(SOURCE, source.address).await?;
-        Ok((source, wire))
+    pub(super) async fn source_with(
+        &self,
+        settings: Vec<(&'static str, String)>,
+    ) -> Result<(GraspdServer, CountingProxy)> {
+        let source = ServerPlan { settings, ..self.with_git_data("source", SOURCE)? }.start()?;
+        self.fill(&source, Self::both_servers).await?;
+        let proxy = CountingProxy::start(SOURCE, source.address).await?;
+        Ok((source, proxy))
     }
 }
 

@@ -1,7 +1,9 @@
-//! What becomes of a held event in time: when it is looked for elsewhere, when it gives up, and what lies dormant.
+//! Expiry of held events: when their git data is searched for elsewhere, when they expire, and which become dormant
+//! (docs/design/admission.md#expiry-and-dormancy).
 //!
-//! An event waits for half an hour, and then until everybody has been asked once for its git data, if somebody looks for it.
-//! One that is still the last word lies dormant after that: it is looked for once an hour, and takes nobody's room.
+//! An event is held for 30 minutes and, if git data is fetched from other servers, until all sources were tried once.
+//! If it is the newest of its kind then, it becomes dormant: its data is searched for once an hour, and it no longer
+//! counts towards the limits of purgatory.
 
 use super::Admission;
 use super::io::{AdmissionOutput, EventSource, StoreWrite};
@@ -13,7 +15,7 @@ use crate::repo::catalog::EventStatus;
 use crate::repo::{Identifier, RepoPath};
 use crate::time::{MonoTime, Now, Timestamp};
 
-/// When an event's git data is looked for elsewhere, by who brought it.
+/// Returns when the search for an event's git data starts, depending on where the event comes from.
 pub(super) fn search_due(now: Now, source: &EventSource) -> MonoTime {
     match source {
         EventSource::Client(_) => now.mono.plus_secs(limits::FETCH_DELAY_CLIENT_SECS),
@@ -25,45 +27,47 @@ fn search_due_after_sync(now: Now) -> MonoTime {
     now.mono.plus(std::time::Duration::from_millis(limits::FETCH_DELAY_SYNC_MILLIS))
 }
 
-/// What comes when an event's time is over.
+/// What happens to an event at its deadline.
 enum ExpiryAction {
-    /// Nothing: it goes.
+    /// It is removed.
     Drop,
-    /// It waits until then.
+    /// It stays held until this time.
     Wait(MonoTime),
-    /// It lies dormant until then.
+    /// It becomes dormant until this time.
     Dormant(MonoTime),
 }
 
 impl Admission {
-    /// A held event that survived a restart. However long the server was down, everybody gets a little time to go on.
+    /// Restores a held event after a start. Its deadline is extended, so that every event has some time left, however
+    /// long the server was down.
     pub(super) fn restore_held(&mut self, now: Now, event: &SignedEvent, deadline: Timestamp) {
         let left = deadline.secs_since(now.wall);
-        // Nothing else has so much time left.
-        let dormant =
+        // Only dormant events have so much time left.
+        let is_dormant =
             self.policy.fetches_git_data && left > self.policy.purgatory_secs.max(limits::PURGATORY_STARTUP_GRACE_SECS);
-        let (left, search) = if dormant {
+        let (left, search) = if is_dormant {
             (left.min(limits::DORMANT_SECS), SearchStatus::Dormant)
         } else {
-            let most = self.policy.purgatory_secs.max(limits::PURGATORY_STARTUP_GRACE_SECS);
-            (left.clamp(limits::PURGATORY_STARTUP_GRACE_SECS, most), SearchStatus::Pending(search_due_after_sync(now)))
+            let max_secs = self.policy.purgatory_secs.max(limits::PURGATORY_STARTUP_GRACE_SECS);
+            let left = left.clamp(limits::PURGATORY_STARTUP_GRACE_SECS, max_secs);
+            (left, SearchStatus::Pending(search_due_after_sync(now)))
         };
         self.track_held(now, event, now.mono.plus_secs(left), search);
     }
 
-    /// A held event is offered again: whoever does that expects something of it.
+    /// Handles a held event that is submitted again: its search may start earlier, and a dormant event becomes active.
     pub(super) fn resubmitted(&mut self, now: Now, id: EventId, source: &EventSource) {
         let Some(held_event) = self.purgatory.get(id) else { return };
-        let from = search_due(now, source);
+        let new_due = search_due(now, source);
         match held_event.search {
-            SearchStatus::Pending(due) if from < due => {
-                self.purgatory.set_search(id, SearchStatus::Pending(from), held_event.deadline)
+            SearchStatus::Pending(due) if new_due < due => {
+                self.purgatory.set_search(id, SearchStatus::Pending(new_due), held_event.deadline)
             }
             SearchStatus::Dormant
                 if self.purgatory.rejection_if_full(held_event.author, held_event.bytes).is_none() =>
             {
                 let deadline = now.mono.plus_secs(self.policy.purgatory_secs);
-                self.purgatory.set_search(id, SearchStatus::Pending(from), deadline);
+                self.purgatory.set_search(id, SearchStatus::Pending(new_due), deadline);
                 self.write(StoreWrite::ExtendHold(id, now.wall.plus_secs(self.policy.purgatory_secs)));
             }
             SearchStatus::Pending(_) | SearchStatus::Tried(_) | SearchStatus::Dormant => return,
@@ -71,7 +75,7 @@ impl Admission {
         self.notify_search_changed(id);
     }
 
-    /// Everybody has been asked for what these need.
+    /// Records that all sources were tried once for these events.
     pub(super) fn sources_tried(&mut self, events: &[EventId]) {
         for id in events {
             if let Some(HeldEvent { search: SearchStatus::Pending(due), deadline, .. }) = self.purgatory.get(*id) {
@@ -81,7 +85,7 @@ impl Admission {
         }
     }
 
-    /// A held event's time is over.
+    /// Handles a held event whose deadline has passed.
     pub(super) fn expire_held(&mut self, now: Now, id: EventId) {
         if self.is_in_use(id) {
             self.purgatory.extend_deadline(id, now.mono.plus_secs(limits::EXPIRY_POSTPONE_SECS));
@@ -108,7 +112,7 @@ impl Admission {
         }
         match held_event.search {
             SearchStatus::Dormant => ExpiryAction::Drop,
-            // It is somebody else's turn, and everybody's before it.
+            // Not all sources were tried yet; the search may be waiting for others.
             SearchStatus::Pending(_) if now.mono < held_event.since.plus_secs(limits::MAX_HELD_SECS) => {
                 ExpiryAction::Wait(now.mono.plus_secs(limits::EXPIRY_POSTPONE_SECS))
             }
@@ -119,15 +123,16 @@ impl Admission {
         }
     }
 
-    /// An announcement waits, and rests, with the states that could release it.
+    /// Returns what happens to a held announcement. It stays held, or becomes dormant, as long as a state that could
+    /// release it.
     fn announcement_expiry(&self, now: Now, held_event: &HeldEvent, repo_path: &RepoPath) -> ExpiryAction {
         let held = self.states_for(repo_path).into_iter().filter(|(_, status)| *status == EventStatus::Held);
         let states: Vec<&HeldEvent> = held.filter_map(|(id, _)| self.purgatory.get(id)).collect();
-        let longest = |dormant: bool| {
+        let latest_deadline = |dormant: bool| {
             let deadlines = states.iter().filter(|state| state.is_dormant() == dormant).map(|state| state.deadline);
             deadlines.max().map(|deadline| deadline.max(now.mono).plus_secs(1))
         };
-        match (longest(false), longest(true)) {
+        match (latest_deadline(false), latest_deadline(true)) {
             (Some(until), _) => ExpiryAction::Wait(until),
             (None, Some(until)) if held_event.is_dormant() => ExpiryAction::Wait(until),
             (None, Some(until)) if self.purgatory.has_dormant_room(held_event.author) => ExpiryAction::Dormant(until),
@@ -135,7 +140,7 @@ impl Admission {
         }
     }
 
-    /// Whether nothing has replaced what an event says.
+    /// Whether no newer event replaces a held one.
     fn is_newest(&self, id: EventId, held_event: &HeldEvent) -> bool {
         match &held_event.kind {
             HeldKind::Announcement(_) => false,
@@ -148,17 +153,17 @@ impl Admission {
         }
     }
 
-    /// Tells the hunt that an event's search has changed.
+    /// Notifies fetch that the search status of an event has changed.
     fn notify_search_changed(&mut self, id: EventId) {
-        let names: Vec<Identifier> = match self.purgatory.get(id).map(|held_event| &held_event.kind) {
+        let identifiers: Vec<Identifier> = match self.purgatory.get(id).map(|held_event| &held_event.kind) {
             Some(HeldKind::State(identifier)) => vec![identifier.clone()],
             Some(HeldKind::PullRequest(_, repo_paths)) => {
                 repo_paths.iter().map(|repo_path| repo_path.identifier().clone()).collect()
             }
             Some(HeldKind::Announcement(_)) | None => Vec::new(),
         };
-        for name in names {
-            self.emit(AdmissionOutput::WantedGitDataChanged(name));
+        for identifier in identifiers {
+            self.emit(AdmissionOutput::WantedGitDataChanged(identifier));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What follows when git has done its part: events become visible, others are told to follow, notes are cleared.
+//! What follows from the result of a git job: events are released, other repositories are scheduled, todos are removed.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::nostr::PublicKey;
 use crate::nostr::event::{Event, EventId};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
-use crate::repo::{RepoId, RepoPath, RepoState};
+use crate::repo::{Identifier, RepoId, RepoPath, RepoState};
 use crate::time::Now;
 
 /// A push whose objects and refs are in place.
@@ -26,6 +26,7 @@ pub(super) struct FinishedPush {
 }
 
 impl Admission {
+    /// Releases the events of a push and answers it.
     pub(super) fn finish_push(&mut self, now: Now, pushed: &FinishedPush, lookup: &RepoLookupResult) {
         let push = &pushed.received_push.push;
         let result = self.release_pushed(now, pushed, lookup);
@@ -39,8 +40,8 @@ impl Admission {
         self.end_push(push, result);
     }
 
-    /// Refs may have moved for something that did not come to pass: the site goes back to what is signed. Objects may have
-    /// come all the same.
+    /// Schedules the realignment of a repository after a failed push, because refs may have been changed already.
+    /// Objects may have been added, too.
     pub(super) fn schedule_realignment(&mut self, repo_path: &RepoPath, permit: &PushPermit) {
         self.recheck_held(repo_path.identifier());
         self.add_todo(Todo { repo_path: repo_path.clone(), pull_request: None });
@@ -49,7 +50,7 @@ impl Admission {
         }
     }
 
-    /// Serves what a push has brought the data of. All of it must still be wanted.
+    /// Releases the events whose data was pushed. All of them must still be acceptable.
     fn release_pushed(
         &mut self,
         now: Now,
@@ -58,20 +59,21 @@ impl Admission {
     ) -> Result<(), PushRejection> {
         let FinishedPush { permit, aligned, received_push, .. } = pushed;
         let repo_path = &received_push.push.repo_path;
-        let in_place = permit.pull_requests.iter().all(|(id, _)| aligned.pull_requests.contains(id));
-        if !in_place || aligned.chosen != permit.state.map(|version| version.id) {
-            return Err(PushRejection::Failed("git could not find everything that the pushed refs need".to_owned()));
+        let all_refs_set = permit.pull_requests.iter().all(|(id, _)| aligned.pull_requests.contains(id));
+        if !all_refs_set || aligned.chosen != permit.state.map(|version| version.id) {
+            return Err(PushRejection::Failed("objects that the pushed refs need are missing".to_owned()));
         }
         let state =
             aligned.chosen.map(|id| lookup.events.get(&id).ok_or(PushRejection::AuthorityChanged)).transpose()?;
         let pull_requests: Option<Vec<&StoredEvent>> =
             permit.pull_requests.iter().map(|(id, _)| lookup.events.get(id)).collect();
         let pull_requests = pull_requests.ok_or(PushRejection::AuthorityChanged)?;
-        // All of it or nothing: everything is judged before anything is written.
-        let wanted = |pull: &&StoredEvent| {
-            pull.status == EventStatus::Served || self.is_still_acceptable(now, &pull.event, pull.lookups.clone())
+        // All events or none: everything is checked before anything is written.
+        let is_acceptable = |request: &&StoredEvent| {
+            request.status == EventStatus::Served
+                || self.is_still_acceptable(now, &request.event, request.lookups.clone())
         };
-        if !pull_requests.iter().all(wanted) {
+        if !pull_requests.iter().all(is_acceptable) {
             return Err(PushRejection::AuthorityChanged);
         }
         if let Some(state) = state
@@ -80,24 +82,25 @@ impl Admission {
             return Err(PushRejection::AuthorityChanged);
         }
         let mut all = true;
-        for pull in pull_requests {
-            all &= self.serve_pull_request(now, repo_path, pull);
+        for request in pull_requests {
+            all &= self.serve_pull_request(now, repo_path, request);
         }
         if all { Ok(()) } else { Err(PushRejection::AuthorityChanged) }
     }
 
+    /// Records the staged uploads of a push.
     fn store_uploads(&mut self, now: Now, pushed: &FinishedPush, lookup: &RepoLookupResult) {
         let RequestedPush { repo_path, network, .. } = &pushed.received_push.push;
         for (event, folder) in &pushed.staged {
-            let Some(delivery) = pushed.received_push.uploads.iter().find(|upload| upload.event == *event) else {
+            let Some(received) = pushed.received_push.uploads.iter().find(|upload| upload.event == *event) else {
                 continue;
             };
             let upload = PendingUpload {
                 repo_path: repo_path.clone(),
                 event: *event,
-                tip: delivery.tip.clone(),
+                tip: received.tip.clone(),
                 folder: *folder,
-                bytes: delivery.bytes,
+                bytes: received.bytes,
                 network: network.clone(),
                 deadline: now.wall.plus_secs(self.policy.purgatory_secs),
             };
@@ -105,7 +108,7 @@ impl Admission {
             if let Some(replaced) = self.uploads.insert(upload, now.mono.plus_secs(self.policy.purgatory_secs)) {
                 self.emit(AdmissionOutput::DiscardPack(ReceivedPack::Staged(replaced.folder)));
             }
-            // The event may have come while its objects were put aside.
+            // The event may have been stored while its objects were staged.
             if let Some(request) = lookup.events.get(event).and_then(|found| PullRequest::from_any_event(&found.event))
             {
                 self.drop_mismatched_uploads(*event, &request.tip);
@@ -114,6 +117,7 @@ impl Admission {
         }
     }
 
+    /// Releases the events whose data a task has completed, and ends the task.
     pub(super) fn finish_task(
         &mut self,
         now: Now,
@@ -122,26 +126,28 @@ impl Admission {
         lookup: &RepoLookupResult,
     ) {
         let repo_path = task.repo_path();
-        let mut gone = false;
+        let mut is_outdated = false;
         if let Some(chosen) = aligned.chosen {
-            gone = !lookup.events.get(&chosen).is_some_and(|state| self.release_followed(now, repo_path, state));
+            is_outdated = !lookup.events.get(&chosen).is_some_and(|state| self.release_followed(now, repo_path, state));
         }
-        if let (RepoTask::Align(_) | RepoTask::Adopt(_), false, Some(chosen)) = (task, gone, aligned.chosen) {
+        if let (RepoTask::Align(_) | RepoTask::Adopt(_), false, Some(chosen)) = (task, is_outdated, aligned.chosen) {
             self.release_superseded(now, repo_path, chosen, lookup);
         }
-        for pull in &aligned.pull_requests {
-            gone |= !lookup.events.get(pull).is_some_and(|pull| self.serve_pull_request(now, repo_path, pull));
+        for id in &aligned.pull_requests {
+            is_outdated |=
+                !lookup.events.get(id).is_some_and(|request| self.serve_pull_request(now, repo_path, request));
         }
-        if gone {
-            // What was signed has changed while git was at work: once more, with what is signed now.
+        if is_outdated {
+            // The signed events have changed while the job was running. The repository is aligned with the current
+            // ones.
             self.add_todo(Todo { repo_path: repo_path.clone(), pull_request: None });
         }
-        let brought = match task {
+        let added_objects = match task {
             RepoTask::PullRequest(..) => !aligned.pull_requests.is_empty(),
             RepoTask::Adopt(_) => true,
             RepoTask::Align(_) | RepoTask::Delete(_) => false,
         };
-        if brought {
+        if added_objects {
             self.recheck_held(repo_path.identifier());
         }
         if aligned.is_empty && matches!(repo_path, RepoPath::PullRequests(_)) {
@@ -151,8 +157,8 @@ impl Admission {
         self.end_task(task);
     }
 
-    /// A repository stands where a state wants it: the state and the announcement are served. False if the state has lost
-    /// its right to be followed.
+    /// Releases a state that a repository is aligned with, and the repository's announcement. Returns false if the
+    /// state may not apply to the repository any more.
     fn release_followed(&mut self, now: Now, repo_path: &RepoPath, state: &StoredEvent) -> bool {
         let RepoPath::Announced(repo) = repo_path else { return false };
         if !self.is_maintainer(&state.event, repo) {
@@ -171,34 +177,35 @@ impl Admission {
         true
     }
 
-    /// A better state is followed; those that wait and name nothing but what refs point to are complete, too.
+    /// Releases held states that are older than the chosen one and whose objects are all refs of the repository. They
+    /// are complete, too.
     fn release_superseded(&mut self, now: Now, repo_path: &RepoPath, chosen: EventId, lookup: &RepoLookupResult) {
         let tips: BTreeSet<&String> = lookup.refs.values().collect();
-        let worse = self.states_for(repo_path).into_iter().skip_while(|(id, _)| *id != chosen).skip(1);
-        for (id, _) in worse.filter(|(_, status)| *status == EventStatus::Held) {
+        let older = self.states_for(repo_path).into_iter().skip_while(|(id, _)| *id != chosen).skip(1);
+        for (id, _) in older.filter(|(_, status)| *status == EventStatus::Held) {
             let Some(found) = lookup.events.get(&id) else { continue };
-            let complete =
+            let is_complete =
                 |state: &RepoState| state.is_satisfiable() && state.refs.values().all(|oid| tips.contains(oid));
-            if RepoState::from_event(&found.event).is_some_and(|state| complete(&state)) {
+            if RepoState::from_event(&found.event).is_some_and(|state| is_complete(&state)) {
                 self.release_followed(now, repo_path, found);
             }
         }
     }
 
-    /// A pull request's ref is in place: the event is served. False if it is not wanted any more.
-    fn serve_pull_request(&mut self, now: Now, repo_path: &RepoPath, pull: &StoredEvent) -> bool {
-        if pull.status == EventStatus::Held {
-            // Whose repository it is, and whose objects are read there, may have changed.
-            let meant =
-                |request| self.accepts_pull_request(repo_path, &self.pull_request_paths(pull.event.pubkey, &request));
-            if !PullRequest::from_any_event(&pull.event).is_some_and(meant) {
+    /// Releases a pull request whose ref is in place. Returns false if it is not acceptable any more.
+    fn serve_pull_request(&mut self, now: Now, repo_path: &RepoPath, stored: &StoredEvent) -> bool {
+        if stored.status == EventStatus::Held {
+            // Whether its targets are hosted, and whose objects they read, may have changed.
+            let is_accepted =
+                |request| self.accepts_pull_request(repo_path, &self.pull_request_paths(stored.event.pubkey, &request));
+            if !PullRequest::from_any_event(&stored.event).is_some_and(is_accepted) {
                 return false;
             }
-            if !self.is_still_acceptable(now, &pull.event, pull.lookups.clone()) {
-                self.drop_held(pull.event.id);
+            if !self.is_still_acceptable(now, &stored.event, stored.lookups.clone()) {
+                self.drop_held(stored.event.id);
                 return false;
             }
-            self.release_pull_request(&pull.event, repo_path);
+            self.release_pull_request(&stored.event, repo_path);
         }
         true
     }
@@ -214,7 +221,7 @@ impl Admission {
             }
         }
         self.emit(AdmissionOutput::WantedGitDataChanged(repo.identifier.clone()));
-        // It speaks for these repositories too; they follow one by one.
+        // The state applies to these repositories, too. They are aligned one at a time.
         for other in self.maintained_by(&repo.identifier, event.pubkey) {
             if other != *repo {
                 self.add_todo(Todo { repo_path: RepoPath::Announced(other), pull_request: None });
@@ -228,7 +235,7 @@ impl Admission {
         self.emit(AdmissionOutput::WantedGitDataChanged(repo_path.identifier().clone()));
         self.remove_upload(event.id, repo_path, false);
         let Some(request) = PullRequest::from_any_event(event) else { return };
-        // It should be at all of these too, and what was uploaded elsewhere has nothing to wait for any more.
+        // It should have a ref in all its repositories. Uploads to other repositories are no longer pending.
         let repo_paths = self.pull_request_paths(event.pubkey, &request);
         let uploaded = self.uploads.by_event(event.id).map(|upload| &upload.repo_path);
         let others: BTreeSet<RepoPath> = uploaded
@@ -249,58 +256,61 @@ impl Admission {
         self.put_announcement(EventStatus::Served, held);
     }
 
-    /// A push is answered and its lane is free.
+    /// Answers a push and releases its queue.
     pub(super) fn end_push(&mut self, push: &RequestedPush, result: Result<(), PushRejection>) {
         self.emit(AdmissionOutput::PushDone(push.id, result));
-        self.queues.free(push.repo_path.identifier());
+        self.queues.release(push.repo_path.identifier());
     }
 
-    /// A task is done, or has become needless.
+    /// Ends a task that is done or no longer needed.
     pub(super) fn end_task(&mut self, task: &RepoTask) {
         if let RepoTask::Adopt(fetched_pack) = task {
             self.emit(AdmissionOutput::PackAdopted(fetched_pack.fetch));
-            return self.queues.free(fetched_pack.repo_path.identifier());
+            return self.queues.release(fetched_pack.repo_path.identifier());
         }
         let todo = todo_for_task(task);
         if let Some(event) = todo.pull_request {
             self.remove_upload(event, &todo.repo_path, false);
         }
-        // There may have been another reason for the same while it was done.
-        let retires = || todo.pull_request.is_none() && self.queues.has(&RepoTask::Delete(todo.repo_path.clone()));
-        let again = self.queues.has(&task_for_todo(&todo)) || retires() || self.is_scan_pending(&todo);
-        if !again && self.todos.remove(&todo) {
+        // The same work may have been requested again while the task was running.
+        let is_deletion_queued =
+            || todo.pull_request.is_none() && self.queues.has(&RepoTask::Delete(todo.repo_path.clone()));
+        let is_still_needed =
+            self.queues.has(&task_for_todo(&todo)) || is_deletion_queued() || self.is_scan_pending(&todo);
+        if !is_still_needed && self.todos.remove(&todo) {
             self.write(StoreWrite::RemoveTodo(todo));
         }
-        self.queues.free(task.repo_path().identifier());
+        self.queues.release(task.repo_path().identifier());
     }
 
-    /// Notes, durably, that a site must be worked on, and lets it wait for its turn.
+    /// Records, durably, that a repository needs git work, and queues the task.
     pub(super) fn add_todo(&mut self, todo: Todo) {
         self.queues.add(task_for_todo(&todo));
         self.record_todo(todo);
     }
 
-    /// Notes, durably, that a site must be worked on.
+    /// Records, durably, that a repository needs git work.
     pub(super) fn record_todo(&mut self, todo: Todo) {
         if self.todos.insert(todo.clone()) {
             self.write(StoreWrite::AddTodo(todo));
         }
     }
 
-    /// A pull request's event is here: uploads that brought another commit go.
+    /// Removes uploads for a pull request that contain another commit than the event names.
     pub(super) fn drop_mismatched_uploads(&mut self, event: EventId, tip: &str) {
-        let wrong: Vec<RepoPath> = self
+        let mismatched: Vec<RepoPath> = self
             .uploads
             .by_event(event)
             .filter(|upload| upload.tip != tip)
             .map(|upload| upload.repo_path.clone())
             .collect();
-        for repo_path in wrong {
+        for repo_path in mismatched {
             self.remove_upload(event, &repo_path, true);
         }
     }
 
-    /// Forgets an upload. One that git has taken in already is kept if its event still waits for it.
+    /// Removes an upload. Unless `even_if_awaited`, an upload whose event is still held is kept, because a git job may
+    /// still need it.
     pub(super) fn remove_upload(&mut self, event: EventId, repo_path: &RepoPath, even_if_awaited: bool) {
         let awaited = !even_if_awaited && self.purgatory.get(event).is_some();
         if awaited {
@@ -312,17 +322,18 @@ impl Admission {
         }
     }
 
+    /// Deletes the staged packs of a push that failed.
     pub(super) fn discard_staged(&mut self, staged: &[(EventId, u64)]) {
         for (_, folder) in staged {
             self.emit(AdmissionOutput::DiscardPack(ReceivedPack::Staged(*folder)));
         }
     }
 
-    /// Where the data of an author's state is looked for: strangers who name the author must not push its own repository, or
-    /// one that is served, out of the list.
-    pub(super) fn search_paths(&self, identifier: &crate::repo::Identifier, author: PublicKey) -> Vec<RepoPath> {
-        let hosts = self.maintained_by(identifier, author);
-        let mut ranked: Vec<(bool, bool, RepoPath)> = hosts
+    /// Returns the repositories in which the objects of an author's state are searched for. The author's own repository
+    /// and served ones come first, so that others who list the author as a maintainer cannot displace them.
+    pub(super) fn search_paths(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoPath> {
+        let maintained = self.maintained_by(identifier, author);
+        let mut ranked: Vec<(bool, bool, RepoPath)> = maintained
             .into_iter()
             .map(|repo| (repo.owner != author, RepoPath::Announced(repo)))
             .map(|(foreign, repo_path)| (foreign, !self.is_served(&repo_path), repo_path))
@@ -331,15 +342,15 @@ impl Admission {
         ranked.into_iter().take(limits::MAX_OBJECT_CHECK_REPOS).map(|(_, _, repo_path)| repo_path).collect()
     }
 
-    /// The hosted repositories of a name that an author may speak for.
-    pub(super) fn maintained_by(&self, identifier: &crate::repo::Identifier, author: PublicKey) -> Vec<RepoId> {
+    /// Returns the hosted repositories with an identifier that have the author as a maintainer.
+    pub(super) fn maintained_by(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoId> {
         let group = self.catalog.group(identifier).into_iter();
         let owners = group.flat_map(|group| group.maintained_by(author, self.policy.strict_maintainers));
         owners.map(|owner| RepoId { owner, identifier: identifier.clone() }).collect()
     }
 }
 
-/// The note of a task.
+/// Returns the todo that records a task.
 pub(super) fn todo_for_task(task: &RepoTask) -> Todo {
     match task {
         RepoTask::PullRequest(repo_path, event) => Todo { repo_path: repo_path.clone(), pull_request: Some(*event) },
@@ -349,7 +360,7 @@ pub(super) fn todo_for_task(task: &RepoTask) -> Todo {
     }
 }
 
-/// What a note asks for.
+/// Returns the task that a todo records.
 pub(super) fn task_for_todo(todo: &Todo) -> RepoTask {
     match todo.pull_request {
         Some(event) => RepoTask::PullRequest(todo.repo_path.clone(), event),

@@ -69,32 +69,29 @@ pub enum AdmissionInput {
     HeldEventDropped(EventId),
 }
 
-impl AdmissionInput {
+crate::label_table! {
     /// Returns the `variant` label of `ngit_machine_inputs_total`.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Restored(_) => "restored",
-            Self::Ready => "ready",
-            Self::PolicyChanged(_) => "rules",
-            Self::BannedEvent(_) => "unwanted",
-            Self::BannedRepoScanned(_) => "banned_repo_scanned",
-            Self::EventSubmitted(_) => "submitted",
-            Self::EventExpired(_) => "expired",
-            Self::PullRequestPurged(_) => "purged",
-            Self::PushRequested(_) => "push_asked",
-            Self::PushReceived(_) => "push_arrived",
-            Self::PushEnded(_) => "push_ended",
-            Self::LookupDone(_) => "lookup_done",
-            Self::GitJobDone(..) => "git_job_done",
-            Self::GitDataAdded(_) => "data_came",
-            Self::DiskLevel(_) => "space",
-            Self::FetchStarted(..) => "fetch_began",
-            Self::PackFetched(_) => "fetch_arrived",
-            Self::FetchEnded(_) => "fetch_ended",
-            Self::SourcesTried(_) => "tried",
-            Self::HeldEventDropped(_) => "dropped",
-        }
+    AdmissionInput {
+        Self::Restored(_) => "restored",
+        Self::Ready => "ready",
+        Self::PolicyChanged(_) => "rules",
+        Self::BannedEvent(_) => "unwanted",
+        Self::BannedRepoScanned(_) => "banned_repo_scanned",
+        Self::EventSubmitted(_) => "submitted",
+        Self::EventExpired(_) => "expired",
+        Self::PullRequestPurged(_) => "purged",
+        Self::PushRequested(_) => "push_asked",
+        Self::PushReceived(_) => "push_arrived",
+        Self::PushEnded(_) => "push_ended",
+        Self::LookupDone(_) => "lookup_done",
+        Self::GitJobDone(..) => "git_job_done",
+        Self::GitDataAdded(_) => "data_came",
+        Self::DiskLevel(_) => "space",
+        Self::FetchStarted(..) => "fetch_began",
+        Self::PackFetched(_) => "fetch_arrived",
+        Self::FetchEnded(_) => "fetch_ended",
+        Self::SourcesTried(_) => "tried",
+        Self::HeldEventDropped(_) => "dropped",
     }
 }
 
@@ -349,24 +346,21 @@ pub enum AdmissionOutput {
     WantedGitDataChanged(Identifier),
 }
 
-impl AdmissionOutput {
+crate::label_table! {
     /// Returns the `variant` label of `ngit_machine_outputs_total`.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Write(_) => "write",
-            Self::Reply(..) => "reply",
-            Self::Broadcast(_) => "pass",
-            Self::Lookup(_) => "lookup",
-            Self::PushDecision(..) => "permit",
-            Self::PushDone(..) => "push_done",
-            Self::GitJob(_) => "git_job",
-            Self::PackAdopted(_) => "adopted",
-            Self::DiscardPack(_) => "discard",
-            Self::HostingChanged(_) => "hosting",
-            Self::RepoNeedsChanged(_) => "repo_needs",
-            Self::WantedGitDataChanged(_) => "wanted_git_data",
-        }
+    AdmissionOutput {
+        Self::Write(_) => "write",
+        Self::Reply(..) => "reply",
+        Self::Broadcast(_) => "pass",
+        Self::Lookup(_) => "lookup",
+        Self::PushDecision(..) => "permit",
+        Self::PushDone(..) => "push_done",
+        Self::GitJob(_) => "git_job",
+        Self::PackAdopted(_) => "adopted",
+        Self::DiscardPack(_) => "discard",
+        Self::HostingChanged(_) => "hosting",
+        Self::RepoNeedsChanged(_) => "repo_needs",
+        Self::WantedGitDataChanged(_) => "wanted_git_data",
     }
 }
 

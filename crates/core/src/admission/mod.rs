@@ -468,7 +468,7 @@ impl StateMachine for Admission {
             AdmissionInput::EventSubmitted(submission) => self.handle_submission(now, submission),
             AdmissionInput::EventExpired(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::PullRequestPurged(summary) => self.schedule_ref_removal(&summary),
-            AdmissionInput::PushRequested(push) => self.lookup_queue.push_back(LookupPurpose::Permit(push)),
+            AdmissionInput::PushRequested(push) => self.lookup_queue.push_back(LookupPurpose::AuthorisePush(push)),
             AdmissionInput::PushReceived(received_push) => self.push_received(Box::new(received_push)),
             AdmissionInput::PushEnded(push) => drop(self.pushes.remove(&push)),
             AdmissionInput::LookupDone(result) => self.lookup_done(now, result),

@@ -1,13 +1,14 @@
-//! What has no place here any more, looked up in slices: whatever is served of unwanted authors, unwanted events, and what
-//! is about banned repositories.
+//! Search for served events that must be removed, in slices: events of banned authors, banned events, and events about
+//! banned repositories.
 //!
-//! It begins anew at every start and with every change of the rules, so that what a process leaves undone the next one
-//! does. An author or a repository that has nothing here costs a lookup or a few.
+//! The writer runs a [`ModerationScan`] after every start and after every change of the policy, so that a scan that was
+//! interrupted by a restart is repeated. An author or a repository without events here costs a few lookups.
 //!
-//! What is about a repository hangs on its address, or on something that does, by references in either direction: that is
-//! how it was taken in ([`related`](super::policy)). All that hangs together is a thread. It stays if any part of it would
-//! be taken in for another reason, because then all of it would; otherwise it goes, last found first. So whatever is left
-//! of it at any time still hangs on the address, and is found from there.
+//! An event is about a repository if it is linked, directly or through other events, to the repository's coordinate: by
+//! such links it was accepted ([`policy`](super::policy), docs/protocol.md#related-events). All events that are linked
+//! to each other form a thread. A thread stays if any of its events would be accepted for another reason, because then
+//! all of them would be; otherwise it is removed, starting with the event that was found last. So the rest of a partly
+//! removed thread is always linked to the coordinate, and is found from there.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -23,32 +24,33 @@ use crate::nostr::kinds::KindClass;
 use crate::nostr::{PublicKey, SignedEvent, kinds};
 use crate::repo::RepoId;
 
-/// Letters of tags that name an event by its id, and by its coordinate.
+/// Letters of the tags that reference an event by its id.
 const BY_ID: [u8; 3] = *b"eEq";
+/// Letters of the tags that reference an event by its coordinate.
 const BY_COORDINATE: [u8; 3] = *b"aAq";
 
-/// What a sweep reads: the served events, as the open batch leaves them.
+/// Read access to the served events, including the changes of the open transaction.
 pub trait ServedEvents {
-    /// What can go wrong.
+    /// The error of a failed read.
     type Error;
 
-    /// Events of an author, at most so many.
-    fn by_author(&self, author: PublicKey, most: usize) -> Result<Vec<EventSummary>, Self::Error>;
+    /// Returns at most `limit` events of an author.
+    fn by_author(&self, author: PublicKey, limit: usize) -> Result<Vec<EventSummary>, Self::Error>;
 
-    /// An event in short.
+    /// Returns the summary of an event.
     fn summary(&self, id: EventId) -> Result<Option<EventSummary>, Self::Error>;
 
-    /// An event; nothing also if it cannot be read.
+    /// Returns an event, or `None` if it is not served or not readable.
     fn event(&self, id: EventId) -> Result<Option<Arc<SignedEvent>>, Self::Error>;
 
-    /// The event at a coordinate.
+    /// Returns the event at a coordinate.
     fn at_coordinate(&self, coordinate: &Coordinate) -> Result<Option<EventId>, Self::Error>;
 
-    /// Events that have a tag, always in the same order, at most so many behind so many others.
-    fn by_tag(&self, letter: u8, value: &str, behind: usize, most: usize) -> Result<Vec<EventId>, Self::Error>;
+    /// Returns at most `limit` events that have a tag, in a stable order, after skipping `offset` of them.
+    fn by_tag(&self, letter: u8, value: &str, offset: usize, limit: usize) -> Result<Vec<EventId>, Self::Error>;
 }
 
-/// What is left to look up.
+/// The progress of a scan for events that must be removed.
 #[derive(Debug, Default)]
 pub struct ModerationScan {
     authors: Vec<PublicKey>,
@@ -57,7 +59,8 @@ pub struct ModerationScan {
 }
 
 impl ModerationScan {
-    /// Everybody and everything that is unwanted. The registrar knows which repositories are.
+    /// Starts a scan for everything that the lists ban. The repositories are found through
+    /// [`Admission::next_repo_to_scan`].
     #[must_use]
     pub fn new(lists: &ModerationLists) -> Self {
         let ModerationLists { banned_events, .. } = lists;
@@ -66,52 +69,60 @@ impl ModerationScan {
         Self { authors, events, repo_scan: None }
     }
 
-    /// Whether nothing is left.
+    /// Whether nothing is left to scan.
     #[must_use]
     pub fn is_done(&self, admission: &Admission) -> bool {
         self.authors.is_empty() && self.events.is_empty() && admission.next_repo_to_scan(None).is_none()
     }
 
-    /// What the registrar is to be told next. At most so many events go.
+    /// Returns the next inputs for [`Admission`]. At most `limit` events are removed by them.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first failed read.
     pub fn next_inputs<S: ServedEvents>(
         &mut self,
         admission: &Admission,
         served_events: &S,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<AdmissionInput>, S::Error> {
         let mut inputs = Vec::new();
         for _ in 0..limits::MODERATION_SLICE_ENTRIES {
-            let room = most.saturating_sub(inputs.len());
-            if room == 0 {
+            let remaining = limit.saturating_sub(inputs.len());
+            if remaining == 0 {
                 return Ok(inputs);
             }
-            // An author stays in line until nothing of it is left.
+            // An author is done when it has no events left.
             if let Some(author) = self.authors.last() {
-                let its = served_events.by_author(*author, room)?;
-                if its.len() < room {
+                let events = served_events.by_author(*author, remaining)?;
+                if events.len() < remaining {
                     self.authors.pop();
                 }
-                inputs.extend(its.into_iter().map(AdmissionInput::BannedEvent));
+                inputs.extend(events.into_iter().map(AdmissionInput::BannedEvent));
             } else if let Some(id) = self.events.pop() {
                 inputs.extend(served_events.summary(id)?.map(AdmissionInput::BannedEvent));
             } else {
-                self.scan_repos(admission, served_events, most, &mut inputs)?;
+                self.scan_repos(admission, served_events, limit, &mut inputs)?;
                 break;
             }
         }
         Ok(inputs)
     }
 
-    /// Looks for what is about banned repositories.
+    /// Searches for events about banned repositories.
     fn scan_repos<S: ServedEvents>(
         &mut self,
         admission: &Admission,
         served_events: &S,
-        most: usize,
+        limit: usize,
         inputs: &mut Vec<AdmissionInput>,
     ) -> Result<(), S::Error> {
-        let reader =
-            CountingReader { served_events, policy: admission.policy(), rows: Cell::new(0), gone: RefCell::default() };
+        let reader = CountingReader {
+            served_events,
+            policy: admission.policy(),
+            rows: Cell::new(0),
+            removed: RefCell::default(),
+        };
         let mut last: Option<RepoId> = None;
         while let Some(repo) = admission.next_repo_to_scan(last.as_ref()) {
             let repo_scan = match &mut self.repo_scan {
@@ -119,11 +130,11 @@ impl ModerationScan {
                 other => other.insert(RepoScan::new(repo)),
             };
             while !repo_scan.is_done() {
-                let room = most.saturating_sub(inputs.len());
-                if room == 0 || reader.rows.get() >= limits::THREAD_SLICE_ROWS {
+                let remaining = limit.saturating_sub(inputs.len());
+                if remaining == 0 || reader.rows.get() >= limits::THREAD_SLICE_ROWS {
                     return Ok(());
                 }
-                inputs.extend(repo_scan.step(&reader, room)?.into_iter().map(AdmissionInput::BannedEvent));
+                inputs.extend(repo_scan.step(&reader, remaining)?.into_iter().map(AdmissionInput::BannedEvent));
             }
             last = Some(repo.clone());
             inputs.push(AdmissionInput::BannedRepoScanned(repo.clone()));
@@ -132,39 +143,41 @@ impl ModerationScan {
     }
 }
 
-/// Counts what is read.
+/// Reads served events and counts the rows, to bound the work of a slice.
 struct CountingReader<'s, S> {
     served_events: &'s S,
     policy: &'s AdmissionPolicy,
     rows: Cell<usize>,
-    /// What goes with this slice, and is still on the shelves.
-    gone: RefCell<BTreeSet<EventId>>,
+    /// The events that are removed at the end of this slice. They can still be read.
+    removed: RefCell<BTreeSet<EventId>>,
 }
 
 impl<S: ServedEvents> CountingReader<'_, S> {
-    /// Counts reading; how much is read in vain and how long texts are counts as well.
+    /// Counts rows. Reads without a result and long texts count, too.
     fn count(&self, rows: usize) {
         self.rows.set(self.rows.get().saturating_add(rows));
     }
 
-    /// The rest is seen better when what goes has gone.
+    /// Ends the slice. The rest is easier to find when the removed events are gone.
     fn end_slice(&self) {
         self.count(limits::THREAD_SLICE_ROWS);
     }
 
+    /// Reads an event.
     fn event(&self, id: EventId) -> Result<Option<Arc<SignedEvent>>, S::Error> {
         let event = self.served_events.event(id)?;
         self.count(1 + event.as_ref().map_or(0, |event| event.json().len() / 1_024));
         Ok(event)
     }
 
-    fn by_tag(&self, (letter, value): &Tag, behind: usize, most: usize) -> Result<Vec<EventId>, S::Error> {
-        let found = self.served_events.by_tag(*letter, value, behind, most)?;
-        self.count(1 + found.len() + behind / 8);
+    /// Reads the events that have a tag.
+    fn by_tag(&self, (letter, value): &Tag, offset: usize, limit: usize) -> Result<Vec<EventId>, S::Error> {
+        let found = self.served_events.by_tag(*letter, value, offset, limit)?;
+        self.count(1 + found.len() + offset / 8);
         Ok(found)
     }
 
-    /// What is here of what an event references, as far as that decides whether it is taken in.
+    /// Returns the served events that an event references, as far as these references count as links.
     fn referenced_by(&self, event: &Event) -> Result<Vec<EventId>, S::Error> {
         let references = event.indexed_tags().filter(|(letter, _)| BY_ID.contains(letter) || b"aA".contains(letter));
         let mut found = Vec::new();
@@ -173,7 +186,7 @@ impl<S: ServedEvents> CountingReader<'_, S> {
             let by_id = BY_ID.contains(&letter).then(|| EventId::from_hex(value)).flatten();
             let by_coordinate = BY_COORDINATE.contains(&letter).then(|| Coordinate::parse(value)).flatten();
             match (by_id, by_coordinate) {
-                (Some(id), _) => found.extend(self.served_events.summary(id)?.map(|here| here.id)),
+                (Some(id), _) => found.extend(self.served_events.summary(id)?.map(|served| served.id)),
                 (None, Some(coordinate)) => found.extend(self.served_events.at_coordinate(&coordinate)?),
                 (None, None) => {}
             }
@@ -185,7 +198,7 @@ impl<S: ServedEvents> CountingReader<'_, S> {
 /// A tag: its letter and its value.
 type Tag = (u8, String);
 
-/// The tags by which others reference an event.
+/// Returns the tags by which other events reference an event.
 fn tags_naming(event: &Event) -> Vec<Tag> {
     let mut tags: Vec<Tag> = BY_ID.iter().map(|letter| (*letter, event.id.to_string())).collect();
     if let Some(coordinate) = event.coordinate() {
@@ -198,15 +211,15 @@ fn tags_naming(event: &Event) -> Vec<Tag> {
     tags
 }
 
-/// The search for what is about one repository.
+/// The search for events about one repository.
 #[derive(Debug)]
 struct RepoScan {
     repo: RepoId,
-    /// The tags by which it is referenced; the last one is being looked at.
+    /// The tags that reference the repository. The last one is being scanned.
     tags: Vec<Tag>,
-    /// How many events with that tag stay.
+    /// The number of events at the start of the scanned tag's list that stay.
     staying: usize,
-    /// Events that stay, as far as they are known.
+    /// Known events that stay.
     kept: BTreeSet<EventId>,
     thread: EventThread,
 }
@@ -225,144 +238,146 @@ impl RepoScan {
         self.tags.is_empty() && self.thread.found.is_empty()
     }
 
-    /// Does a little. Gives events that go.
+    /// Does a limited amount of work. Returns events that must be removed.
     fn step<S: ServedEvents>(
         &mut self,
         reader: &CountingReader<'_, S>,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<EventSummary>, S::Error> {
         if self.thread.found.is_empty() {
             self.start_thread(reader)?;
         } else if self.thread.is_read() {
-            return self.thread.remove_events(reader, most);
+            return self.thread.remove_events(reader, limit);
         } else if self.thread.read_more(reader, &self.kept)? {
             if self.kept.len() > limits::MAX_THREAD_EVENTS {
                 self.kept.clear();
             }
-            self.kept.append(&mut std::mem::take(&mut self.thread).met);
+            self.kept.append(&mut std::mem::take(&mut self.thread).seen);
         }
         Ok(Vec::new())
     }
 
-    /// Finds the next event that references the repository and is not known to stay.
+    /// Starts a thread at the next event that references the repository and is not known to stay.
     fn start_thread<S: ServedEvents>(&mut self, reader: &CountingReader<'_, S>) -> Result<(), S::Error> {
         let Some(tag) = self.tags.last() else { return Ok(()) };
-        let gone = reader.gone.borrow();
-        let most = limits::THREAD_PAGE_EVENTS + gone.len();
-        let page = reader.by_tag(tag, self.staying, most)?;
-        let next = page.iter().position(|id| !self.kept.contains(id) && !gone.contains(id));
+        let removed = reader.removed.borrow();
+        let limit = limits::THREAD_PAGE_EVENTS + removed.len();
+        let page = reader.by_tag(tag, self.staying, limit)?;
+        let next = page.iter().position(|id| !self.kept.contains(id) && !removed.contains(id));
         if let Some(at) = next {
             self.thread = EventThread::new(page[at]);
-        } else if page.len() < most {
+        } else if page.len() < limit {
             self.tags.pop();
             self.staying = 0;
             return Ok(());
-        } else if !gone.is_empty() {
+        } else if !removed.is_empty() {
             reader.end_slice();
         }
-        // Those before it all stay, unless some of them are going.
-        if gone.is_empty() {
+        // All events before it stay, unless some of them are being removed.
+        if removed.is_empty() {
             self.staying += next.unwrap_or(page.len());
         }
         Ok(())
     }
 }
 
-/// Everything that hangs together.
+/// Events that are linked to each other.
 #[derive(Debug, Default)]
 struct EventThread {
-    /// In the order in which they were found: the first references the repository, each other one hangs on an earlier one.
+    /// The events in the order in which they were found. The first references the repository; each other one is linked
+    /// to an earlier one.
     found: Vec<EventId>,
-    /// Those, and whatever else was come across.
-    met: BTreeSet<EventId>,
-    /// How many have been read; of the next one, how many tags that name it; of the next tag, how many events have it.
-    read: (usize, usize, usize),
+    /// These events, and others that were found but do not belong to the thread.
+    seen: BTreeSet<EventId>,
+    /// Progress: the number of events that have been read; the number of tags that have been read for the next event;
+    /// the number of events that have been read for the next tag.
+    progress: (usize, usize, usize),
 }
 
 impl EventThread {
     fn new(first: EventId) -> Self {
-        Self { found: vec![first], met: BTreeSet::from([first]), read: (0, 0, 0) }
+        Self { found: vec![first], seen: BTreeSet::from([first]), progress: (0, 0, 0) }
     }
 
     fn is_read(&self) -> bool {
-        self.read.0 >= self.found.len()
+        self.progress.0 >= self.found.len()
     }
 
-    /// Reads on. True if it turns out that all of it stays.
+    /// Reads more events. Returns true if the whole thread stays.
     fn read_more<S: ServedEvents>(
         &mut self,
         reader: &CountingReader<'_, S>,
         kept: &BTreeSet<EventId>,
     ) -> Result<bool, S::Error> {
-        let (nth, ..) = self.read;
-        // Requests stay, and being named by one is no reason to be here.
+        let (nth, ..) = self.progress;
+        // Deletion and vanish requests stay, and a reference from one is not a link.
         let is_link = |event: &Arc<SignedEvent>| !matches!(event.kind, kinds::DELETION | kinds::VANISH);
         let Some(event) = reader.event(self.found[nth])?.filter(is_link) else {
             self.found.remove(nth);
-            self.read = (nth, 0, 0);
+            self.progress = (nth, 0, 0);
             return Ok(self.found.is_empty());
         };
-        let mut near = Vec::new();
-        if self.read == (nth, 0, 0) {
+        let mut linked = Vec::new();
+        if self.progress == (nth, 0, 0) {
             if reader.policy.is_accepted_unlinked(&event) {
                 return Ok(true);
             }
-            near = reader.referenced_by(&event)?;
+            linked = reader.referenced_by(&event)?;
         }
         let tags = tags_naming(&event);
-        while let Some(tag) = tags.get(self.read.1) {
-            let page = reader.by_tag(tag, self.read.2, limits::SCAN_SLICE_ROWS)?;
+        while let Some(tag) = tags.get(self.progress.1) {
+            let page = reader.by_tag(tag, self.progress.2, limits::SCAN_SLICE_ROWS)?;
             let is_full = page.len() == limits::SCAN_SLICE_ROWS;
-            near.extend(page);
+            linked.extend(page);
             if is_full {
-                self.read.2 += limits::SCAN_SLICE_ROWS;
+                self.progress.2 += limits::SCAN_SLICE_ROWS;
                 break;
             }
-            self.read = (nth, self.read.1 + 1, 0);
+            self.progress = (nth, self.progress.1 + 1, 0);
         }
-        if self.read.1 == tags.len() {
-            self.read = (nth + 1, 0, 0);
+        if self.progress.1 == tags.len() {
+            self.progress = (nth + 1, 0, 0);
         }
-        for id in near {
+        for id in linked {
             if kept.contains(&id) {
                 return Ok(true);
             }
-            if self.met.insert(id) {
+            if self.seen.insert(id) {
                 self.found.push(id);
             }
         }
-        Ok(self.met.len() > limits::MAX_THREAD_EVENTS)
+        Ok(self.seen.len() > limits::MAX_THREAD_EVENTS)
     }
 
-    /// All of it goes: gives the last that were found.
+    /// Removes the thread, from its end. Returns the events that must be removed now.
     fn remove_events<S: ServedEvents>(
         &mut self,
         reader: &CountingReader<'_, S>,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<EventSummary>, S::Error> {
-        let mut gone = Vec::new();
-        let goes_on = |gone: usize| gone < most && reader.rows.get() < limits::THREAD_SLICE_ROWS;
-        while let Some(id) = self.found.last().filter(|_| goes_on(gone.len())) {
+        let mut summaries = Vec::new();
+        let has_budget = |removed: usize| removed < limit && reader.rows.get() < limits::THREAD_SLICE_ROWS;
+        while let Some(id) = self.found.last().filter(|_| has_budget(summaries.len())) {
             if let Some(event) = reader.event(*id)? {
-                let mut near = reader.referenced_by(&event)?;
+                let mut linked = reader.referenced_by(&event)?;
                 for tag in tags_naming(&event) {
-                    let named = reader.by_tag(&tag, 0, limits::THREAD_PAGE_EVENTS)?;
-                    if named.len() == limits::THREAD_PAGE_EVENTS && !reader.gone.borrow().is_empty() {
+                    let referencing = reader.by_tag(&tag, 0, limits::THREAD_PAGE_EVENTS)?;
+                    if referencing.len() == limits::THREAD_PAGE_EVENTS && !reader.removed.borrow().is_empty() {
                         reader.end_slice();
-                        return Ok(gone);
+                        return Ok(summaries);
                     }
-                    near.extend(named);
+                    linked.extend(referencing);
                 }
-                if !near.iter().all(|id| self.met.contains(id)) {
-                    // Something has come meanwhile: perhaps that changes everything.
+                if !linked.iter().all(|id| self.seen.contains(id)) {
+                    // An event was added since the thread was read. The thread is read again, because it may stay now.
                     *self = Self::new(self.found[0]);
-                    return Ok(gone);
+                    return Ok(summaries);
                 }
-                reader.gone.borrow_mut().insert(event.id);
-                gone.push(EventSummary::new(&event));
+                reader.removed.borrow_mut().insert(event.id);
+                summaries.push(EventSummary::new(&event));
             }
             self.found.pop();
         }
-        Ok(gone)
+        Ok(summaries)
     }
 }

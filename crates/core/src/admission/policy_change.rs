@@ -1,10 +1,10 @@
-//! The operator has changed the rules: what they ban goes, what they keep is hosted, and nothing is left that would keep
-//! it away when they change again.
+//! Changes of the policy: repositories that are banned now are removed, and repositories that are archived now are
+//! hosted. No tombstones are added, so that a later change can accept them again.
 //!
-//! All repositories are looked at again in slices, by [`wake`](crate::state_machine::StateMachine::wake): the store first, with a note
-//! of what is to be done about the folder, then git, as with every removal. A process that ends in between begins again at
-//! the next start, because what is banned is found by the lists alone. What is about a banned repository follows it, by
-//! [`sweep`](super::moderation); the note stays until that is done, too.
+//! All repositories are reviewed in slices, by [`wake`](crate::state_machine::StateMachine::wake). As with every
+//! removal, the store is changed first, with a todo for the folder, and then git. If the process ends in between, the
+//! next one starts again, because the lists alone tell what is banned. Events about a banned repository are removed
+//! after it, by [`moderation`](super::moderation); the todo is kept until that is done, too.
 
 use std::ops::Bound;
 
@@ -22,7 +22,7 @@ use crate::repo::catalog::EventStatus;
 use crate::repo::{Announcement, Identifier, RepoId, RepoPath};
 
 impl Admission {
-    /// There are other rules. What they say about this service itself must be what the old ones said.
+    /// Replaces the policy. The new one must describe the same service ([`AdmissionPolicy::is_same_service`]).
     pub(super) fn change_policy(&mut self, policy: AdmissionPolicy) {
         self.policy = policy;
         self.repos_to_review = self.catalog.repositories().map(|(repo, _)| repo).collect();
@@ -33,7 +33,7 @@ impl Admission {
         self.review_slice();
     }
 
-    /// At the beginning: the lists may be others than those of the last process.
+    /// Starts the review after a start, because the lists may have changed since the last process.
     pub(super) fn start_review(&mut self) {
         let lists = &self.policy.lists;
         if !lists.banned_repos.is_empty() {
@@ -48,30 +48,32 @@ impl Admission {
         }
     }
 
-    /// Repositories that are hosted only because the operator keeps them, and of which it is not certain that they were when
-    /// what they follow changed: nobody has noted that. Those that only one key speaks for, and that follow it, are certain.
+    /// Returns the archived repositories that may not be aligned with their states. If a repository became archived
+    /// after its states changed, there is no todo for it. Repositories with a single announcement and a served state of
+    /// a single author are certainly aligned.
     fn possibly_outdated(&self) -> Vec<RepoPath> {
-        let kept = self.catalog.repositories().filter(|(_, versions)| {
+        let archived = self.catalog.repositories().filter(|(_, versions)| {
             versions.served.as_ref().is_some_and(|served| served.is_archived && !served.is_listed)
         });
-        let behind = kept.filter(|(repo, versions)| {
+        let outdated = archived.filter(|(repo, versions)| {
             let Some(group) = self.catalog.group(&repo.identifier) else { return false };
             let mut states = group.states_by_author();
-            let lonely = group.announcements().count() == 1;
-            let follows = states.next().is_some_and(|(_, states)| states.served.is_some()) && states.next().is_none();
-            let exception = versions.served.as_ref().is_some_and(|served| served.is_exception);
-            exception || !lonely || !follows
+            let is_only_announcement = group.announcements().count() == 1;
+            let follows_only_author =
+                states.next().is_some_and(|(_, states)| states.served.is_some()) && states.next().is_none();
+            let is_exception = versions.served.as_ref().is_some_and(|served| served.is_exception);
+            is_exception || !is_only_announcement || !follows_only_author
         });
-        behind.map(|(repo, _)| RepoPath::Announced(repo)).collect()
+        outdated.map(|(repo, _)| RepoPath::Announced(repo)).collect()
     }
 
-    /// How many repositories that are here have no place by these lists.
+    /// Returns the number of repositories in the catalog that these lists ban.
     #[must_use]
     pub fn count_banned_by(&self, lists: &ModerationLists) -> usize {
         self.catalog.repositories().filter(|(repo, _)| lists.is_repo_banned(repo)).count()
     }
 
-    /// Looks at the next few repositories.
+    /// Reviews the next few repositories.
     pub(super) fn review_slice(&mut self) {
         for _ in 0..limits::REVIEW_SLICE_REPOS {
             let Some(repo) = self.repos_to_review.pop_front() else { break };
@@ -83,49 +85,50 @@ impl Admission {
         }
     }
 
-    /// The next banned repository that has gone and that others may still be about, behind another. Nobody can tell while
-    /// repositories are to be looked at.
+    /// Returns the next banned and removed repository, after `after`, that may still have related events. `None` while
+    /// repositories are being reviewed, because the result is not complete then.
     #[must_use]
-    pub fn next_repo_to_scan(&self, behind: Option<&RepoId>) -> Option<&RepoId> {
-        let rest = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+    pub fn next_repo_to_scan(&self, after: Option<&RepoId>) -> Option<&RepoId> {
+        let rest = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         self.repos_to_scan.range::<RepoId, _>(rest).next().filter(|_| self.repos_to_review.is_empty())
     }
 
-    /// Finds out which banned repositories have gone, by the notes about their folders, and by name. Gives those that are
-    /// not banned any more.
+    /// Finds the banned repositories that were removed, by the todos for their folders and by the entries of the list.
+    /// Returns those that are no longer to be scanned.
     fn find_repos_to_scan(&mut self) -> Vec<RepoId> {
-        let noted = self.todos.iter().filter_map(|todo| match (&todo.repo_path, todo.pull_request) {
+        let with_todo = self.todos.iter().filter_map(|todo| match (&todo.repo_path, todo.pull_request) {
             (RepoPath::Announced(repo), None) => Some(repo),
             _ => None,
         });
-        let gone =
-            noted.chain(self.policy.lists.banned_repos.repositories()).filter(|repo| self.is_banned_and_gone(repo));
-        let gone = gone.cloned().collect();
-        let before = std::mem::replace(&mut self.repos_to_scan, gone);
+        let removed =
+            with_todo.chain(self.policy.lists.banned_repos.repositories()).filter(|repo| self.is_banned_and_gone(repo));
+        let removed = removed.cloned().collect();
+        let before = std::mem::replace(&mut self.repos_to_scan, removed);
         before.difference(&self.repos_to_scan).cloned().collect()
     }
 
-    /// Whether a repository is banned and has gone.
+    /// Whether a repository is banned and has no announcement any more.
     fn is_banned_and_gone(&self, repo: &RepoId) -> bool {
         let lists = &self.policy.lists;
-        let banned = lists.is_repo_banned(repo) || lists.banned_events.authors.contains(&repo.owner);
-        banned && self.policy.mode == AdmissionMode::Grasp && self.catalog.announcement(repo).is_none()
+        let is_banned = lists.is_repo_banned(repo) || lists.banned_events.authors.contains(&repo.owner);
+        is_banned && self.policy.mode == AdmissionMode::Grasp && self.catalog.announcement(repo).is_none()
     }
 
-    /// If a repository has just been banished, what is about it is looked for.
+    /// Schedules the search for events about a repository, if it is banned and was removed.
     pub(super) fn schedule_scan(&mut self, repo: &RepoId) {
         if self.is_banned_and_gone(repo) && self.repos_to_scan.insert(repo.clone()) {
             self.add_todo(Todo { repo_path: RepoPath::Announced(repo.clone()), pull_request: None });
         }
     }
 
-    /// Whether a note must outlive the work on the folder.
+    /// Whether a todo must be kept after the work on the folder is done.
     pub(super) fn is_scan_pending(&self, todo: &Todo) -> bool {
         todo.pull_request.is_none()
             && matches!(&todo.repo_path, RepoPath::Announced(repo) if self.repos_to_scan.contains(repo))
     }
 
-    /// Nothing is left to look for: when nothing is left to do about the folder either, the note goes.
+    /// Ends the search for events about a repository. If a todo for its folder is left, it is checked again, and
+    /// removed if nothing is left to do.
     pub(super) fn scan_done(&mut self, repo: RepoId) {
         self.repos_to_scan.remove(&repo);
         let task = RepoTask::Align(RepoPath::Announced(repo));
@@ -134,27 +137,27 @@ impl Admission {
         }
     }
 
-    /// What waits and is not wanted any more. That is bounded, because what waits is.
+    /// Removes held events that are banned now. Their number is bounded, as purgatory is.
     fn drop_banned_held_events(&mut self) {
         let lists = &self.policy.lists;
-        let unwanted = |(id, held_event): &(EventId, &HeldEvent)| {
-            let banned = match &held_event.kind {
+        let is_banned = |(id, held_event): &(EventId, &HeldEvent)| {
+            let is_repo_banned = match &held_event.kind {
                 HeldKind::Announcement(repo) => lists.is_repo_banned(repo),
                 HeldKind::State(_) => false,
-                // One of which nothing may be offered here.
+                // Banned if all its repositories are.
                 HeldKind::PullRequest(_, repo_paths) => {
                     !repo_paths.is_empty() && repo_paths.iter().all(|repo_path| lists.is_repo_banned(repo_path.repo()))
                 }
             };
-            banned || lists.is_event_banned(held_event.author, *id)
+            is_repo_banned || lists.is_event_banned(held_event.author, *id)
         };
-        let gone: Vec<EventId> = self.purgatory.iter().filter(unwanted).map(|(id, _)| id).collect();
-        for id in gone {
+        let banned: Vec<EventId> = self.purgatory.iter().filter(is_banned).map(|(id, _)| id).collect();
+        for id in banned {
             self.drop_held(id);
         }
     }
 
-    /// A repository has no place here: its announcements go, and the states that speak for nothing else here.
+    /// Removes a banned repository: its announcements, and the states that apply to no other hosted repository.
     fn remove_banned_repo(&mut self, repo: &RepoId) {
         let versions = self.catalog.announcement(repo).cloned().unwrap_or_default();
         for (status, announcement) in [(EventStatus::Served, versions.served), (EventStatus::Held, versions.held)] {
@@ -164,29 +167,29 @@ impl Admission {
         }
         let Some(group) = self.catalog.group(&repo.identifier) else { return };
         let strict = self.policy.strict_maintainers;
-        let mute =
+        let without_repo =
             group.states_by_author().filter(|(author, _)| group.maintained_by(**author, strict).next().is_none());
-        let mut gone = Vec::new();
-        for (author, states) in mute {
-            gone.extend(states.served.map(|version| (*author, version, EventStatus::Served)));
-            gone.extend(states.held.iter().map(|version| (*author, *version, EventStatus::Held)));
+        let mut removed = Vec::new();
+        for (author, states) in without_repo {
+            removed.extend(states.served.map(|version| (*author, version, EventStatus::Served)));
+            removed.extend(states.held.iter().map(|version| (*author, *version, EventStatus::Held)));
         }
-        for (author, version, status) in gone {
+        for (author, version, status) in removed {
             self.remove(&summary(author, &repo.identifier, kinds::STATE, version), status);
         }
     }
 
-    /// Whether a repository is kept although it does not name this service may have changed.
+    /// Updates whether a repository is archived.
     fn update_archived(&mut self, repo: &RepoId) {
         let versions = self.catalog.announcement(repo).cloned().unwrap_or_default();
         for (status, announcement) in [(EventStatus::Served, versions.served), (EventStatus::Held, versions.held)] {
             let Some(announcement) = announcement else { continue };
-            let archived = self.policy.lists.archive.includes(&announcement);
+            let is_archived = self.policy.lists.archive.includes(&announcement);
             let id = announcement.version.id;
-            if archived == announcement.is_archived {
+            if is_archived == announcement.is_archived {
                 continue;
             }
-            let announcement = Announcement { is_archived: archived, ..announcement };
+            let announcement = Announcement { is_archived, ..announcement };
             if status == EventStatus::Held && !announcement.is_hosted() {
                 self.drop_held(id);
             } else {

@@ -239,7 +239,9 @@ impl fmt::Display for PushRejection {
                 oid_or_nothing(expected),
                 oid_or_nothing(found)
             ),
-            Self::NotHosted => f.write_str("this repository is not hosted here: publish an announcement (kind 30617) first"),
+            Self::NotHosted => {
+                f.write_str("this repository is not hosted here: publish an announcement (kind 30617) first")
+            }
             Self::ReadOnly => f.write_str(
                 "this service is a read-only archive: push to a server that the repository's announcement names",
             ),
@@ -494,11 +496,9 @@ mod tests {
             let empty = BTreeMap::new();
             let repo_path = repo_path();
             let context = PushContext { repo_path: &repo_path, refs: &empty, held_states: &[], current: None };
-            authorise(&context, &commands(&[text]), |event| {
-                if event == id { known.clone() } else { RefEvent::Unknown }
-            })
-            .map(|permit| (permit.pull_requests, permit.uploads))
-            .map_err(|rejection| rejection.code())
+            authorise(&context, &commands(&[text]), |event| if event == id { known.clone() } else { RefEvent::Unknown })
+                .map(|permit| (permit.pull_requests, permit.uploads))
+                .map_err(|rejection| rejection.code())
         };
         let name = format!("nostr/{id}");
         let permitted = Ok((vec![(id, oid('7'))], vec![]));
@@ -534,7 +534,8 @@ mod tests {
         let held = [state(50, 2, &[("heads/main", '2')])];
         let repo_path = repo_path();
         let context = PushContext { repo_path: &repo_path, refs: &current_refs, held_states: &held, current: None };
-        let rejection = authorise(&context, &commands(&["heads/main:13"]), |_| RefEvent::Unknown).expect_err("rejected");
+        let rejection =
+            authorise(&context, &commands(&["heads/main:13"]), |_| RefEvent::Unknown).expect_err("rejected");
         assert_eq!(rejection.ref_name(), Some("refs/heads/main"));
         let text = rejection.to_string();
         assert!(text.contains(&oid('2')) && text.contains(&oid('3')) && text.contains("push exactly"), "{text}");

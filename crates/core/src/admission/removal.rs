@@ -1,4 +1,5 @@
-//! How things leave: deletion, vanishing, withdrawal, expiry, and announcements that lose their last anchor.
+//! Removal of events: deletion, vanishing, withdrawal, expiry, and announcements of the maintainer exception that are
+//! no longer needed (docs/design/admission.md#deletion-and-vanishing).
 
 use std::collections::BTreeSet;
 
@@ -13,14 +14,16 @@ use crate::repo::catalog::EventStatus;
 use crate::repo::{Announcement, Identifier, RepoId, RepoPath};
 
 impl Admission {
-    /// Kind 5: own targets go, wherever they stand, and every target is remembered so that it cannot come back (D-05).
+    /// Applies a deletion request (kind 5): removes the author's own targets, served or held, and adds a tombstone for
+    /// every target, so that unknown ones stay out, too.
     pub(super) fn apply_deletion(&mut self, event: &Event, targets: &[DeletionTarget]) {
         let ids: BTreeSet<EventId> = event.values("e").filter_map(EventId::from_hex).collect();
         for DeletionTarget { event: target, status } in targets {
-            // Named by id, or by a coordinate whose versions are meant up to the request's own time (D-02).
-            let meant = ids.contains(&target.id) || target.created_at <= event.created_at;
-            let deletable = !matches!(target.kind, kinds::DELETION | kinds::VANISH);
-            if meant && deletable && target.author == event.pubkey {
+            // The target is named by its id, or by its coordinate, which means all versions up to the request's own
+            // time.
+            let is_named = ids.contains(&target.id) || target.created_at <= event.created_at;
+            let is_deletable = !matches!(target.kind, kinds::DELETION | kinds::VANISH);
+            if is_named && is_deletable && target.author == event.pubkey {
                 self.remove(target, *status);
             }
         }
@@ -35,22 +38,23 @@ impl Admission {
         }
     }
 
-    /// The store names what is served at a coordinate; what is held there is in our own books.
+    /// Removes the held announcement or states at a coordinate. The lookups contain only what is served there.
     fn remove_held_at(&mut self, coordinate: &Coordinate, event: &Event) {
         let Some(identifier) = Identifier::new(&coordinate.d) else { return };
-        let announcements = match coordinate.kind {
+        let removes_announcements = match coordinate.kind {
             kinds::ANNOUNCEMENT => true,
             kinds::STATE => false,
             _ => return,
         };
         for (id, status, is_announcement) in self.catalog.versions_until(event.pubkey, &identifier, event.created_at) {
-            if status == EventStatus::Held && is_announcement == announcements {
+            if status == EventStatus::Held && is_announcement == removes_announcements {
                 self.drop_held(id);
             }
         }
     }
 
-    /// Kind 62: everything of the author up to now goes. The store empties itself behind a marker; our books at once.
+    /// Applies a request to vanish (kind 62): removes everything of the author up to the request's time from memory.
+    /// The store deletes the events in slices, behind the tombstone.
     pub(super) fn apply_vanish(&mut self, event: &Event) {
         if !policy::is_own_relay_named(&self.policy.service, event) {
             return;
@@ -72,7 +76,8 @@ impl Admission {
         self.write(StoreWrite::AddTombstone(Tombstone::Author(event.pubkey, event.created_at)));
     }
 
-    /// A newer announcement that no longer names this service ends hosting, and older ones cannot bring it back.
+    /// Removes the older versions of an announcement that withdraws its repository, and adds a tombstone that keeps
+    /// them out.
     pub(super) fn withdraw_if_delisted(&mut self, event: &Event, decision: &Decision) {
         if !matches!(decision, Decision::Accept | Decision::Reject(Rejection::Delisted)) {
             return;
@@ -82,8 +87,9 @@ impl Admission {
         };
         let versions = self.catalog.announcement(&new.repo).cloned().unwrap_or_default();
         for (status, old) in [(EventStatus::Served, versions.served), (EventStatus::Held, versions.held)] {
-            let ends = |old: &Announcement| policy::is_withdrawn(status, old) && supersedes(new.version, old.version);
-            if let Some(old) = old.filter(ends) {
+            let is_ended =
+                |old: &Announcement| policy::is_withdrawn(status, old) && supersedes(new.version, old.version);
+            if let Some(old) = old.filter(is_ended) {
                 let summary = EventSummary {
                     id: old.version.id,
                     author: new.repo.owner,
@@ -99,7 +105,7 @@ impl Admission {
         self.write(StoreWrite::AddTombstone(Tombstone::Withdrawn(new.repo, new.version)));
     }
 
-    /// Forgets an event, served or held, and whatever depends on it.
+    /// Removes an event, served or held, and schedules what follows from it.
     pub(super) fn remove(&mut self, event: &EventSummary, status: EventStatus) {
         if status == EventStatus::Held {
             self.drop_held(event.id);
@@ -115,7 +121,7 @@ impl Admission {
             }
             kinds::STATE => {
                 self.catalog.remove_state(event.author, &identifier, event.id);
-                // Whatever followed it looks for another state to follow.
+                // Repositories that followed it must follow another state.
                 for repo in self.maintained_by(&identifier, event.author) {
                     self.add_todo(Todo { repo_path: RepoPath::Announced(repo), pull_request: None });
                 }
@@ -125,18 +131,18 @@ impl Admission {
         }
     }
 
-    /// A pull request is served no more: its refs go, wherever they are.
+    /// Schedules the removal of the refs of a pull request that is no longer served.
     pub(super) fn schedule_ref_removal(&mut self, event: &EventSummary) {
         if !kinds::is_pull_request(event.kind) {
             return;
         }
         let identifiers: BTreeSet<&Identifier> = event.targets.iter().map(|target| &target.identifier).collect();
         for identifier in identifiers {
-            // It may have been pushed to any maintainer's.
-            let hosts = self.catalog.group(identifier).into_iter().flat_map(|group| group.hosted_owners());
+            // It may have been pushed to the repository of any maintainer.
+            let owners = self.catalog.group(identifier).into_iter().flat_map(|group| group.hosted_owners());
             let repo = |owner: PublicKey| RepoId { owner, identifier: identifier.clone() };
-            let mut repo_paths: Vec<RepoPath> = hosts.map(|owner| RepoPath::Announced(repo(owner))).collect();
-            if self.policy.submissions {
+            let mut repo_paths: Vec<RepoPath> = owners.map(|owner| RepoPath::Announced(repo(owner))).collect();
+            if self.policy.accepts_submissions {
                 repo_paths.push(RepoPath::PullRequests(repo(event.author)));
             }
             for repo_path in repo_paths {
@@ -145,7 +151,7 @@ impl Admission {
         }
     }
 
-    /// Forgets a held event.
+    /// Removes a held event.
     pub(super) fn drop_held(&mut self, id: EventId) {
         let Some(held_event) = self.purgatory.remove(id) else { return };
         self.write(StoreWrite::DropHeld(id));
@@ -167,57 +173,61 @@ impl Admission {
         }
     }
 
-    /// Something that waited has gone while git was perhaps giving it its refs: that is looked at again.
+    /// Schedules the alignment of repositories with a running job, because the job may be creating refs for a held
+    /// event that was just removed.
     fn recheck_running_jobs(&mut self, identifier: &Identifier) {
-        for repo_path in self.queues.at_work(identifier) {
+        for repo_path in self.queues.running_repo_paths(identifier) {
             self.add_todo(Todo { repo_path, pull_request: None });
         }
     }
 
-    /// Whoever speaks for a repository may have a state that waits elsewhere for what is there.
+    /// Schedules a check of the held states of the affected repositories' maintainers: a repository may have the
+    /// objects that such a state waits for.
     fn recheck_maintainer_states(&mut self) {
-        let mut speakers = BTreeSet::new();
+        let mut maintainers = BTreeSet::new();
         for RepoId { owner, identifier } in &self.affected_repos {
             let Some(group) = self.catalog.group(identifier) else { continue };
             let members = group.maintainers(*owner, self.policy.strict_maintainers);
-            let waits = |member: &&PublicKey| group.states(**member).is_some_and(|states| !states.held.is_empty());
-            speakers.extend(members.iter().filter(waits).map(|member| (identifier.clone(), *member)));
+            let has_held = |member: &&PublicKey| group.states(**member).is_some_and(|states| !states.held.is_empty());
+            maintainers.extend(members.iter().filter(has_held).map(|member| (identifier.clone(), *member)));
         }
-        for (identifier, speaker) in speakers {
-            for repo_path in self.search_paths(&identifier, speaker) {
+        for (identifier, maintainer) in maintainers {
+            for repo_path in self.search_paths(&identifier, maintainer) {
                 self.queues.add(RepoTask::Align(repo_path));
             }
         }
     }
 
-    /// At the end of a step, once for each name whose announcements changed: those that were accepted only because
-    /// somebody named their author go with the last such name (F7), and sync and hunt are told.
+    /// Handles the consequences of changed announcements, at the end of an input and once per identifier. Announcements
+    /// that were accepted by the maintainer exception are removed with the last listing of their author
+    /// (docs/design/admission.md#maintainer-exception-announcements), and sync and fetch are notified.
     pub(super) fn process_changes(&mut self) {
         let strict = self.policy.strict_maintainers;
         for identifier in std::mem::take(&mut self.changed_identifiers) {
-            // One that goes may have been another's reason to stay.
+            // The removal of one may remove the reason for another.
             while let Some(group) = self.catalog.group(&identifier) {
                 let exceptions = group.announcements().filter_map(|(author, versions)| {
                     let served =
                         versions.served.as_ref().filter(|served| served.is_exception && !served.is_hosted())?;
                     (!group.is_invited(*author, strict)).then_some((*author, served.version))
                 });
-                let lost: Vec<(PublicKey, EventVersion)> = exceptions.collect();
-                if lost.is_empty() {
+                let unlisted: Vec<(PublicKey, EventVersion)> = exceptions.collect();
+                if unlisted.is_empty() {
                     break;
                 }
-                for (owner, version) in lost {
+                for (owner, version) in unlisted {
                     self.write(StoreWrite::Remove(version.id));
                     let repo = RepoId { owner, identifier: identifier.clone() };
                     self.take_announcement(EventStatus::Served, &repo, version.id);
-                    // It said that the repository is not hosted here; its going does not say that it is again.
+                    // The announcement did not name this service. Without it, older ones that did must not be accepted
+                    // again.
                     self.write(StoreWrite::AddTombstone(Tombstone::Withdrawn(repo, version)));
                 }
             }
             self.changed_identifiers.remove(&identifier);
-            // What was uploaded to a repository may be wanted there now.
-            let wanted = self.uploads.by_identifier(&identifier).filter(|event| self.purgatory.get(*event).is_some());
-            for event in wanted.collect::<BTreeSet<_>>() {
+            // An upload to a repository may be accepted there now.
+            let expected = self.uploads.by_identifier(&identifier).filter(|event| self.purgatory.get(*event).is_some());
+            for event in expected.collect::<BTreeSet<_>>() {
                 self.check_git_data(event);
             }
             self.emit(AdmissionOutput::RepoNeedsChanged(identifier.clone()));

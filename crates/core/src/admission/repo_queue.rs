@@ -1,7 +1,8 @@
-//! Whose turn it is in the git room: one order at a time for all repositories of one name, because they read each other's
-//! objects; a few names at a time, because the disk is one.
+//! Queues of git work. Git jobs run one at a time for all repositories with the same identifier, because they read each
+//! other's objects, and for a limited number of identifiers at a time, because they share one disk.
 //!
-//! Inside a lane complete pushes go first: somebody waits for them. Other work is a set, so that asking twice costs nothing.
+//! In each queue received pushes go first, because clients wait for them. Tasks form a set, so that adding one twice
+//! has no effect (docs/design/admission.md#git-jobs-per-repository).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,16 +14,16 @@ use crate::nostr::event::EventId;
 use crate::repo::{Identifier, RepoPath};
 use crate::time::MonoTime;
 
-/// Something to be done when a lane is free.
+/// Work that needs a git job.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum RepoTask {
-    /// A pull request's ref should come to a site.
+    /// Create the ref of a pull request in a repository, or remove it.
     PullRequest(RepoPath, EventId),
-    /// A site should be as what is signed says.
+    /// Align a repository with the signed events, or delete it if it is not hosted.
     Align(RepoPath),
-    /// A site that has no refs left should go.
+    /// Delete a repository that has no refs left.
     Delete(RepoPath),
-    /// The hunt has brought objects to a site, which should then be as what is signed says.
+    /// Adopt a fetched pack and align its repository.
     Adopt(FetchedPack),
 }
 
@@ -35,15 +36,12 @@ impl RepoTask {
     }
 }
 
-/// What a lane is doing.
+/// The work that a running git job belongs to.
 #[derive(Clone, Debug)]
 pub(super) enum RunningJob {
-    /// A push. Its uploads are put aside first; the numbers are those of their folders.
-    Push {
-        received_push: Box<ReceivedPush>,
-        permit: PushPermit,
-        staged: Vec<(EventId, u64)>,
-    },
+    /// A push. Its uploads are staged first; `staged` has the numbers of their folders.
+    Push { received_push: Box<ReceivedPush>, permit: PushPermit, staged: Vec<(EventId, u64)> },
+    /// A task.
     Task(RepoTask),
 }
 
@@ -56,188 +54,192 @@ impl RunningJob {
     }
 }
 
-/// All lanes.
+/// The queues of all identifiers, and the running jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RepoQueues {
     queues: BTreeMap<Identifier, RepoQueue>,
-    /// Lanes that have something to do, in the order in which they came to be so. One that has been taken meanwhile is
-    /// passed over.
+    /// Identifiers whose queue has a task, in the order in which they became ready. One whose queue is busy when it is
+    /// reached is skipped; it is added again when the queue is released.
     ready: VecDeque<Identifier>,
-    /// The same for lanes in which a push waits.
-    pushed: VecDeque<Identifier>,
-    orders: BTreeMap<GitJobId, (Identifier, RunningJob)>,
-    /// How many of the orders are no pushes.
-    working: usize,
-    /// What failed, and when it may be tried again.
-    later: BTreeSet<(MonoTime, RepoTask)>,
-    last_order: u64,
+    /// Identifiers whose queue has a push, in the same order.
+    ready_for_push: VecDeque<Identifier>,
+    running: BTreeMap<GitJobId, (Identifier, RunningJob)>,
+    /// The number of running jobs that are not pushes.
+    running_tasks: usize,
+    /// Failed tasks with the time of their next attempt.
+    delayed: BTreeSet<(MonoTime, RepoTask)>,
+    last_job: u64,
 }
 
+/// The queue of one identifier.
 #[derive(Clone, Debug, Default)]
 struct RepoQueue {
-    arrivals: VecDeque<Box<ReceivedPush>>,
-    /// First come, first served, and nothing twice.
+    pushes: VecDeque<Box<ReceivedPush>>,
+    /// Tasks in the order of their arrival, without duplicates.
     tasks: VecDeque<RepoTask>,
-    noted: BTreeSet<RepoTask>,
-    /// It stands among the ready ones.
-    queued: bool,
-    /// It stands among those in which a push waits.
-    pushed: bool,
-    busy: bool,
+    /// The same tasks, as a set.
+    task_set: BTreeSet<RepoTask>,
+    /// Whether its identifier is in [`RepoQueues::ready`].
+    is_ready: bool,
+    /// Whether its identifier is in [`RepoQueues::ready_for_push`].
+    is_ready_for_push: bool,
+    /// Whether work was taken from it that has not ended.
+    is_busy: bool,
 }
 
-/// What a lane may do next.
+/// Work that was taken from a queue.
 #[derive(Clone, Debug)]
 pub(super) enum QueuedWork {
-    Arrival(Box<ReceivedPush>),
+    Push(Box<ReceivedPush>),
     Task(RepoTask),
 }
 
 impl RepoQueues {
-    /// Notes something to do.
+    /// Adds a task, unless it is queued already.
     pub(super) fn add(&mut self, task: RepoTask) {
         let identifier = task.repo_path().identifier().clone();
         let queue = self.queues.entry(identifier.clone()).or_default();
-        if queue.noted.insert(task.clone()) {
+        if queue.task_set.insert(task.clone()) {
             queue.tasks.push_back(task);
         }
-        self.queue(&identifier);
+        self.mark_ready(&identifier);
     }
 
-    /// Lets a complete push wait for its turn; gives it back if too many do.
-    pub(super) fn join(&mut self, received_push: Box<ReceivedPush>) -> Result<(), PushId> {
+    /// Queues a received push. Returns its id as the error if too many pushes are queued for its identifier.
+    pub(super) fn enqueue_push(&mut self, received_push: Box<ReceivedPush>) -> Result<(), PushId> {
         let identifier = received_push.push.repo_path.identifier().clone();
         let queue = self.queues.entry(identifier.clone()).or_default();
-        if queue.arrivals.len() >= limits::MAX_QUEUED_PUSHES {
+        if queue.pushes.len() >= limits::MAX_QUEUED_PUSHES {
             return Err(received_push.push.id);
         }
-        queue.arrivals.push_back(received_push);
-        self.queue(&identifier);
+        queue.pushes.push_back(received_push);
+        self.mark_ready(&identifier);
         Ok(())
     }
 
-    /// Takes the next thing that may be done now.
-    pub(super) fn next(&mut self) -> Option<QueuedWork> {
-        if self.orders.len() >= limits::MAX_CONCURRENT_GIT_JOBS {
+    /// Takes the next work that may start now. Its queue is busy until [`release`](Self::release).
+    pub(super) fn next_work(&mut self) -> Option<QueuedWork> {
+        if self.running.len() >= limits::MAX_CONCURRENT_GIT_JOBS {
             return None;
         }
-        while let Some(identifier) = self.pushed.pop_front() {
+        while let Some(identifier) = self.ready_for_push.pop_front() {
             let Some(queue) = self.queues.get_mut(&identifier) else { continue };
-            queue.pushed = false;
-            if queue.busy {
+            queue.is_ready_for_push = false;
+            if queue.is_busy {
                 continue;
             }
-            if let Some(received_push) = queue.arrivals.pop_front() {
-                queue.busy = true;
-                return Some(QueuedWork::Arrival(received_push));
+            if let Some(received_push) = queue.pushes.pop_front() {
+                queue.is_busy = true;
+                return Some(QueuedWork::Push(received_push));
             }
         }
-        // Somebody waits for a push; whatever else there is leaves room for some.
-        if self.working >= limits::MAX_CONCURRENT_GIT_JOBS - limits::GIT_JOBS_RESERVED_FOR_PUSHES {
+        // Clients wait for pushes, so tasks leave some jobs free for them.
+        if self.running_tasks >= limits::MAX_CONCURRENT_GIT_JOBS - limits::GIT_JOBS_RESERVED_FOR_PUSHES {
             return None;
         }
         while let Some(identifier) = self.ready.pop_front() {
             let Some(queue) = self.queues.get_mut(&identifier) else { continue };
-            queue.queued = false;
-            if queue.busy {
+            queue.is_ready = false;
+            if queue.is_busy {
                 continue;
             }
             if let Some(task) = queue.tasks.pop_front() {
-                queue.noted.remove(&task);
-                queue.busy = true;
+                queue.task_set.remove(&task);
+                queue.is_busy = true;
                 return Some(QueuedWork::Task(task));
             }
         }
         None
     }
 
-    /// Notes that an order is under way for what was taken last from this lane.
-    pub(super) fn begin(&mut self, identifier: Identifier, job: RunningJob) -> GitJobId {
-        self.last_order += 1;
-        let id = GitJobId(self.last_order);
-        self.working += usize::from(matches!(job, RunningJob::Task(_)));
-        self.orders.insert(id, (identifier, job));
+    /// Records a running job for the work that was taken from the queue of this identifier.
+    pub(super) fn start_job(&mut self, identifier: Identifier, job: RunningJob) -> GitJobId {
+        self.last_job += 1;
+        let id = GitJobId(self.last_job);
+        self.running_tasks += usize::from(matches!(job, RunningJob::Task(_)));
+        self.running.insert(id, (identifier, job));
         id
     }
 
-    /// Takes an order that is done out of the books. The lane stays taken until [`free`](Self::free).
-    pub(super) fn end(&mut self, order: GitJobId) -> Option<(Identifier, RunningJob)> {
-        let ended = self.orders.remove(&order)?;
-        self.working -= usize::from(matches!(ended.1, RunningJob::Task(_)));
+    /// Removes a job that has ended. Its queue stays busy until [`release`](Self::release).
+    pub(super) fn end_job(&mut self, id: GitJobId) -> Option<(Identifier, RunningJob)> {
+        let ended = self.running.remove(&id)?;
+        self.running_tasks -= usize::from(matches!(ended.1, RunningJob::Task(_)));
         Some(ended)
     }
 
-    /// Lets a lane go on with the next thing.
-    pub(super) fn free(&mut self, identifier: &Identifier) {
+    /// Ends the work that was taken from the queue of this identifier, so that the next may start.
+    pub(super) fn release(&mut self, identifier: &Identifier) {
         if let Some(queue) = self.queues.get_mut(identifier) {
-            queue.busy = false;
+            queue.is_busy = false;
         }
-        self.queue(identifier);
-        self.forget_if_idle(identifier);
+        self.mark_ready(identifier);
+        self.remove_if_idle(identifier);
     }
 
-    /// Does something again, later.
+    /// Adds a task at a later time.
     pub(super) fn delay(&mut self, task: RepoTask, until: MonoTime) {
-        self.later.insert((until, task));
+        self.delayed.insert((until, task));
     }
 
-    /// Takes up what was delayed until now.
+    /// Adds the delayed tasks whose time has come.
     pub(super) fn wake(&mut self, now: MonoTime) {
-        while let Some((_, task)) = self.later.first().filter(|(until, _)| *until <= now).cloned() {
-            self.later.pop_first();
+        while let Some((_, task)) = self.delayed.first().filter(|(until, _)| *until <= now).cloned() {
+            self.delayed.pop_first();
             self.add(task);
         }
     }
 
+    /// Returns the time of the next delayed task.
     pub(super) fn alarm(&self) -> Option<MonoTime> {
-        self.later.first().map(|(until, _)| *until)
+        self.delayed.first().map(|(until, _)| *until)
     }
 
-    /// Whether something waits for its turn.
+    /// Whether a task is queued.
     pub(super) fn has(&self, task: &RepoTask) -> bool {
         self.queues.get(task.repo_path().identifier()).is_some_and(|queue| queue.tasks.contains(task))
     }
 
-    /// The sites of a name that git is at work on.
-    pub(super) fn at_work(&self, identifier: &Identifier) -> Vec<RepoPath> {
-        let jobs = self.orders.values().filter(|(name, _)| name == identifier);
+    /// Returns the repositories with an identifier that have a running job.
+    pub(super) fn running_repo_paths(&self, identifier: &Identifier) -> Vec<RepoPath> {
+        let jobs = self.running.values().filter(|(running, _)| running == identifier);
         jobs.map(|(_, job)| job.repo_path().clone()).collect()
     }
 
-    /// Whether work that may decide about repositories of this name is under way or waits.
+    /// Whether work for repositories with this identifier is queued or running. It may release held events.
     pub(super) fn is_in_use(&self, identifier: &Identifier) -> bool {
         self.queues
             .get(identifier)
-            .is_some_and(|queue| queue.busy || !queue.tasks.is_empty() || !queue.arrivals.is_empty())
+            .is_some_and(|queue| queue.is_busy || !queue.tasks.is_empty() || !queue.pushes.is_empty())
     }
 
-    /// How much waits for its turn or for another try.
-    pub(super) fn held_event(&self) -> usize {
-        let queues = self.queues.values().map(|queue| queue.arrivals.len() + queue.tasks.len()).sum::<usize>();
-        queues + self.later.len()
+    /// Returns the number of queued pushes, queued tasks and delayed tasks.
+    pub(super) fn queued_count(&self) -> usize {
+        let queued = self.queues.values().map(|queue| queue.pushes.len() + queue.tasks.len()).sum::<usize>();
+        queued + self.delayed.len()
     }
 
-    /// Whether anything is under way or may begin at once.
+    /// Whether no job is running and none may start now.
     pub(super) fn is_idle(&self) -> bool {
-        let waits = |queue: &RepoQueue| !queue.busy && (!queue.tasks.is_empty() || !queue.arrivals.is_empty());
-        self.orders.is_empty() && !self.queues.values().any(waits)
+        let can_start = |queue: &RepoQueue| !queue.is_busy && (!queue.tasks.is_empty() || !queue.pushes.is_empty());
+        self.running.is_empty() && !self.queues.values().any(can_start)
     }
 
-    fn queue(&mut self, identifier: &Identifier) {
+    fn mark_ready(&mut self, identifier: &Identifier) {
         let Some(queue) = self.queues.get_mut(identifier) else { return };
-        if queue.busy {
+        if queue.is_busy {
             return;
         }
-        if !queue.arrivals.is_empty() && !std::mem::replace(&mut queue.pushed, true) {
-            self.pushed.push_back(identifier.clone());
+        if !queue.pushes.is_empty() && !std::mem::replace(&mut queue.is_ready_for_push, true) {
+            self.ready_for_push.push_back(identifier.clone());
         }
-        if !queue.tasks.is_empty() && !std::mem::replace(&mut queue.queued, true) {
+        if !queue.tasks.is_empty() && !std::mem::replace(&mut queue.is_ready, true) {
             self.ready.push_back(identifier.clone());
         }
     }
 
-    fn forget_if_idle(&mut self, identifier: &Identifier) {
-        let idle = |queue: &RepoQueue| !queue.busy && queue.tasks.is_empty() && queue.arrivals.is_empty();
+    fn remove_if_idle(&mut self, identifier: &Identifier) {
+        let idle = |queue: &RepoQueue| !queue.is_busy && queue.tasks.is_empty() && queue.pushes.is_empty();
         if self.queues.get(identifier).is_some_and(idle) {
             self.queues.remove(identifier);
         }

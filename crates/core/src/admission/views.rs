@@ -1,4 +1,4 @@
-//! What others may want to know of the registrar's books.
+//! Queries of the admission state, for the server and for the other files of this module.
 
 use super::Admission;
 use super::io::PendingUpload;
@@ -10,17 +10,17 @@ use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
 use crate::repo::{Announcement, RepoId, RepoPath};
 
-/// A hosted repository.
+/// The status of a hosted repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostedRepo {
-    /// Whether its announcement is served, or waits for git data.
+    /// Whether its announcement is served or held.
     pub status: EventStatus,
-    /// The sites whose objects it may read.
+    /// The other repositories whose objects it may read.
     pub alternates: Vec<RepoPath>,
 }
 
 impl Admission {
-    /// A repository, if it is hosted.
+    /// Returns the status of a repository, if it is hosted.
     #[must_use]
     pub fn hosted_repo(&self, repo: &RepoId) -> Option<HostedRepo> {
         if !self.is_hosted(repo) {
@@ -31,31 +31,31 @@ impl Admission {
         Some(HostedRepo { status, alternates: self.alternates_of(&repo_path) })
     }
 
-    /// The events that wait for git data at a site. Those whose time is over are not shown.
+    /// Returns the events that wait for git data of a repository, without dormant ones.
     #[must_use]
     pub fn held_at(&self, repo_path: &RepoPath) -> Vec<(EventId, &HeldEvent)> {
         let states: Vec<EventId> = self.states_for(repo_path).into_iter().map(|(id, _)| id).collect();
-        let here = |id: EventId, held_event: &HeldEvent| match &held_event.kind {
+        let is_for_repo = |id: EventId, held_event: &HeldEvent| match &held_event.kind {
             HeldKind::Announcement(repo) => *repo_path == RepoPath::Announced(repo.clone()),
             HeldKind::State(_) => states.contains(&id),
             HeldKind::PullRequest(_, repo_paths) => repo_paths.contains(repo_path),
         };
-        let held_event = self.purgatory.by_identifier(repo_path.identifier());
-        held_event.filter(|(id, held_event)| !held_event.is_dormant() && here(*id, held_event)).collect()
+        let held = self.purgatory.by_identifier(repo_path.identifier());
+        held.filter(|(id, held_event)| !held_event.is_dormant() && is_for_repo(*id, held_event)).collect()
     }
 
-    /// The uploads that wait for their events.
+    /// Iterates over the uploads whose event is not known yet.
     pub fn uploads(&self) -> impl Iterator<Item = &PendingUpload> {
         self.uploads.iter()
     }
 
-    /// How much work for git waits for its turn.
+    /// Returns the number of pushes and tasks that wait for a git job.
     #[must_use]
     pub fn queued_git_work(&self) -> usize {
-        self.queues.held_event()
+        self.queues.queued_count()
     }
 
-    /// Whether nothing is under way in the git room, nothing waits for it, and all repositories are as the rules want them.
+    /// Whether no git job is running or may start, and all repositories have been compared with the policy.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.queues.is_idle()
@@ -64,20 +64,21 @@ impl Admission {
             && self.repos_to_review.is_empty()
     }
 
-    /// Whether anybody may push to and fetch from a site.
+    /// Whether a repository can be pushed to and fetched from.
     #[must_use]
     pub fn is_available(&self, repo_path: &RepoPath) -> bool {
         match repo_path {
             RepoPath::Announced(repo) => self.is_hosted(repo),
-            RepoPath::PullRequests(repo) => self.policy.submissions && !self.policy.lists.is_repo_banned(repo),
+            RepoPath::PullRequests(repo) => self.policy.accepts_submissions && !self.policy.lists.is_repo_banned(repo),
         }
     }
 
+    /// Whether a repository is hosted, by a served or a held announcement.
     pub(super) fn is_hosted(&self, repo: &RepoId) -> bool {
         self.catalog.group(&repo.identifier).is_some_and(|group| group.is_hosted(repo.owner))
     }
 
-    /// Whether a site's announcement is served.
+    /// Whether a repository is hosted by a served announcement.
     pub(super) fn is_served(&self, repo_path: &RepoPath) -> bool {
         let RepoPath::Announced(repo) = repo_path else { return false };
         self.catalog
@@ -85,6 +86,7 @@ impl Admission {
             .is_some_and(|versions| versions.served.as_ref().is_some_and(Announcement::is_hosted))
     }
 
+    /// Whether a state applies to a repository: same identifier, hosted, and the author is a maintainer.
     pub(super) fn is_maintainer(&self, event: &Event, repo: &RepoId) -> bool {
         let strict = self.policy.strict_maintainers;
         let group = self.catalog.group(&repo.identifier);
@@ -93,20 +95,21 @@ impl Admission {
             && group.is_some_and(|group| group.maintainers(repo.owner, strict).contains(&event.pubkey))
     }
 
-    /// The states that speak for a site, the best first, as many as are looked at.
+    /// Returns the states that apply to a repository, newest first. Of many, only the first
+    /// [`limits::MAX_CANDIDATE_STATES`] and the served ones are considered.
     #[must_use]
     pub fn states_for(&self, repo_path: &RepoPath) -> Vec<(EventId, EventStatus)> {
         let RepoPath::Announced(repo) = repo_path else { return Vec::new() };
         let group = self.catalog.group(&repo.identifier).into_iter();
         let states = group.flat_map(|group| group.states_for(repo.owner, self.policy.strict_maintainers));
-        // However many wait, what is served counts.
-        let looked_at = |(nth, (_, status)): &(usize, (_, EventStatus))| {
+        // Served states are considered however many held ones are newer.
+        let is_considered = |(nth, (_, status)): &(usize, (_, EventStatus))| {
             *nth < limits::MAX_CANDIDATE_STATES || *status == EventStatus::Served
         };
-        states.enumerate().filter(looked_at).map(|(_, (version, status))| (version.id, status)).collect()
+        states.enumerate().filter(is_considered).map(|(_, (version, status))| (version.id, status)).collect()
     }
 
-    /// The sites whose objects a site may read: those of the hosted members of its own maintainer set.
+    /// Returns the repositories whose objects a repository may read: those of the hosted members of its maintainer set.
     pub(super) fn alternates_of(&self, repo_path: &RepoPath) -> Vec<RepoPath> {
         let RepoPath::Announced(repo) = repo_path else { return Vec::new() };
         let group = self.catalog.group(&repo.identifier).into_iter();
@@ -114,7 +117,8 @@ impl Admission {
         owners.map(|owner| RepoPath::Announced(RepoId { owner, identifier: repo.identifier.clone() })).collect()
     }
 
-    /// The held announcements by which a site is hosted and states may speak for it.
+    /// Returns the held announcements that a push to a repository depends on: those of its owner and of its
+    /// maintainers.
     pub(super) fn held_announcements_of(&self, repo_path: &RepoPath) -> Vec<EventId> {
         let RepoPath::Announced(repo) = repo_path else { return Vec::new() };
         let Some(group) = self.catalog.group(&repo.identifier) else { return Vec::new() };
@@ -123,13 +127,14 @@ impl Admission {
         versions.filter_map(|versions| versions.held.as_ref()).map(|held| held.version.id).collect()
     }
 
-    /// Whether a pull request may be pushed to a site: to where it may be served, or to another maintainer's repository
-    /// whose objects are read there.
+    /// Whether a pull request for `repo_paths` may be pushed to `repo_path`: to one of them, or to a repository whose
+    /// objects one of them may read.
     pub(super) fn accepts_pull_request(&self, repo_path: &RepoPath, repo_paths: &[RepoPath]) -> bool {
         repo_paths.contains(repo_path) || repo_paths.iter().any(|target| self.alternates_of(target).contains(repo_path))
     }
 
-    /// The sites at which a pull request may be served.
+    /// Returns the repositories in which a pull request should have its ref: its hosted targets, and its submission
+    /// paths.
     pub(super) fn pull_request_paths(&self, author: PublicKey, request: &PullRequest) -> Vec<RepoPath> {
         let mut repo_paths: Vec<RepoPath> = request
             .targets

@@ -51,7 +51,7 @@ impl FetchMachine {
     /// Updates a host after a request that began at `since`. `hit` says whether it brought something wanted; `None` if
     /// the request asked for no objects.
     pub(super) fn record_result(&mut self, id: HostId, since: MonoTime, outcome: &FetchOutcome, hit: Option<bool>) {
-        let (now, forgetful) = (self.now, self.has_fault(Fault::QuietForgotten));
+        let (now, forgets_quiet) = (self.now, self.has_fault(Fault::QuietForgotten));
         let Some(host) = self.hosts.get_mut(id) else { return };
         host.in_flight = host.in_flight.saturating_sub(1);
         match outcome {
@@ -62,7 +62,7 @@ impl FetchMachine {
             FetchOutcome::Failed => host.record_failure(now, since, &mut self.rng),
             FetchOutcome::Cancelled | FetchOutcome::LocalError => {}
         }
-        if forgetful && *outcome == FetchOutcome::Sent {
+        if forgets_quiet && *outcome == FetchOutcome::Sent {
             host.quiet_until = None;
         }
         let counts = matches!(
@@ -93,8 +93,8 @@ impl FetchMachine {
         received: usize,
     ) {
         let now = self.now.mono;
-        let put_back = !self.has_fault(Fault::BusySourceNotRetried);
-        let form_known = !self.has_fault(Fault::FormForgotten);
+        let retries_busy = !self.has_fault(Fault::BusySourceNotRetried);
+        let remembers_form = !self.has_fault(Fault::FormForgotten);
         let Some((source_id, source)) = job.source_of(id) else { return };
         source.visit.outcome = Some(source_outcome(outcome, received));
         let (state, asked) = match outcome {
@@ -118,7 +118,7 @@ impl FetchMachine {
             }
             // The source is asked by ref in the same round.
             FetchOutcome::NotByOid => {
-                source.visit.form = form_known.then_some(RequestForm::ByRef);
+                source.visit.form = remembers_form.then_some(RequestForm::ByRef);
                 (SourceState::Waiting, false)
             }
             FetchOutcome::Absent | FetchOutcome::Failed => (SourceState::Resting, true),
@@ -126,7 +126,7 @@ impl FetchMachine {
                 // Events that came meanwhile have not met a busy answer yet.
                 source.busy_answers = if source.has_new_events { 0 } else { source.busy_answers.saturating_add(1) };
                 let last = source.busy_answers >= limits::MAX_BUSY_ANSWERS_PER_ROUND;
-                if last || !put_back { (SourceState::Resting, true) } else { (SourceState::Waiting, false) }
+                if last || !retries_busy { (SourceState::Resting, true) } else { (SourceState::Waiting, false) }
             }
             FetchOutcome::InvalidData => {
                 source.visit.invalid_until = Some(now.plus_secs(limits::INVALID_SOURCE_QUIET_SECS));
@@ -155,8 +155,8 @@ impl FetchMachine {
             self.report_tried(tried);
         }
         // Sources that no event lists any more were kept for the running fetch only.
-        let named = job.events.iter().any(|event| event.sources.contains(&source_id));
-        if !named {
+        let is_listed = job.events.iter().any(|event| event.sources.contains(&source_id));
+        if !is_listed {
             self.drop_source(job, source_id);
         }
     }
@@ -180,7 +180,7 @@ impl FetchMachine {
                 None
             }
             SurveyResult::Resolved { .. } | SurveyResult::NoAddress => Some(Unavailable::NoAddress),
-            SurveyResult::Forbidden(why) => Some(Unavailable::Forbidden(why)),
+            SurveyResult::Forbidden(reason) => Some(Unavailable::Forbidden(reason)),
         };
         if let (Some(unavailable), Some(host)) = (unavailable, self.hosts.get_mut(running.host)) {
             host.record_failure(self.now, self.now.mono, &mut self.rng);

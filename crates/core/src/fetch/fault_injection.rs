@@ -33,15 +33,15 @@ pub enum Fault {
     FormForgotten,
 }
 
-/// Returns whether this fault is injected. Only the simulator enables the feature `flaws`; without it no fault is.
-#[cfg(feature = "flaws")]
+/// Returns whether this fault is injected. Only the simulator enables the feature `fault-injection`; without it no fault is.
+#[cfg(feature = "fault-injection")]
 pub(super) fn is_injected(fault: Option<Fault>, this: Fault) -> bool {
     fault == Some(this)
 }
 
-/// Returns whether this fault is injected: never without the feature `flaws`.
-#[cfg(not(feature = "flaws"))]
-pub(super) const fn is_injected(_flaw: Option<Fault>, _this: Fault) -> bool {
+/// Returns whether this fault is injected: never without the feature `fault-injection`.
+#[cfg(not(feature = "fault-injection"))]
+pub(super) const fn is_injected(_fault: Option<Fault>, _this: Fault) -> bool {
     false
 }
 

@@ -42,21 +42,18 @@ pub enum FetchInput {
     MirrorChecked(MirrorId, Result<RefComparison, FetchOutcome>),
 }
 
-impl FetchInput {
+crate::label_table! {
     /// Returns the name under which metrics count this input.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::HostRestored(_) => "restored",
-            Self::Wanted(..) => "wanted",
-            Self::Surveyed(..) => "surveyed",
-            Self::FirstBytes(_) => "answering",
-            Self::Fetched(..) => "fetched",
-            Self::FetchNow(_) => "fetch_now",
-            Self::Served(..) => "served",
-            Self::RefsChanged(_) => "refs_changed",
-            Self::MirrorChecked(..) => "mirror_checked",
-        }
+    FetchInput {
+        Self::HostRestored(_) => "restored",
+        Self::Wanted(..) => "wanted",
+        Self::Surveyed(..) => "surveyed",
+        Self::FirstBytes(_) => "answering",
+        Self::Fetched(..) => "fetched",
+        Self::FetchNow(_) => "fetch_now",
+        Self::Served(..) => "served",
+        Self::RefsChanged(_) => "refs_changed",
+        Self::MirrorChecked(..) => "mirror_checked",
     }
 }
 
@@ -180,20 +177,17 @@ pub enum FetchOutcome {
     LocalError,
 }
 
-impl FetchOutcome {
+crate::label_table! {
     /// Returns the name of this outcome in metrics and logs.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Sent => "sent",
-            Self::NotByOid => "not_by_oid",
-            Self::Absent => "absent",
-            Self::Busy(_) => "busy",
-            Self::Failed => "failed",
-            Self::InvalidData => "unsound",
-            Self::Cancelled => "cancelled",
-            Self::LocalError => "local_error",
-        }
+    FetchOutcome {
+        Self::Sent => "sent",
+        Self::NotByOid => "not_by_oid",
+        Self::Absent => "absent",
+        Self::Busy(_) => "busy",
+        Self::Failed => "failed",
+        Self::InvalidData => "unsound",
+        Self::Cancelled => "cancelled",
+        Self::LocalError => "local_error",
     }
 }
 
@@ -223,20 +217,17 @@ pub enum FetchOutput {
     CheckMirror(MirrorCheck),
 }
 
-impl FetchOutput {
+crate::label_table! {
     /// Returns the name under which metrics count this output.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Survey { .. } => "survey",
-            Self::Fetch(_) => "fetch",
-            Self::Cancel(_) => "cancel",
-            Self::SourcesTried(_) => "tried",
-            Self::SaveHost(_) => "save_host",
-            Self::DeleteHost(_) => "delete_host",
-            Self::UrlForbidden(..) => "url_forbidden",
-            Self::CheckMirror(_) => "check_mirror",
-        }
+    FetchOutput {
+        Self::Survey { .. } => "survey",
+        Self::Fetch(_) => "fetch",
+        Self::Cancel(_) => "cancel",
+        Self::SourcesTried(_) => "tried",
+        Self::SaveHost(_) => "save_host",
+        Self::DeleteHost(_) => "delete_host",
+        Self::UrlForbidden(..) => "url_forbidden",
+        Self::CheckMirror(_) => "check_mirror",
     }
 }
 

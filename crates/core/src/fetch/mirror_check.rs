@@ -69,7 +69,7 @@ pub struct MirrorView {
 pub(super) struct Mirrors {
     all: BTreeMap<MirrorId, Mirror>,
     /// Mirrors by identifier. Some may have been dropped.
-    names: BTreeMap<Identifier, Vec<MirrorId>>,
+    by_identifier: BTreeMap<Identifier, Vec<MirrorId>>,
     running: BTreeMap<MirrorId, RunningCheck>,
     /// Hosts that wait until fewer checks run.
     waiting_hosts: BTreeSet<HostId>,
@@ -89,14 +89,16 @@ struct Mirror {
     is_changed: bool,
 }
 
+/// The state of a mirror.
 #[derive(Clone, Copy, Debug)]
 enum MirrorState {
-    /// Until this time.
+    /// It is not checked before this time; never if it is `None`.
     Resting(Option<MonoTime>),
-    /// For this host, since this time.
+    /// It waits for this host since this time.
     Waiting(HostId, MonoTime),
-    /// Until this host is surveyed; waiting since this time.
+    /// Its host is being surveyed; it waits for it since this time.
     Surveying(HostId, MonoTime),
+    /// A check is running.
     Checking,
 }
 
@@ -113,7 +115,7 @@ impl FetchMachine {
     /// identifier are spread over time, because at startup all identifiers are new; a change of refs brings their check
     /// forward.
     pub(super) fn handle_served(&mut self, name: Identifier, repos: Vec<ServedRepo>) {
-        let known = self.mirrors.names.remove(&name);
+        let known = self.mirrors.by_identifier.remove(&name);
         let spread = if known.is_some() { 0 } else { self.config.mirror_checks.startup_spread_secs };
         let mut before = BTreeMap::new();
         for id in known.into_iter().flatten() {
@@ -132,7 +134,7 @@ impl FetchMachine {
         }
         before.into_values().for_each(|id| self.drop_mirror(id));
         if !is_empty {
-            self.mirrors.names.insert(name, ids);
+            self.mirrors.by_identifier.insert(name, ids);
         }
         while self.mirrors.all.len() > limits::MAX_MIRRORS {
             let Some(oldest) = self.mirrors.all.keys().next().copied() else { break };
@@ -174,7 +176,7 @@ impl FetchMachine {
     /// several servers.
     pub(super) fn handle_refs_changed(&mut self, repo_path: &RepoPath) {
         let soon = self.now.mono.plus_secs(self.config.mirror_checks.after_change_secs);
-        for id in self.mirrors.names.get(repo_path.identifier()).cloned().unwrap_or_default() {
+        for id in self.mirrors.by_identifier.get(repo_path.identifier()).cloned().unwrap_or_default() {
             let Some(mirror) = self.mirrors.all.get_mut(&id).filter(|mirror| mirror.repo_path == *repo_path) else {
                 continue;
             };
@@ -374,7 +376,7 @@ impl FetchMachine {
     /// Returns the mirrors of a repository.
     #[must_use]
     pub fn mirrors(&self, repo_path: &RepoPath) -> Vec<MirrorView> {
-        let ids = self.mirrors.names.get(repo_path.identifier()).into_iter().flatten();
+        let ids = self.mirrors.by_identifier.get(repo_path.identifier()).into_iter().flatten();
         let mirrors = ids.filter_map(|id| self.mirrors.all.get(id)).filter(|mirror| mirror.repo_path == *repo_path);
         mirrors
             .map(|mirror| MirrorView { url: mirror.url.clone(), status: mirror.status, is_stale: mirror.is_stale })

@@ -142,7 +142,7 @@ pub struct FetchMachine {
     config: FetchConfig,
     fault: Option<Fault>,
     now: Now,
-    jobs_by_name: BTreeMap<Identifier, BTreeMap<RepoPath, JobId>>,
+    jobs_by_identifier: BTreeMap<Identifier, BTreeMap<RepoPath, JobId>>,
     jobs: BTreeMap<JobId, Box<FetchJob>>,
     history: VisitHistory,
     hosts: HostTable,
@@ -175,7 +175,7 @@ impl FetchMachine {
             config,
             fault: None,
             now: Now::default(),
-            jobs_by_name: BTreeMap::new(),
+            jobs_by_identifier: BTreeMap::new(),
             jobs: BTreeMap::new(),
             history: VisitHistory::default(),
             hosts: HostTable::default(),
@@ -213,8 +213,11 @@ impl FetchMachine {
 
     /// Starts a round of a job at once, on the operator's command.
     fn fetch_now(&mut self, repo_path: &RepoPath) {
-        let id =
-            self.jobs_by_name.get(repo_path.identifier()).and_then(|repo_paths| repo_paths.get(repo_path)).copied();
+        let id = self
+            .jobs_by_identifier
+            .get(repo_path.identifier())
+            .and_then(|repo_paths| repo_paths.get(repo_path))
+            .copied();
         let Some(id) = id else { return };
         if let Some(job) = self.jobs.get_mut(&id) {
             job.fetch_now(self.now.mono);

@@ -297,8 +297,8 @@ impl FetchMachine {
                 Unavailable::Forbidden(_) => SourceOutcome::Forbidden,
                 Unavailable::RequestsRefused => SourceOutcome::RequestsRefused,
             });
-            if let Unavailable::Forbidden(why) = unavailable {
-                self.report_forbidden(&repo_path, source, why);
+            if let Unavailable::Forbidden(reason) = unavailable {
+                self.report_forbidden(&repo_path, source, reason);
             }
         }
         job.has_asked = true;

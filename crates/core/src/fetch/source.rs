@@ -108,11 +108,11 @@ impl VisitRecord {
 /// The state of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SourceState {
-    /// Until the next round.
+    /// It is not asked before the next round.
     Resting,
-    /// For its host.
+    /// It waits for its host.
     Waiting,
-    /// Until its host is surveyed; since this time.
+    /// Its host is being surveyed since this time.
     Surveying(MonoTime),
     /// A fetch is running since this time; `has_answered` is set with its first bytes.
     Fetching { id: FetchId, since: MonoTime, has_answered: bool },
@@ -130,7 +130,7 @@ pub(super) struct Source {
     pub(super) visit: VisitRecord,
     /// Busy answers in this round.
     pub(super) busy_answers: u8,
-    /// Whether events came that the running fetch does not cover.
+    /// Whether events arrived that the running fetch does not cover.
     pub(super) has_new_events: bool,
 }
 

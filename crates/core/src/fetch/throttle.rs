@@ -242,9 +242,9 @@ impl DomainThrottle {
         }
     }
 
-    fn set_quiet(&mut self, until: MonoTime, why: QuietReason) {
+    fn set_quiet(&mut self, until: MonoTime, reason: QuietReason) {
         if self.quiet_until.is_none_or(|(before, _)| before < until) {
-            self.quiet_until = Some((until, why));
+            self.quiet_until = Some((until, reason));
         }
     }
 

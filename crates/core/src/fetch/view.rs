@@ -132,7 +132,7 @@ impl FetchMachine {
             requests: host.requests,
             quiet: host
                 .quiet(now)
-                .map(|(until, why)| (u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX), why)),
+                .map(|(until, reason)| (u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX), reason)),
             failures: host.failures(),
             hits: host.hits,
             misses: host.misses,

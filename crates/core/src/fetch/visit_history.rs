@@ -8,6 +8,7 @@ use crate::limits;
 use crate::repo::RepoPath;
 use crate::time::MonoTime;
 
+/// What is kept of an ended job.
 #[derive(Clone, Debug)]
 struct PastJob {
     until: MonoTime,
@@ -29,8 +30,8 @@ impl VisitHistory {
         let mut visits: Vec<(String, VisitRecord)> =
             all.filter(|(_, visit)| visit.keep_until().is_some_and(|until| until > now)).collect();
         let until = visits.iter().filter_map(|(_, visit)| visit.keep_until()).max();
-        let reported_urls = (!job.reported_urls.is_empty()).then(|| now.plus_secs(limits::INVALID_SOURCE_QUIET_SECS));
-        let Some(until) = until.max(reported_urls).filter(|until| *until > now) else { return };
+        let reported_until = (!job.reported_urls.is_empty()).then(|| now.plus_secs(limits::INVALID_SOURCE_QUIET_SECS));
+        let Some(until) = until.max(reported_until).filter(|until| *until > now) else { return };
         while self.ends.first().is_some_and(|(end, _)| *end <= now) || self.ends.len() >= limits::MAX_PAST_FETCH_JOBS {
             if let Some((_, repo_path)) = self.ends.pop_first() {
                 self.jobs.remove(&repo_path);

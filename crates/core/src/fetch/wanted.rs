@@ -17,7 +17,7 @@ use crate::repo::{Identifier, RepoPath};
 impl FetchMachine {
     /// Replaces the wanted git data of an identifier.
     pub(super) fn handle_wanted(&mut self, name: Identifier, reported: Vec<WantedGitData>) {
-        let mut before = self.jobs_by_name.remove(&name).unwrap_or_default();
+        let mut before = self.jobs_by_identifier.remove(&name).unwrap_or_default();
         let mut repo_paths = BTreeMap::new();
         for data in reported {
             let known = before.remove(&data.repo_path);
@@ -35,7 +35,7 @@ impl FetchMachine {
             self.end_job(id);
         }
         if !repo_paths.is_empty() {
-            self.jobs_by_name.insert(name, repo_paths);
+            self.jobs_by_identifier.insert(name, repo_paths);
         }
     }
 
@@ -119,9 +119,9 @@ impl FetchMachine {
             }
         };
         if event.wanted.oids != wanted.oids {
-            let met = |oid: &&String| event.wanted.oids.contains(*oid) && !event.missing.contains(*oid);
-            let met: BTreeSet<String> = wanted.oids.iter().filter(met).cloned().collect();
-            event.missing = wanted.oids.iter().filter(|oid| !met.contains(*oid)).cloned().collect();
+            let received = |oid: &&String| event.wanted.oids.contains(*oid) && !event.missing.contains(*oid);
+            let received: BTreeSet<String> = wanted.oids.iter().filter(received).cloned().collect();
+            event.missing = wanted.oids.iter().filter(|oid| !received.contains(*oid)).cloned().collect();
         }
         event.wanted = wanted;
         event
@@ -133,13 +133,13 @@ impl FetchMachine {
         for listed in wanted.sources.iter().take(limits::MAX_FETCH_SOURCES_PER_EVENT) {
             let target = match OutboundUrl::parse(&listed.url, UrlPurpose::Git, self.config.address_policy) {
                 Ok(target) => target,
-                Err(why) => {
+                Err(reason) => {
                     let has_space = job.reported_urls.len() < limits::MAX_SOURCES_PER_FETCH_JOB;
                     if has_space && job.reported_urls.insert(listed.url.clone()) {
                         self.outputs.push_back(FetchOutput::UrlForbidden(
                             job.repo_path.clone(),
                             listed.url.clone(),
-                            why,
+                            reason,
                         ));
                     }
                     continue;
@@ -171,9 +171,9 @@ impl FetchMachine {
 
     /// Drops sources that no event lists any more, except those that are being asked.
     fn drop_unlisted_sources(&mut self, job: &mut FetchJob) {
-        let named: BTreeSet<SourceId> = job.events.iter().flat_map(|event| event.sources.iter().copied()).collect();
-        let gone = job.sources.iter().filter(|(id, source)| !named.contains(id) && !source.is_active());
-        for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
+        let listed: BTreeSet<SourceId> = job.events.iter().flat_map(|event| event.sources.iter().copied()).collect();
+        let unlisted = job.sources.iter().filter(|(id, source)| !listed.contains(id) && !source.is_active());
+        for id in unlisted.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.drop_source(job, id);
         }
     }
@@ -200,8 +200,8 @@ impl FetchMachine {
             SourceState::Fetching { id, .. } => Some(id),
             _ => None,
         });
-        let needless = |id: &FetchId| self.fetches.get(id).is_some_and(|running| !job.needs_any(&running.oids));
-        for running in running.filter(needless).collect::<Vec<_>>() {
+        let is_unneeded = |id: &FetchId| self.fetches.get(id).is_some_and(|running| !job.needs_any(&running.oids));
+        for running in running.filter(is_unneeded).collect::<Vec<_>>() {
             self.cancel(running);
         }
     }
@@ -246,10 +246,10 @@ impl FetchMachine {
         &mut self,
         repo_path: &RepoPath,
         source: &mut Source,
-        why: crate::net::OutboundError,
+        reason: crate::net::OutboundError,
     ) {
         if !std::mem::replace(&mut source.visit.is_reported, true) {
-            self.outputs.push_back(FetchOutput::UrlForbidden(repo_path.clone(), source.url.clone(), why));
+            self.outputs.push_back(FetchOutput::UrlForbidden(repo_path.clone(), source.url.clone(), reason));
         }
     }
 }

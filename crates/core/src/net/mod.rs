@@ -8,7 +8,7 @@
 
 mod address;
 mod host_name;
-mod target;
+mod outbound_url;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 pub use address::{AddressScope, check_address};
 pub use host_name::check_host_name;
-pub use target::{OutboundHost, OutboundUrl, UrlPurpose};
+pub use outbound_url::{OutboundHost, OutboundUrl, UrlPurpose};
 
 use crate::limits;
 

@@ -203,7 +203,8 @@ impl Event {
     }
 }
 
-/// Returns whether a JSON text is an object. Needed because serde also accepts an array of the right values for a struct.
+/// Returns whether a JSON text is an object. Needed because serde also accepts an array of the right values for a
+/// struct.
 fn is_object(text: &str) -> bool {
     text.trim_ascii_start().starts_with('{')
 }

@@ -46,7 +46,7 @@ pub enum FilterError {
 impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(why) => write!(f, "bad filter: {why}"),
+            Self::Json(reason) => write!(f, "bad filter: {reason}"),
             Self::Hex(member) => write!(f, "bad filter: `{member}` values must be 64 lower-case hex digits"),
             Self::Unsupported(member) => write!(f, "filter field `{member}` is not supported"),
             Self::TooManyValues => write!(f, "a filter can have at most {} values", limits::MAX_FILTER_VALUES),
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn invalid_filters_are_rejected_with_the_reason() {
-        for (text, why) in [
+        for (text, reason) in [
             ("[]", "bad filter: invalid type: sequence, expected a filter object"),
             ("{", "bad filter: EOF while parsing an object"),
             (r#"{"kinds":1}"#, "bad filter: invalid type: integer `1`, expected a sequence"),
@@ -264,7 +264,7 @@ mod tests {
             (r#"{"&t":["x"]}"#, "filter field `&t` is not supported"),
             (r##"{"#e":[1]}"##, "bad filter: invalid type: integer `1`, expected a string"),
         ] {
-            assert_eq!(Filter::parse(text).expect_err(text).to_string(), why, "{text}");
+            assert_eq!(Filter::parse(text).expect_err(text).to_string(), reason, "{text}");
         }
         let many = format!(r##"{{"#t":[{}"x"]}}"##, "\"y\",".repeat(limits::MAX_FILTER_VALUES));
         assert_eq!(Filter::parse(&many), Err(FilterError::TooManyValues));

@@ -54,7 +54,7 @@ pub enum MessageError {
 impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(why) => write!(f, "invalid: not a client message: {why}"),
+            Self::Json(reason) => write!(f, "invalid: not a client message: {reason}"),
             Self::UnknownType(verb) => write!(f, "invalid: unknown message type {}", json::quote(verb)),
             Self::WrongForm(form) => write!(f, "invalid: expected {form}"),
             Self::SubscriptionId => {
@@ -153,8 +153,8 @@ impl<'a> ClientMessage<'a> {
     }
 }
 
-/// Splits a JSON array into the texts of its elements without parsing them. Returns at most as many elements as a message
-/// can have, and skips the rest.
+/// Splits a JSON array into the texts of its elements without parsing them. Returns at most as many elements as a
+/// message can have, and skips the rest.
 pub(super) fn split_array(text: &str) -> Result<Vec<&str>, MessageError> {
     struct ArrayVisitor;
     impl<'de> Visitor<'de> for ArrayVisitor {
@@ -268,8 +268,8 @@ pub fn neg_err(sub: &str, text: &str) -> String {
     format!("[\"NEG-ERR\",{},{}]", json::quote(sub), json::quote(text))
 }
 
-/// Returns `["NEG-ERR", id, text, most]`: the query matches more events than a reconciliation may contain.
+/// Returns `["NEG-ERR", id, text, limit]`: the query matches more events than a reconciliation may contain.
 #[must_use]
-pub fn neg_too_big(sub: &str, most: usize) -> String {
-    format!("[\"NEG-ERR\",{},\"blocked: this query is too big\",{most}]", json::quote(sub))
+pub fn neg_too_big(sub: &str, limit: usize) -> String {
+    format!("[\"NEG-ERR\",{},\"blocked: this query is too big\",{limit}]", json::quote(sub))
 }

@@ -2,8 +2,8 @@
 //!
 //! - [`event`], [`signed_event`]: events before and after verification; [`kinds`]: event kinds.
 //! - [`filter`]: filters of REQ, COUNT and NEG-OPEN.
-//! - [`message`]: parses messages of clients, writes messages of a relay. [`relay_message`]: the opposite direction, for
-//!   sync.
+//! - [`message`]: parses messages of clients, writes messages of a relay. [`relay_message`]: the opposite direction,
+//!   for sync.
 //! - [`negentropy`]: responder of NIP-77. The initiator is in [`crate::sync::negentropy`].
 //! - [`auth`]: checks of NIP-42 authentication events.
 //! - [`rejection`]: decisions about events, and the texts that clients receive for them.

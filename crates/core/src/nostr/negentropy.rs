@@ -5,9 +5,10 @@
 //! difference, so the responder has no state between two messages except the [`NegentropySet`].
 //!
 //! The set of the `negentropy` crate is not used, because of the cost of one message. A full frame ends with the
-//! fingerprint of all remaining items. Summed item by item, this would take seconds for a new client of a set of a million
-//! items. With prefix sums every fingerprint needs at most [`MAX_ADDITIONS`] additions. Since ranges cannot overlap, a
-//! message costs at most two additions per item of the set plus that last fingerprint, for any number of ranges.
+//! fingerprint of all remaining items. Summed item by item, this would take seconds for a new client of a set of a
+//! million items. With prefix sums every fingerprint needs at most [`MAX_ADDITIONS`] additions. Since ranges cannot
+//! overlap, a message costs at most two additions per item of the set plus that last fingerprint, for any number of
+//! ranges.
 //!
 //! Called by the relay sessions (`graspd/src/relay`).
 
@@ -70,9 +71,9 @@ pub enum NegentropyError {
 
 /// Answers one message of an initiator. Stateless: the same set and message give the same response.
 ///
-/// `frame_limit` is the maximum size of the response in bytes, at least [`MIN_FRAME_BYTES`]; 0 means unlimited. A response
-/// that does not fit covers the first ranges of the message and ends with one fingerprint of all following items, so that
-/// the initiator continues there. The remaining ranges of the message are then not parsed.
+/// `frame_limit` is the maximum size of the response in bytes, at least [`MIN_FRAME_BYTES`]; 0 means unlimited. A
+/// response that does not fit covers the first ranges of the message and ends with one fingerprint of all following
+/// items, so that the initiator continues there. The remaining ranges of the message are then not parsed.
 ///
 /// A message with another protocol version is answered with our version only.
 ///
@@ -110,8 +111,8 @@ const STRIDE: usize = 256;
 /// Version 1 of the protocol.
 const VERSION: u8 = 0x61;
 
-/// A response is full when it comes this close to the frame limit. After that at most 149 bytes are written: one id
-/// (32 bytes), the bounds of a skip and of a list (44 each), the length of the list (10) and the closing fingerprint (19).
+/// A response is full when it comes this close to the frame limit. After that at most 149 bytes are written: one id (32
+/// bytes), the bounds of a skip and of a list (44 each), the length of the list (10) and the closing fingerprint (19).
 const FRAME_RESERVE: usize = 200;
 
 /// Number of smaller ranges into which a differing range is split.
@@ -169,7 +170,8 @@ impl NegentropySet {
             + self.checkpoints.capacity() * size_of::<IdSum>()
     }
 
-    /// Returns the index of the first item that is not below the bound. The caller knows that all items before `from` are.
+    /// Returns the index of the first item that is not below the bound. The caller knows that all items before `from`
+    /// are.
     ///
     /// Searches with doubling steps (galloping), because consecutive bounds of a message with many ranges are close
     /// together. So a message that consists of many small ranges stays cheap.
@@ -289,9 +291,9 @@ struct MessageRange<'a> {
     payload: RangePayload<'a>,
 }
 
-/// What the initiator sends about its items in a range.
+/// Content of a range: the information of the initiator about its items.
 enum RangePayload<'a> {
-    /// Nothing.
+    /// No information.
     Skip,
     /// The fingerprint of its items.
     Fingerprint(&'a Fingerprint),
@@ -364,7 +366,8 @@ impl<'a> RangeReader<'a> {
         }
     }
 
-    /// Parses a number in groups of seven bits, the most significant first; all bytes but the last have the high bit set.
+    /// Parses a number in groups of seven bits, the most significant first; all bytes but the last have the high bit
+    /// set.
     fn varint(&mut self) -> Result<u64, NegentropyError> {
         let mut number: u64 = 0;
         loop {

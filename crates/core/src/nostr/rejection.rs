@@ -7,7 +7,7 @@ use super::event::EventParseError;
 use super::signed_event::VerifyError;
 use crate::limits;
 
-/// What admission decides about an event.
+/// Decision of admission about an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// The event is stored and served.
@@ -30,7 +30,7 @@ impl Decision {
             Self::Accept | Self::Broadcast => (true, String::new()),
             Self::Hold(need) => (true, format!("purgatory: {need}")),
             Self::Known(known) => (true, known.to_string()),
-            Self::Reject(refusal) => (false, refusal.to_string()),
+            Self::Reject(rejection) => (false, rejection.to_string()),
         }
     }
 }
@@ -55,7 +55,7 @@ impl fmt::Display for AwaitedData {
     }
 }
 
-/// How an event that changes nothing is known.
+/// State of a known event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownAs {
     /// The event is served.
@@ -152,47 +152,46 @@ pub enum Rejection {
     StoreFailed,
 }
 
-impl Rejection {
+crate::label_table! {
     /// Returns the label of the reason in metrics and reports. Labels are stable.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Malformed(_) => "malformed",
-            Self::Forged(_) => "forged",
-            Self::TooLarge { .. } => "too_large",
-            Self::TooManyTags(_) => "too_many_tags",
-            Self::InFuture => "future",
-            Self::Expired => "expired",
-            Self::Protected => "protected",
-            Self::AuthEvent => "credential",
-            Self::Deleted => "deleted",
-            Self::Vanished => "vanished",
-            Self::Withdrawn => "withdrawn",
-            Self::InvalidIdentifier => "identifier",
-            Self::NotListed => "not_listed",
-            Self::Delisted => "delisted",
-            Self::RepositoryBanned => "banned",
-            Self::EventBanned => "event_banned",
-            Self::NotWhitelisted => "not_whitelisted",
-            Self::NotArchived => "not_archived",
-            Self::NoAnnouncement => "no_announcement",
-            Self::NotMaintainer => "not_maintainer",
-            Self::NoCommit => "no_commit",
-            Self::Unrelated => "unrelated",
-            Self::ForeignDeletionTarget => "foreign_target",
-            Self::DeletionTargetCount(_) => "targets",
-            Self::NoVanishRelay => "no_relay",
-            Self::OtherVanishRelay => "other_relay",
-            Self::TooManyHeld => "too_much_held",
-            Self::PurgatoryFull => "purgatory_full",
-            Self::RateLimited => "too_fast",
-            Self::DiskFull => "disk_full",
-            Self::NoNewRepositories => "no_new_repositories",
-            Self::TooManyRepositories(_) => "too_many_repositories",
-            Self::StoreFailed => "store_failed",
-        }
+    Rejection {
+        Self::Malformed(_) => "malformed",
+        Self::Forged(_) => "forged",
+        Self::TooLarge { .. } => "too_large",
+        Self::TooManyTags(_) => "too_many_tags",
+        Self::InFuture => "future",
+        Self::Expired => "expired",
+        Self::Protected => "protected",
+        Self::AuthEvent => "credential",
+        Self::Deleted => "deleted",
+        Self::Vanished => "vanished",
+        Self::Withdrawn => "withdrawn",
+        Self::InvalidIdentifier => "identifier",
+        Self::NotListed => "not_listed",
+        Self::Delisted => "delisted",
+        Self::RepositoryBanned => "banned",
+        Self::EventBanned => "event_banned",
+        Self::NotWhitelisted => "not_whitelisted",
+        Self::NotArchived => "not_archived",
+        Self::NoAnnouncement => "no_announcement",
+        Self::NotMaintainer => "not_maintainer",
+        Self::NoCommit => "no_commit",
+        Self::Unrelated => "unrelated",
+        Self::ForeignDeletionTarget => "foreign_target",
+        Self::DeletionTargetCount(_) => "targets",
+        Self::NoVanishRelay => "no_relay",
+        Self::OtherVanishRelay => "other_relay",
+        Self::TooManyHeld => "too_much_held",
+        Self::PurgatoryFull => "purgatory_full",
+        Self::RateLimited => "too_fast",
+        Self::DiskFull => "disk_full",
+        Self::NoNewRepositories => "no_new_repositories",
+        Self::TooManyRepositories(_) => "too_many_repositories",
+        Self::StoreFailed => "store_failed",
     }
+}
 
+impl Rejection {
     /// Returns whether the event was rejected only for lack of capacity. It may be accepted when it is sent again.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
@@ -211,39 +210,65 @@ impl Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed(why) => write!(f, "invalid: {why}"),
-            Self::Forged(why) => write!(f, "invalid: {why}"),
+            Self::Malformed(reason) => write!(f, "invalid: {reason}"),
+            Self::Forged(reason) => write!(f, "invalid: {reason}"),
             Self::TooLarge { bytes, limit } => write!(f, "invalid: the event has {bytes} bytes, the limit is {limit}"),
             Self::TooManyTags(limit) => write!(f, "invalid: the event has more than {limit} tags"),
-            Self::InFuture => write!(f, "invalid: created_at is more than {} minutes in the future", limits::MAX_FUTURE_SECS / 60),
+            Self::InFuture => {
+                write!(f, "invalid: created_at is more than {} minutes in the future", limits::MAX_FUTURE_SECS / 60)
+            }
             Self::Expired => f.write_str("invalid: the event has expired"),
             Self::Protected => f.write_str("auth-required: this event may only be published by its author"),
             Self::AuthEvent => f.write_str("invalid: authentication events cannot be published"),
             Self::Deleted => f.write_str("invalid: this event is deleted"),
             Self::Vanished => f.write_str("invalid: this pubkey has requested to vanish"),
-            Self::Withdrawn => f.write_str("invalid: a newer announcement of this repository no longer names this service"),
-            Self::InvalidIdentifier => f.write_str("invalid: the d tag must be a repository identifier: not empty, not . or .., without slashes or control characters"),
+            Self::Withdrawn => {
+                f.write_str("invalid: a newer announcement of this repository no longer names this service")
+            }
+            Self::InvalidIdentifier => f.write_str(
+                "invalid: the d tag must be a repository identifier: not empty, not . or .., without slashes or \
+                 control characters",
+            ),
             Self::NotListed => f.write_str("invalid: the announcement must name this service in both clone and relays"),
             Self::Delisted => f.write_str("invalid: the announcement no longer names this service; hosting has ended"),
             Self::RepositoryBanned => f.write_str("blocked: the operator of this service has banned this repository"),
-            Self::EventBanned => f.write_str("blocked: the operator of this service has banned this event or its author"),
-            Self::NotWhitelisted => f.write_str("blocked: this service hosts only repositories that its operator has allowed"),
-            Self::NotArchived => f.write_str("blocked: this service is a read-only archive and does not archive this repository"),
+            Self::EventBanned => {
+                f.write_str("blocked: the operator of this service has banned this event or its author")
+            }
+            Self::NotWhitelisted => {
+                f.write_str("blocked: this service hosts only repositories that its operator has allowed")
+            }
+            Self::NotArchived => {
+                f.write_str("blocked: this service is a read-only archive and does not archive this repository")
+            }
             Self::NoAnnouncement => f.write_str("invalid: no announcement exists for this repository"),
             Self::NotMaintainer => f.write_str("restricted: author not authorized for this repository"),
             Self::NoCommit => f.write_str("invalid: a pull request must name its commit in a c tag"),
-            Self::Unrelated => f.write_str("restricted: the event must reference an accepted repository or accepted event"),
+            Self::Unrelated => {
+                f.write_str("restricted: the event must reference an accepted repository or accepted event")
+            }
             Self::ForeignDeletionTarget => f.write_str("invalid: cannot delete event authored by another pubkey"),
-            Self::DeletionTargetCount(0) => f.write_str("invalid: a deletion request must name its targets in e or a tags"),
-            Self::DeletionTargetCount(_) => write!(f, "invalid: too many deletion targets, the limit is {}", limits::MAX_DELETION_TARGETS),
+            Self::DeletionTargetCount(0) => {
+                f.write_str("invalid: a deletion request must name its targets in e or a tags")
+            }
+            Self::DeletionTargetCount(_) => {
+                write!(f, "invalid: too many deletion targets, the limit is {}", limits::MAX_DELETION_TARGETS)
+            }
             Self::NoVanishRelay => f.write_str("invalid: a request to vanish must name relays in relay tags"),
             Self::OtherVanishRelay => f.write_str("restricted: the request to vanish does not name this relay"),
             Self::TooManyHeld => f.write_str("rate-limited: too many events of this author are waiting for git data"),
-            Self::PurgatoryFull => f.write_str("rate-limited: too many events are waiting for git data, try again later"),
+            Self::PurgatoryFull => {
+                f.write_str("rate-limited: too many events are waiting for git data, try again later")
+            }
             Self::RateLimited => f.write_str("rate-limited: too many events from your network, slow down"),
             Self::DiskFull => f.write_str("error: the disk is full, nothing was stored"),
-            Self::NoNewRepositories => f.write_str("error: the disk of this service is nearly full, new repositories are not accepted at the moment; existing repositories are not affected"),
-            Self::TooManyRepositories(quota) => write!(f, "restricted: repository quota reached, this key has {quota} repositories here"),
+            Self::NoNewRepositories => f.write_str(
+                "error: the disk of this service is nearly full, new repositories are not accepted at the \
+                 moment; existing repositories are not affected",
+            ),
+            Self::TooManyRepositories(quota) => {
+                write!(f, "restricted: repository quota reached, this key has {quota} repositories here")
+            }
             Self::StoreFailed => f.write_str("error: could not store the event, try again later"),
         }
     }

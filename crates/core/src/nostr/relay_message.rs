@@ -25,7 +25,8 @@ pub fn subscription_name(sub: SubscriptionId) -> String {
 /// [`IncomingMessage::Invalid`].
 ///
 /// Events are parsed, their size is checked, and their id is compared with their hash. They are returned as
-/// [`EventPresence::New`]; the caller looks them up in the store. `max_event_bytes` is the size limit of ordinary events.
+/// [`EventPresence::New`]; the caller looks them up in the store. `max_event_bytes` is the size limit of ordinary
+/// events.
 #[must_use]
 pub fn parse(text: &str, max_event_bytes: usize) -> IncomingMessage {
     let Ok(parts) = split_array(text) else { return IncomingMessage::Invalid };
@@ -47,18 +48,18 @@ fn parse_verb(verb: &str, rest: &[&str], max_event_bytes: usize) -> Option<Incom
             Err(UnknownSubscription) => IncomingMessage::Alive,
         },
         // A rejection of an unknown subscription may still be a rate limit, so it is treated like a notice.
-        ("CLOSED", [sub, why @ ..]) => {
-            let why = why.first().map_or(Some(String::new()), |why| parse_clipped(why))?;
+        ("CLOSED", [sub, reason @ ..]) => {
+            let reason = reason.first().map_or(Some(String::new()), |reason| parse_clipped(reason))?;
             match parse_subscription(sub)? {
-                Ok(sub) => IncomingMessage::Closed(sub, why),
-                Err(UnknownSubscription) => IncomingMessage::Notice(why),
+                Ok(sub) => IncomingMessage::Closed(sub, reason),
+                Err(UnknownSubscription) => IncomingMessage::Notice(reason),
             }
         }
-        ("NEG-ERR", [sub, why, most @ ..]) => {
-            let why = parse_clipped(why)?;
+        ("NEG-ERR", [sub, reason, limit @ ..]) => {
+            let reason = parse_clipped(reason)?;
             match parse_subscription(sub)? {
-                Ok(sub) => IncomingMessage::NegErr(sub, why, most.first().and_then(|most| most.parse().ok())),
-                Err(UnknownSubscription) => IncomingMessage::Notice(why),
+                Ok(sub) => IncomingMessage::NegErr(sub, reason, limit.first().and_then(|limit| limit.parse().ok())),
+                Err(UnknownSubscription) => IncomingMessage::Notice(reason),
             }
         }
         ("NEG-MSG", [sub, message, ..]) => match parse_subscription(sub)? {
@@ -66,9 +67,9 @@ fn parse_verb(verb: &str, rest: &[&str], max_event_bytes: usize) -> Option<Incom
             Err(UnknownSubscription) => IncomingMessage::Alive,
         },
         ("NOTICE", [text, ..]) => IncomingMessage::Notice(parse_clipped(text)?),
-        ("OK", [_id, accepted, why @ ..]) => {
-            let why = why.first().map_or(Some(String::new()), |why| parse_clipped(why))?;
-            IncomingMessage::Ok(serde_json::from_str(accepted).ok()?, why)
+        ("OK", [_id, accepted, reason @ ..]) => {
+            let reason = reason.first().map_or(Some(String::new()), |reason| parse_clipped(reason))?;
+            IncomingMessage::Ok(serde_json::from_str(accepted).ok()?, reason)
         }
         // The challenge is signed as received, so it cannot be shortened.
         ("AUTH", [challenge, ..]) => match parse_string(challenge)? {
@@ -81,7 +82,8 @@ fn parse_verb(verb: &str, rest: &[&str], max_event_bytes: usize) -> Option<Incom
 }
 
 fn parse_event(sub: SubscriptionId, text: &str, max_event_bytes: usize) -> Option<IncomingMessage> {
-    // Whitespace, escapes and unsigned members can make the text larger than the event. A factor of two allows for them.
+    // Whitespace, escapes and unsigned members can make the text larger than the event. A factor of two allows for
+    // them.
     if text.len() > 2 * max_event_bytes.max(limits::MAX_STATE_EVENT_BYTES) {
         return Some(IncomingMessage::TooLarge(sub));
     }
@@ -95,7 +97,8 @@ fn parse_event(sub: SubscriptionId, text: &str, max_event_bytes: usize) -> Optio
     Some(IncomingMessage::Event(sub, Arc::new(event), EventPresence::New))
 }
 
-/// Returns whether an event is within the limits of the policy. The canonical text is never longer than the received one.
+/// Returns whether an event is within the limits of the policy. The canonical text is never longer than the received
+/// one.
 fn is_within_limits(event: &Event, sent: usize, max_event_bytes: usize) -> bool {
     let (bytes, tags) = match event.kind {
         kinds::STATE => (limits::MAX_STATE_EVENT_BYTES.max(max_event_bytes), limits::MAX_STATE_TAGS),

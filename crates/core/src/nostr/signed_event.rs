@@ -274,7 +274,7 @@ mod tests {
         let text = sample();
         let event = Event::parse(&text).expect("an event");
         let signed = Verifier::default().verify(event.clone()).expect("verifies");
-        assert_eq!(nostr::event::Event::from_json(signed.json()).expect("their parser reads ours").as_json(), text);
+        assert_eq!(nostr::event::Event::from_json(signed.json()).expect("parsed by the nostr crate").as_json(), text);
         assert_eq!(signed.tag_spans().len(), 1, "equal values have one span");
         assert_eq!(signed.span_text(signed.tag_spans()[0]), "x\\ty");
 
@@ -288,6 +288,6 @@ mod tests {
         let mut changed = event;
         changed.pubkey = PublicKey([0xff; 32]);
         changed.id = EventId(compute_id(&changed));
-        assert_eq!(verifier.verify(changed), Err(VerifyError::BadSignature), "no point on the curve");
+        assert_eq!(verifier.verify(changed), Err(VerifyError::BadSignature), "not a point on the curve");
     }
 }

@@ -1,9 +1,9 @@
 //! Maintainer sets: which keys may publish states for a repository.
 //!
 //! There are two rules (docs/protocol.md#maintainer-sets). Announcements with a plain `maintainers` tag use the
-//! recursive rule: every key that a member lists is a member. Announcements with role tags (`MAINTAINER`, `m`, `o`) use the
-//! reciprocal rule: a key that a member lists becomes a member when its own announcement lists a member back. With the
-//! strict setting all announcements use the reciprocal rule.
+//! recursive rule: every key that a member lists is a member. Announcements with role tags (`MAINTAINER`, `m`, `o`) use
+//! the reciprocal rule: a key that a member lists becomes a member when its own announcement lists a member back. With
+//! the strict setting all announcements use the reciprocal rule.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,8 @@ pub enum MaintainerRoles {
         leads: Vec<PublicKey>,
         /// Active leads and maintainers (`MAINTAINER`, `m`).
         members: Vec<PublicKey>,
-        /// Whether the author itself is active: true unless the author is named, but without an active `MAINTAINER` or `m`.
+        /// Whether the author itself is active: true unless the author is named, but without an active `MAINTAINER` or
+        /// `m`.
         is_author_active: bool,
     },
 }

@@ -1,5 +1,5 @@
-//! Fault injection for the simulator. Each fault must violate an invariant in some simulated run; otherwise the invariants
-//! would not detect it. A server never has a fault.
+//! Fault injection for the simulator. Each fault must violate an invariant in some simulated run; otherwise the
+//! invariants would not detect it. A server never has a fault.
 
 /// A deliberate fault of the sync machine.
 #[doc(hidden)]
@@ -59,14 +59,14 @@ pub enum SyncFault {
     PermitReleasedTwice,
 }
 
-/// Returns whether a fault is injected. Only the simulator enables the feature `flaws`.
-#[cfg(feature = "flaws")]
+/// Returns whether a fault is injected. Only the simulator enables the feature `fault-injection`.
+#[cfg(feature = "fault-injection")]
 pub(super) fn is_injected(fault: Option<SyncFault>, this: SyncFault) -> bool {
     fault == Some(this)
 }
 
-/// Returns `false`: without the feature `flaws` no fault is ever injected.
-#[cfg(not(feature = "flaws"))]
+/// Returns `false`: without the feature `fault-injection` no fault is ever injected.
+#[cfg(not(feature = "fault-injection"))]
 pub(super) const fn is_injected(_fault: Option<SyncFault>, _this: SyncFault) -> bool {
     false
 }

@@ -1,5 +1,5 @@
-//! Health of a relay: connection failures, backoff and rate-limit cooldown. Decides when the relay may be dialled and when
-//! requests may be sent.
+//! Health of a relay: connection failures, backoff and rate-limit cooldown. Decides when the relay may be dialled and
+//! when requests may be sent.
 //!
 //! Within a process only the monotonic clock counts. Wall clock times are kept for the stored record, which the next
 //! process reads. See `docs/design/sync.md#health-and-backoff`.
@@ -18,8 +18,8 @@ pub struct BackoffConfig {
 }
 
 impl Default for BackoffConfig {
-    /// Five seconds, so that sync resumes quickly after a restart of the relay; one hour, so that an unreachable relay is
-    /// not dialled too often.
+    /// Five seconds, so that sync resumes quickly after a restart of the relay; one hour, so that an unreachable relay
+    /// is not dialled too often.
     fn default() -> Self {
         Self { base_secs: 5, max_secs: 60 * 60 }
     }
@@ -54,8 +54,8 @@ impl HealthStatus {
     }
 }
 
-/// Cause of a connection failure. A failure counts against the relay only if another relay was heard recently; otherwise
-/// the own network is considered down.
+/// Cause of a connection failure. A failure counts against the relay only if another relay was heard recently;
+/// otherwise the own network is considered down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureCause {
     /// Other relays are reachable, this one is not.
@@ -89,9 +89,9 @@ impl Deadline {
         Self { mono: now.mono.plus_secs(secs), wall: now.wall.plus_secs(secs) }
     }
 
-    /// Converts a stored time. Returns `None` if it has passed. The result is at most `max_secs` away, the longest delay
-    /// that would have been stored. Stored times are rounded to seconds on both clocks, so one second is added; otherwise
-    /// the deadline could be too early.
+    /// Converts a stored time. Returns `None` if it has passed. The result is at most `max_secs` away, the longest
+    /// delay that would have been stored. Stored times are rounded to seconds on both clocks, so one second is added;
+    /// otherwise the deadline could be too early.
     fn from_record(record: Option<Timestamp>, now: Now, max_secs: u64) -> Option<Self> {
         let wall = record?;
         let secs = wall.secs_since(now.wall).min(max_secs);
@@ -121,8 +121,8 @@ pub struct RelayHealth {
 }
 
 impl RelayHealth {
-    /// Restores the health from a stored record. A record that is implausible, because a clock was set or the settings have
-    /// changed, delays nothing for longer than a new failure would.
+    /// Restores the health from a stored record. A record that is implausible, because a clock was set or the settings
+    /// have changed, delays nothing for longer than a new failure would.
     #[must_use]
     pub fn new(config: BackoffConfig, record: &HealthRecord, now: Now) -> Self {
         let last_failure_at = record.last_failure_at.map(|at| at.min(now.wall));
@@ -204,7 +204,8 @@ impl RelayHealth {
                 self.failing_counted_from = Some(now.mono);
                 self.last_failure_at = Some(now.wall);
                 let is_probed_daily = self.parked || self.is_dead();
-                let wait = if is_probed_daily { probe_millis(random) } else { self.backoff_millis(self.failures, random) };
+                let wait =
+                    if is_probed_daily { probe_millis(random) } else { self.backoff_millis(self.failures, random) };
                 self.next_dial = Deadline::after_millis(now, wait);
             }
         }
@@ -239,7 +240,8 @@ impl RelayHealth {
         self.next_dial_at()
     }
 
-    /// Records that we closed a connection, which does not change the health. Returns when the relay may be dialled again.
+    /// Records that we closed a connection, which does not change the health. Returns when the relay may be dialled
+    /// again.
     pub fn record_closed(&mut self, now: Now) -> MonoTime {
         if self.connected_since.take().is_some_and(|since| is_stable(since, now)) {
             self.short_connections = 0;
@@ -248,8 +250,8 @@ impl RelayHealth {
         self.next_dial_at()
     }
 
-    /// Records a rate limit. Returns the end of the cooldown. Further rate limits during the cooldown answer requests that
-    /// were sent before, so they do not count again, but the cooldown starts anew with the last of them.
+    /// Records a rate limit. Returns the end of the cooldown. Further rate limits during the cooldown answer requests
+    /// that were sent before, so they do not count again, but the cooldown starts anew with the last of them.
     pub fn record_rate_limit(&mut self, now: Now) -> MonoTime {
         if self.cooldown.is_some_and(|cooldown| cooldown.mono > now.mono) {
             let secs = doubling_backoff(
@@ -275,15 +277,16 @@ impl RelayHealth {
         cooldown.mono
     }
 
-    /// Parks the relay, because it does not serve us by policy: it is probed once a day. Returns the time of the next probe.
+    /// Parks the relay, because it does not serve us by policy: it is probed once a day. Returns the time of the next
+    /// probe.
     pub fn park(&mut self, now: Now, random: u64) -> MonoTime {
         self.parked = true;
         self.next_dial = Deadline::after_millis(now, probe_millis(random));
         self.next_dial_at()
     }
 
-    /// Ends the parking, because the relay has served us or the operator resumed it. Does not change when it is dialled;
-    /// see [`retry_now`](Self::retry_now).
+    /// Ends the parking, because the relay has served us or the operator resumed it. Does not change when it is
+    /// dialled; see [`retry_now`](Self::retry_now).
     pub fn unpark(&mut self) {
         self.parked = false;
     }
@@ -311,8 +314,8 @@ impl RelayHealth {
         self.cooldown = None;
     }
 
-    /// Allows an immediate connection attempt and ends the cooldown, on request of the operator. The rate limit count is
-    /// kept.
+    /// Allows an immediate connection attempt and ends the cooldown, on request of the operator. The rate limit count
+    /// is kept.
     pub fn retry_now(&mut self, now: Now) {
         self.next_dial = Deadline { mono: now.mono, wall: now.wall };
         if let Some(cooldown) = &mut self.cooldown

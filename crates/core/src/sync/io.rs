@@ -58,26 +58,23 @@ pub enum SyncInput {
     PolicyChanged(SyncPolicyChange),
 }
 
-impl SyncInput {
+crate::label_table! {
     /// Returns the `variant` label of `ngit_machine_inputs_total`.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Restored(_) => "restored",
-            Self::Ready => "ready",
-            Self::RepoNeeds(..) => "repo_needs",
-            Self::RootEvents(..) => "roots",
-            Self::Served(_) => "served",
-            Self::Connected(..) => "up",
-            Self::Message(..) => "message",
-            Self::Unsent(..) => "unsent",
-            Self::Disconnected(..) => "down",
-            Self::LocalIds(..) => "ids",
-            Self::MissingIds(..) => "missing",
-            Self::SubmitResult(..) => "submit_result",
-            Self::Command(_) => "command",
-            Self::PolicyChanged(_) => "policy",
-        }
+    SyncInput {
+        Self::Restored(_) => "restored",
+        Self::Ready => "ready",
+        Self::RepoNeeds(..) => "repo_needs",
+        Self::RootEvents(..) => "roots",
+        Self::Served(_) => "served",
+        Self::Connected(..) => "up",
+        Self::Message(..) => "message",
+        Self::Unsent(..) => "unsent",
+        Self::Disconnected(..) => "down",
+        Self::LocalIds(..) => "ids",
+        Self::MissingIds(..) => "missing",
+        Self::SubmitResult(..) => "submit_result",
+        Self::Command(_) => "command",
+        Self::PolicyChanged(_) => "policy",
     }
 }
 
@@ -268,17 +265,14 @@ pub enum SubmitResult {
     InvalidSignature,
 }
 
-impl SubmitResult {
+crate::label_table! {
     /// Returns the `verdict` label of `ngit_sync_judged_total`.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Stored => "stored",
-            Self::Held => "held",
-            Self::Known => "known",
-            Self::Rejected(_) => "refused",
-            Self::InvalidSignature => "forged",
-        }
+    SubmitResult {
+        Self::Stored => "stored",
+        Self::Held => "held",
+        Self::Known => "known",
+        Self::Rejected(_) => "refused",
+        Self::InvalidSignature => "forged",
     }
 }
 
@@ -325,23 +319,20 @@ pub enum SyncOutput {
     Note(SyncNote),
 }
 
-impl SyncOutput {
+crate::label_table! {
     /// Returns the `variant` label of `ngit_machine_outputs_total`.
-    #[must_use]
-    pub const fn label(&self) -> &'static str {
-        match self {
-            Self::Dial(..) => "dial",
-            Self::Disconnect(_) => "disconnect",
-            Self::Send(..) => "send",
-            Self::QueryRootEvents(_) => "query_roots",
-            Self::QueryLocalIds(..) => "query_ids",
-            Self::QueryMissingIds(..) => "query_missing",
-            Self::Submit(_) => "submit",
-            Self::ReleasePermit(_) => "release",
-            Self::StoreRow(_) => "store_row",
-            Self::DeleteRow(_) => "delete_row",
-            Self::Note(_) => "note",
-        }
+    SyncOutput {
+        Self::Dial(..) => "dial",
+        Self::Disconnect(_) => "disconnect",
+        Self::Send(..) => "send",
+        Self::QueryRootEvents(_) => "query_roots",
+        Self::QueryLocalIds(..) => "query_ids",
+        Self::QueryMissingIds(..) => "query_missing",
+        Self::Submit(_) => "submit",
+        Self::ReleasePermit(_) => "release",
+        Self::StoreRow(_) => "store_row",
+        Self::DeleteRow(_) => "delete_row",
+        Self::Note(_) => "note",
     }
 }
 
@@ -388,15 +379,12 @@ pub enum SyncSource {
     Daily,
 }
 
-impl SyncSource {
+crate::label_table! {
     /// Returns the `source` label of `ngit_sync_events_total`, which is also used in logs.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::CatchUp => "catchup",
-            Self::Daily => "daily",
-        }
+    SyncSource {
+        Self::Live => "live",
+        Self::CatchUp => "catchup",
+        Self::Daily => "daily",
     }
 }
 
@@ -494,14 +482,11 @@ pub enum ReconnectKind {
     Long,
 }
 
-impl ReconnectKind {
+crate::label_table! {
     /// Returns the `kind` label of `ngit_sync_reconnects_total`, which is also used in logs.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Fresh => "fresh",
-            Self::Quick => "quick",
-            Self::Long => "long",
-        }
+    ReconnectKind {
+        Self::Fresh => "fresh",
+        Self::Quick => "quick",
+        Self::Long => "long",
     }
 }

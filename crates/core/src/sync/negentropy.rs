@@ -1,4 +1,5 @@
-//! Initiator of negentropy reconciliations (NIP-77): finds the events that only the relay has and those that only we have.
+//! Initiator of negentropy reconciliations (NIP-77): finds the events that only the relay has and those that only we
+//! have.
 //!
 //! Pure state of one reconciliation, driven by `reconciliation`. See `docs/design/sync.md#negentropy`.
 
@@ -28,7 +29,7 @@ pub struct NegentropySession {
     rounds: usize,
 }
 
-/// What follows after a message of the relay.
+/// Next step after a message of the relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NegentropyStep {
     /// Send this message.
@@ -44,7 +45,8 @@ pub enum NegentropyStep {
 }
 
 impl NegentropySession {
-    /// Starts a reconciliation of `items` with messages of at most `frame` bytes. Returns the session and the first message.
+    /// Starts a reconciliation of `items` with messages of at most `frame` bytes. Returns the session and the first
+    /// message.
     #[must_use]
     pub fn start(items: &[NegentropyItem], frame: usize) -> (Self, Vec<u8>) {
         let mut our_ids: Vec<EventId> = items.iter().map(|item| EventId(item.id)).collect();
@@ -113,7 +115,8 @@ impl NegentropySession {
         }
     }
 
-    /// Takes the ids that only the relay has and that were found since the last call, ascending. Each id is returned once.
+    /// Takes the ids that only the relay has and that were found since the last call, ascending. Each id is returned
+    /// once.
     pub fn take_needed(&mut self) -> Vec<EventId> {
         self.taken_count += self.needed.len();
         std::mem::take(&mut self.needed).into_iter().collect()

@@ -135,7 +135,7 @@ impl RelayState {
                     connection.empty_answers.truncate(limits::MAX_LATE_REQUESTS - 1);
                     connection.empty_answers.push_front(EmptyAnswer {
                         sub,
-                        requested_at: ctx.now.wall,
+                        answered_at: ctx.now.wall,
                         until,
                         late_events: 0,
                     });

@@ -1,4 +1,7 @@
-//! What a relay refuses, and what is asked otherwise, later or never again.
+//! Handles rejections of a relay: CLOSED, NEG-ERR and NOTICE messages, and authentication.
+//!
+//! Depending on the class of the text ([`RelayRejection`]) a request is sent again later or in another form, a limit is
+//! learned, live subscriptions are reduced, or the relay is parked. See `docs/design/sync.md#limits-per-relay`.
 
 use super::batch::{BatchOrigin, QueuedRequest, RequestId, RequestKind};
 use super::filters::SyncScope;
@@ -12,7 +15,7 @@ use super::{SyncContext, limits};
 use crate::time::Timestamp;
 
 impl RelayState {
-    /// A relay ends a request. `true` if the connection must end.
+    /// Handles the CLOSED or NEG-ERR message of a relay. Returns whether the connection must end.
     pub(super) fn on_closed(&mut self, ctx: &mut SyncContext<'_>, sub: SubscriptionId, text: &str) -> bool {
         let Some(connection) = self.connection_mut() else { return false };
         let rejection = RelayRejection::classify(text);
@@ -21,7 +24,7 @@ impl RelayState {
             return limited && self.apply_rejection(ctx, rejection, text);
         };
         match open.purpose {
-            // Whatever it was, we had ended it; but that it was too much counts.
+            // We have closed the subscription already. Only a rate limit still matters.
             SubscriptionPurpose::Closing(_) => return limited && self.apply_rejection(ctx, rejection, text),
             SubscriptionPurpose::Request(_) if open.is_answered => {
                 return limited && self.apply_rejection(ctx, rejection, text);
@@ -41,7 +44,7 @@ impl RelayState {
         self.apply_rejection(ctx, rejection, text)
     }
 
-    /// A live subscription was refused, or ended by the relay. `true` if the connection must end.
+    /// Handles a live subscription that the relay rejected or ended. Returns whether the connection must end.
     pub(super) fn on_live_closed(
         &mut self,
         ctx: &mut SyncContext<'_>,
@@ -57,7 +60,7 @@ impl RelayState {
         let wide = connection.wide == Some(key);
         close_live_set(connection, ctx, key);
         if !replaces.is_empty() && batches.is_empty() && !wide {
-            // Merging was a wish of ours; what it would have replaced still stands.
+            // A consolidation failed. The subscriptions that it would have replaced are still open.
             connection.cannot_merge = true;
             return false;
         }
@@ -75,13 +78,13 @@ impl RelayState {
             return false;
         }
         if wide {
-            // Another connection begins without it.
+            // The next connection starts without the wide subscription.
             self.learned.wide_disabled = true;
             return true;
         }
         for id in &batches {
             if let Some(batch) = connection.batches.get_mut(id) {
-                batch.fail("a live subscription was refused");
+                batch.fail("live subscription rejected");
             }
         }
         for id in batches {
@@ -91,7 +94,7 @@ impl RelayState {
         false
     }
 
-    /// A request for history was refused.
+    /// Handles the rejection of a historic request: queues it again, in another form if necessary, or fails its batch.
     pub(super) fn on_request_rejected(&mut self, ctx: &mut SyncContext<'_>, id: RequestId, rejection: RelayRejection) {
         let Some(request) = self.remove_request(ctx, id) else { return };
         let ConnectionState::Connected(connection) = &mut self.connection else { return };
@@ -111,7 +114,7 @@ impl RelayState {
                 }
                 _ => fallback_request(batch.page_filter(filter), limit, &mut self.history_incomplete),
             }),
-            _ if lasting && batch.origin != BatchOrigin::Ids => batch.fail("a request was refused"),
+            _ if lasting && batch.origin != BatchOrigin::Ids => batch.fail("request rejected"),
             RequestKind::Group(filters, _)
                 if rejection == RelayRejection::TooManyFilters || rejection == RelayRejection::ResultTooLarge =>
             {
@@ -128,14 +131,15 @@ impl RelayState {
         }
     }
 
-    /// Something for people, which may concern a request.
+    /// Handles a NOTICE, which may be the rejection of a request. Returns whether the connection must end.
     pub(super) fn on_notice(&mut self, ctx: &mut SyncContext<'_>, text: &str) -> bool {
         let rejection = RelayRejection::classify(text);
         if matches!(rejection, RelayRejection::Unclassified | RelayRejection::ConnectionClosing) {
             return false;
         }
         let Some(connection) = self.connection_mut() else { return false };
-        // It belongs to the only request that waits for an answer; with several nobody can say, and their deadlines will.
+        // A notice is attributed to the only request that waits for an answer. With several waiting it cannot be
+        // attributed, and their timeouts decide.
         let mut waiting = connection
             .subscriptions
             .iter()
@@ -159,18 +163,18 @@ impl RelayState {
         }
     }
 
-    /// What a rejection changes for the whole connection. `true` if it must end.
+    /// Applies the consequences of a rejection for the whole connection. Returns whether the connection must end.
     pub(super) fn apply_rejection(&mut self, ctx: &mut SyncContext<'_>, rejection: RelayRejection, text: &str) -> bool {
         self.is_unsaved = true;
         let ConnectionState::Connected(connection) = &mut self.connection else { return false };
-        // Some only ask for another form, which is learned once.
+        // These rejections only require another form of request, which is learned once.
         let form = matches!(
             rejection,
             RelayRejection::NoNegentropy | RelayRejection::LimitZeroRejected | RelayRejection::AuthRequired
         );
         if !form && !matches!(rejection, RelayRejection::Unclassified | RelayRejection::ConnectionClosing) {
             connection.concurrency = (connection.concurrency / 2).max(1);
-            // Whatever it is that it does not like, it is not asked in a circle.
+            // Delay further requests, so that a rejected request is not repeated in a tight loop.
             connection.consecutive_rejections = (connection.consecutive_rejections + 1).min(6);
             connection.retry_after =
                 connection.retry_after.max(ctx.now.mono.plus_secs(1 << connection.consecutive_rejections));
@@ -182,9 +186,9 @@ impl RelayState {
             .count() as u32;
         match rejection {
             RelayRejection::RateLimited => {
-                let was_quiet = self.health.cooldown_until().is_some_and(|until| until > ctx.now.mono);
+                let was_in_cooldown = self.health.cooldown_until().is_some_and(|until| until > ctx.now.mono);
                 let until = self.health.record_rate_limit(ctx.now);
-                if was_quiet {
+                if was_in_cooldown {
                     return false;
                 }
                 ctx.note(SyncNote::RateLimited(self.url.clone(), clip_text(text), until.since(ctx.now.mono).as_secs()));
@@ -195,7 +199,8 @@ impl RelayState {
                     Some(self.learned.max_subscriptions.map_or(fewer, |slots| slots.min(fewer)));
             }
             RelayRejection::SubscriptionBytes(bytes) => {
-                // It may count otherwise than we do: what it refuses although it is within its number is halved.
+                // The relay may count differently. If it rejects subscriptions within its stated limit, halve the
+                // limit.
                 let ours = connection.live.values().map(|set| set.size.bytes as u64).sum::<u64>();
                 let known = self.learned.subscription_bytes.unwrap_or(u64::MAX);
                 self.learned.subscription_bytes =
@@ -232,8 +237,8 @@ impl RelayState {
         false
     }
 
-    /// Closes live subscriptions that are more than the relay turned out to take. What they followed is opened again, merged
-    /// with others or asked for in turn, and what came meanwhile is asked for.
+    /// Closes live subscriptions above the limits of the relay. Their scopes are opened again, merged with others, or
+    /// polled, and events received in the meantime are requested.
     fn shrink_live(&mut self, ctx: &mut SyncContext<'_>) {
         let overlap = self.overlap_secs();
         loop {
@@ -258,7 +263,7 @@ impl RelayState {
         }
     }
 
-    /// Follows a scope again whose live subscription is gone.
+    /// Schedules a scope whose live subscription has ended to be followed again.
     fn reopen_live(&mut self, ctx: &SyncContext<'_>, scope: SyncScope, overlap: u64, wait_secs: u64) {
         for repo in super::completion::scope_repos(&scope) {
             self.coverage.entry(repo).and_modify(|coverage| coverage.open_batches += 1);
@@ -275,6 +280,7 @@ impl RelayState {
         });
     }
 
+    /// Records that the relay does not support negentropy, so that pages are used.
     pub(super) fn disable_negentropy(&mut self, ctx: &mut SyncContext<'_>) {
         self.learned.no_negentropy_at = Some(ctx.now.wall);
         self.is_unsaved = true;
@@ -283,6 +289,7 @@ impl RelayState {
         }
     }
 
+    /// Recomputes the limits of the connection after a limit was learned.
     pub(super) fn update_relay_limits(&mut self) {
         let learned = self.learned;
         if let Some(connection) = self.connection_mut() {
@@ -290,6 +297,8 @@ impl RelayState {
         }
     }
 
+    /// Answers the challenge of a relay that requires authentication, or waits for the challenge. Parks the relay if it
+    /// rejects us although we are authenticated. Returns whether the connection must end.
     pub(super) fn authenticate(&mut self, ctx: &mut SyncContext<'_>) -> bool {
         let ConnectionState::Connected(connection) = &mut self.connection else { return false };
         let until = ctx.now.mono.plus_secs(limits::LIVE_EOSE_TIMEOUT_SECS);
@@ -304,7 +313,7 @@ impl RelayState {
                 false
             }
             (AuthState::Required(_) | AuthState::Sent(_), _) => false,
-            // It knows who we are and still does not want us.
+            // The relay rejects us although we are authenticated.
             (AuthState::Done, _) => {
                 ctx.note(SyncNote::Parked(self.url.clone(), "auth-required".to_owned()));
                 self.health.park(ctx.now, ctx.rng.next_u64());
@@ -313,18 +322,20 @@ impl RelayState {
         }
     }
 
+    /// Handles an AUTH challenge. It is answered only if the relay has demanded authentication.
     pub(super) fn on_auth_challenge(&mut self, ctx: &mut SyncContext<'_>, challenge: String) {
         let Some(connection) = self.connection_mut() else { return };
-        let states_compared = connection.nip11.as_ref().is_some_and(|nip11| nip11.auth_required == Some(true));
+        let auth_stated = connection.nip11.as_ref().is_some_and(|nip11| nip11.auth_required == Some(true));
         connection.auth.challenge = Some(challenge.clone());
         if matches!(connection.auth.state, AuthState::Required(_))
-            || (states_compared && connection.auth.state == AuthState::NotRequired)
+            || (auth_stated && connection.auth.state == AuthState::NotRequired)
         {
             connection.auth.state = AuthState::Sent(ctx.now.mono.plus_secs(limits::LIVE_EOSE_TIMEOUT_SECS));
             ctx.send(connection, OutgoingMessage::Auth(challenge));
         }
     }
 
+    /// Handles the OK message to our authentication event. Returns whether the connection must end.
     pub(super) fn on_auth_reply(&mut self, ctx: &mut SyncContext<'_>, accepted: bool, text: &str) -> bool {
         let Some(connection) = self.connection_mut() else { return false };
         if accepted {
@@ -340,7 +351,7 @@ impl RelayState {
     }
 }
 
-/// So much of a stranger's text as is kept.
+/// Returns the first 120 characters of a text of a relay.
 fn clip_text(text: &str) -> String {
     text.chars().take(120).collect()
 }

@@ -1,5 +1,5 @@
-//! Pagination of one filter with `until`, from the newest event to the oldest. Used for historic sync from relays without
-//! negentropy.
+//! Pagination of one filter with `until`, from the newest event to the oldest. Used for historic sync from relays
+//! without negentropy.
 //!
 //! A relay ends a page where it wants and usually does not say whether there are more events. The next page therefore
 //! begins at the oldest second of the last one, including that second, until a page is too small to have been cut.
@@ -39,23 +39,23 @@ impl PageSizeTracker {
         count >= self.largest
     }
 
-    /// Returns whether a page of `count` events cannot have been cut. A tolerance of a tenth allows for events that a relay
-    /// removes from a full page before it sends it.
+    /// Returns whether a page of `count` events cannot have been cut. A tolerance of a tenth allows for events that a
+    /// relay removes from a full page before it sends it.
     #[must_use]
     pub fn is_short(self, count: usize) -> bool {
         self.assumes_short || count < limits::MIN_CUT_PAGE_EVENTS || count < self.largest.saturating_mul(9).div_ceil(10)
     }
 }
 
-/// What follows after a page.
+/// Next step after a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PageOutcome {
     /// All events have been received.
     Done,
     /// There may be more events: request the next page.
     Next,
-    /// A whole page lies in one second. Pagination continues at the same point with each of these filters, which together
-    /// match the same events. This pagination is over.
+    /// A whole page lies in one second. Pagination continues at the same point with each of these filters, which
+    /// together match the same events. This pagination is over.
     Split(Vec<Filter>),
     /// A whole page lies in this second, and the filter cannot be split. Pages cannot return the other events of the
     /// second. The next page continues with older events.
@@ -97,8 +97,8 @@ struct CurrentPage {
 }
 
 impl PaginationState {
-    /// Creates the pagination of a filter with at most `limit` events per page. Starts at the newest event of the filter, or
-    /// at the cursor `resume_at` of an earlier pagination.
+    /// Creates the pagination of a filter with at most `limit` events per page. Starts at the newest event of the
+    /// filter, or at the cursor `resume_at` of an earlier pagination.
     #[must_use]
     pub fn new(filter: Filter, limit: usize, resume_at: Option<Timestamp>) -> Self {
         let until = [filter.until, resume_at].into_iter().flatten().min();
@@ -120,8 +120,8 @@ impl PaginationState {
         Filter { until: self.until, limit: Some(self.limit), ..self.filter.clone() }
     }
 
-    /// Records an event of the current page. Every delivery counts, including unrequested ones, because it takes the place
-    /// of another event in the page. But only events within the window move the cursor.
+    /// Records an event of the current page. Every delivery counts, including unrequested ones, because it takes the
+    /// place of another event in the page. But only events within the window move the cursor.
     pub fn record_event(&mut self, id: EventId, at: Timestamp) {
         let page = &mut self.page;
         page.received += 1;
@@ -143,13 +143,13 @@ impl PaginationState {
     }
 
     /// Handles the EOSE of the current page, with the NIP-67 hint of the relay if there is one.
-    pub fn finish_page(&mut self, more: Option<EoseHint>, cap: &mut PageSizeTracker) -> PageOutcome {
+    pub fn finish_page(&mut self, hint: Option<EoseHint>, page_sizes: &mut PageSizeTracker) -> PageOutcome {
         let page = std::mem::take(&mut self.page);
         self.page_count += 1;
         // Events above the requested limit say nothing about the size of a full page.
-        cap.record(page.received.min(self.limit));
-        let short = more.is_none() && page.received < self.limit && cap.is_short(page.received);
-        if more == Some(EoseHint::Complete) || page.received == 0 || short || self.reached_bottom {
+        page_sizes.record(page.received.min(self.limit));
+        let short = hint.is_none() && page.received < self.limit && page_sizes.is_short(page.received);
+        if hint == Some(EoseHint::Complete) || page.received == 0 || short || self.reached_bottom {
             PageOutcome::Done
         } else if self.page_count >= limits::MAX_PAGES_PER_FILTER {
             PageOutcome::GaveUp
@@ -162,7 +162,7 @@ impl PaginationState {
             // The relay fills its pages with unrequested events, so splitting the filter would not help.
             PageOutcome::GaveUp
         } else {
-            let cut = cap.is_largest(page.received);
+            let cut = page_sizes.is_largest(page.received);
             self.split_filter().map_or_else(|| self.step_over(cut), PageOutcome::Split)
         }
     }
@@ -196,8 +196,8 @@ impl PaginationState {
             self.until = page.oldest;
             self.seen_at_until.clear();
         }
-        let room = limits::MAX_IDS_PER_SECOND.saturating_sub(self.seen_at_until.len());
-        self.seen_at_until.extend(page.oldest_ids.into_iter().take(room));
+        let free_ids = limits::MAX_IDS_PER_SECOND.saturating_sub(self.seen_at_until.len());
+        self.seen_at_until.extend(page.oldest_ids.into_iter().take(free_ids));
     }
 
     fn step_over(&mut self, cut: bool) -> PageOutcome {

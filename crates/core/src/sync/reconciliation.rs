@@ -1,4 +1,7 @@
-//! Reconciliations: what is here, what is there, and fetching the difference.
+//! Runs negentropy reconciliations with a relay: queries local ids, compares them with the relay, and fetches the
+//! difference.
+//!
+//! Part of historic sync. See `docs/design/sync.md#negentropy`.
 
 use super::batch::{ActiveRequest, AnswerState, BatchId, QueuedRequest, RequestId, RequestKind};
 use super::fault_injection::SyncFault;
@@ -13,22 +16,23 @@ use crate::nostr::filter::Filter;
 use crate::time::Timestamp;
 
 impl RelayState {
-    /// Asks the store which events are missing.
+    /// Queries the store for the ids among `ids` that are missing here.
     pub(super) fn query_missing(&mut self, ctx: &mut SyncContext<'_>, batch: BatchId, ids: Vec<EventId>, round: u8) {
         let relay = self.id;
         let ConnectionState::Connected(connection) = &mut self.connection else { return };
-        let Some(asking) = connection.batches.get_mut(&batch) else { return };
-        asking.active_requests += 1;
+        let Some(pending) = connection.batches.get_mut(&batch) else { return };
+        pending.active_requests += 1;
         let id = RequestId(ctx.new_id());
-        let ask = ctx.new_query(relay, id);
-        ctx.outputs.push_back(SyncOutput::QueryMissingIds(ask, ids));
+        let query = ctx.new_query(relay, id);
+        ctx.outputs.push_back(SyncOutput::QueryMissingIds(query, ids));
         let (kind, started_at) = (RequestKind::QueryingMissingIds(round), ctx.now.mono);
         let request =
             ActiveRequest { batch, sub: None, kind, started_at, deadline: None, answer: AnswerState::Pending };
         connection.requests.insert(id, request);
     }
 
-    /// The store says what is missing.
+    /// Handles the answer of the store to [`query_missing`](Self::query_missing): queues the missing ids to be fetched.
+    /// After two rounds the batch fails.
     pub(super) fn on_missing_ids(&mut self, ctx: &mut SyncContext<'_>, id: RequestId, mut ids: Vec<EventId>) {
         let Some(request) = self.remove_request(ctx, id) else { return };
         let RequestKind::QueryingMissingIds(round) = request.kind else { return };
@@ -40,13 +44,13 @@ impl RelayState {
         match round {
             _ if ids.is_empty() => {}
             0 | 1 => batch.queue.push_front(QueuedRequest::FetchIds(ids, round)),
-            _ => batch.fail("does not serve the events that it offers"),
+            _ => batch.fail("relay does not serve the events that it offers"),
         }
     }
 
-    /// The store says what is here.
+    /// Handles the local ids from the store: opens a reconciliation with them, or falls back to pages.
     pub(super) fn on_local_ids(&mut self, ctx: &mut SyncContext<'_>, id: RequestId, ids: LocalIds) {
-        let quiet = self.is_in_cooldown(ctx.now);
+        let in_cooldown = self.is_in_cooldown(ctx.now);
         let ConnectionState::Connected(connection) = &mut self.connection else { return };
         let Some(request) = connection.requests.get_mut(&id) else { return };
         let RequestKind::QueryingLocalIds(filter) = &request.kind else { return };
@@ -65,15 +69,17 @@ impl RelayState {
             .relay_limits
             .frame_bytes_beside(super::live::json_bytes(&filter))
             .filter(|_| second || !items.is_empty());
-        // Live subscriptions may have taken the slot meanwhile.
+        // Live subscriptions may have used the free subscription in the meantime.
         let reserve = if ctx.has_fault(SyncFault::ReserveIgnored) {
             0
         } else {
             connection.relay_limits.reserved_subscriptions as usize
         };
-        let room = connection.subscriptions.len() + reserve < connection.relay_limits.max_subscriptions as usize;
-        let Some(frame) = frame.filter(|_| !quiet && room && connection.unsent_bytes < limits::SYNC_MAX_UNSENT_BYTES)
-        else {
+        let has_free_subscription =
+            connection.subscriptions.len() + reserve < connection.relay_limits.max_subscriptions as usize;
+        let Some(frame) = frame.filter(|_| {
+            !in_cooldown && has_free_subscription && connection.unsent_bytes < limits::SYNC_MAX_UNSENT_BYTES
+        }) else {
             self.remove_request(ctx, id);
             self.history_incomplete |= second && frame.is_none();
             let Some(batch) = self.connection_mut().and_then(|connection| connection.batches.get_mut(&batch_id)) else {
@@ -89,12 +95,12 @@ impl RelayState {
         if let Some(from) = complete_since
             && let Some(batch) = connection.batches.get_mut(&batch_id)
         {
-            // This window, and everything before it as another.
+            // Compare this window now, and everything before it as another one.
             batch
                 .requeue(Some(QueuedRequest::Compare(Filter { until: Some(Timestamp(from.0 - 1)), ..filter.clone() })));
             filter.since = Some(from);
         }
-        let (nego, first) = NegentropySession::start(&items, frame);
+        let (session, first) = NegentropySession::start(&items, frame);
         let sub = ctx.next_subscription_id();
         connection.subscriptions.insert(
             sub,
@@ -103,49 +109,50 @@ impl RelayState {
         if let Some(request) = connection.requests.get_mut(&id) {
             request.sub = Some(sub);
             request.deadline = Some(ctx.now.mono.plus_secs(limits::NEGENTROPY_ROUND_TIMEOUT_SECS));
-            request.kind = RequestKind::Negentropy(filter.clone(), Box::new(nego));
+            request.kind = RequestKind::Negentropy(filter.clone(), Box::new(session));
         }
         ctx.send(connection, OutgoingMessage::NegOpen(sub, filter, first));
     }
 
+    /// Handles a negentropy message of the relay: continues or ends the reconciliation.
     pub(super) fn on_neg_msg(&mut self, ctx: &mut SyncContext<'_>, sub: SubscriptionId, message: &[u8]) {
-        let quiet = self.is_in_cooldown(ctx.now);
+        let in_cooldown = self.is_in_cooldown(ctx.now);
         let ConnectionState::Connected(connection) = &mut self.connection else { return };
         let Some(SubscriptionPurpose::Request(id)) = connection.subscriptions.get(&sub).map(|sub| sub.purpose) else {
             return;
         };
         let Some(request) = connection.requests.get_mut(&id) else { return };
         let batch_id = request.batch;
-        let RequestKind::Negentropy(filter, nego) = &mut request.kind else { return };
-        let turn = nego.handle_message(message);
+        let RequestKind::Negentropy(filter, session) = &mut request.kind else { return };
+        let step = session.handle_message(message);
         request.deadline = Some(ctx.now.mono.plus_secs(limits::NEGENTROPY_ROUND_TIMEOUT_SECS));
-        if let NegentropyStep::Send(_) = turn
-            && quiet
+        if let NegentropyStep::Send(_) = step
+            && in_cooldown
         {
-            // Nothing more is asked now; it begins anew later.
+            // No requests are sent during a cooldown. The reconciliation starts again later.
             let filter = filter.clone();
             return self.stop_reconciliation(ctx, id, sub, Some(QueuedRequest::Compare(filter)));
         }
-        match turn {
+        match step {
             NegentropyStep::Send(message) => ctx.send(connection, OutgoingMessage::NegMsg(sub, message)),
             NegentropyStep::Done => {
-                let need = nego.take_needed();
-                let lacking = nego.missing_remotely().len() as u64;
-                let compared = nego.item_count() as u64;
+                let need = session.take_needed();
+                let lacking = session.missing_remotely().len() as u64;
+                let compared = session.item_count() as u64;
                 self.totals.compared += compared;
                 self.totals.shared += compared.saturating_sub(lacking);
                 if is_state_filter(filter) {
-                    let (shared, lacking) = (nego.shared(), nego.missing_remotely().to_vec());
+                    let (shared, lacking) = (session.shared(), session.missing_remotely().to_vec());
                     ctx.note(SyncNote::StatesCompared { relay: self.url.clone(), shared, lacking });
                 }
                 if let Some(batch) =
                     connection.batches.get_mut(&batch_id).filter(|batch| batch.source == SyncSource::Daily)
                 {
-                    batch.lacking.get_or_insert_default().extend(nego.missing_remotely());
+                    batch.lacking.get_or_insert_default().extend(session.missing_remotely());
                 }
                 connection.concurrency = (connection.concurrency + 1).min(limits::MAX_CONCURRENT_REQUESTS);
                 connection.close(ctx, sub, true);
-                // A reconciliation that has ended has no answer to wait for.
+                // NEG-CLOSE has no answer to wait for.
                 connection.subscriptions.remove(&sub);
                 self.remove_request(ctx, id);
                 if !need.is_empty() {
@@ -155,12 +162,13 @@ impl RelayState {
             NegentropyStep::TooDifferent | NegentropyStep::TooLarge | NegentropyStep::ProtocolError => {
                 let filter =
                     connection.batches.get(&batch_id).map_or(filter.clone(), |batch| batch.page_filter(filter.clone()));
-                let ask = fallback_request(filter, connection.relay_limits.page_size, &mut self.history_incomplete);
-                self.stop_reconciliation(ctx, id, sub, ask);
+                let request = fallback_request(filter, connection.relay_limits.page_size, &mut self.history_incomplete);
+                self.stop_reconciliation(ctx, id, sub, request);
             }
         }
     }
 
+    /// Ends a reconciliation before it is done and queues `fallback_request` instead.
     pub(super) fn stop_reconciliation(
         &mut self,
         ctx: &mut SyncContext<'_>,

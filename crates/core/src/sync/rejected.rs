@@ -1,8 +1,12 @@
-//! Events that are not wanted: remembered, so that they are neither fetched again nor seen as missing, until something
-//! comes that may change it (rules B3, M6, M7). (The rejected events index of earlier designs.)
+//! Rejected-events index: events that admission rejected, so that they are neither fetched again nor seen as missing in
+//! a reconciliation until one of their dependencies arrives.
 //!
-//! For a short while such an event is kept in whole, because what it needs often comes a moment later. After that only a
-//! row is left, and when it wakes the event is fetched again from a relay that offered it.
+//! For a short time the complete event is kept in the hot cache, because a dependency often arrives moments later.
+//! After that only a row with its id and dependencies remains (the cold index). When a dependency arrives, the event is
+//! woken: submitted again from the hot cache, or fetched again from a relay that offered it.
+//!
+//! A pure data structure owned by the sync machine. Its records are stored by `grasp-store`. See
+//! `docs/design/sync.md#rejected-events-index`.
 
 mod hot_cache;
 mod index;
@@ -27,18 +31,18 @@ use crate::nostr::{PublicKey, kinds};
 use crate::repo::Identifier;
 use crate::time::{Now, Timestamp};
 
-/// How much is remembered, and for how long.
+/// Bounds of the rejected-events index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RejectedEventsConfig {
-    /// Seconds that an event is kept in whole.
+    /// Seconds that a complete event stays in the hot cache.
     pub hot_secs: u64,
-    /// Seconds that an event is remembered which waits for something else to come.
+    /// Seconds that an event stays in the index which waits for a dependency.
     pub cold_secs: u64,
-    /// Events that are kept in whole.
+    /// Maximum number of events in the hot cache.
     pub hot_events: usize,
-    /// Bytes of those.
+    /// Maximum bytes of the hot cache.
     pub hot_bytes: usize,
-    /// Events that are remembered.
+    /// Maximum number of events in the index.
     pub cold_rows: usize,
 }
 
@@ -54,49 +58,50 @@ impl Default for RejectedEventsConfig {
     }
 }
 
-/// What is known of an event that a relay offers.
+/// Result of looking up an event that a relay offers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OfferResult {
-    /// Nothing.
+    /// The event is not in the index.
     Unknown,
-    /// It is not wanted. Its row, to be written down, if that another relay has it is news.
+    /// The event was rejected before. Contains its record if it must be stored again, because this relay was added to
+    /// it.
     Rejected(Option<RejectedRecord>),
 }
 
-/// What may be wanted now. It is no longer remembered as refused.
+/// Events that may be accepted now. They have been removed from the index.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WokenEvents {
-    /// Events that are here, the oldest first, and who has them: judge them again.
+    /// Events of the hot cache with the relays that have them, the oldest event first. To be submitted again.
     pub cached: Vec<(Arc<Event>, Vec<RelayUrl>)>,
-    /// Events that are not, and who has them: fetch them.
+    /// Other events with the relays that have them. To be fetched again.
     pub to_fetch: Vec<(EventId, Vec<RelayUrl>)>,
-    /// Rows that are no longer to be written down; those of all the others are among them.
+    /// Ids of all removed rows, including those of the events above. Their stored records must be deleted.
     pub removed: Vec<EventId>,
 }
 
-/// Everything that is not wanted.
+/// The rejected-events index.
 #[derive(Debug)]
 pub struct RejectedEventsIndex {
     config: RejectedEventsConfig,
     hot: HotCache,
     rows: RejectedRows,
-    /// What has come and has not been looked up to its end: the next row to look at.
+    /// Triggers whose rows have not all been checked, with the number of the next row to check.
     pending_wakes: BTreeMap<WakeTrigger, u32>,
-    /// Rows that gave way and are still written down.
+    /// Rows that were evicted and whose stored records must be deleted.
     dropped: BTreeSet<EventId>,
 }
 
-/// Something came.
+/// An arrival that may wake rejected events.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum WakeTrigger {
-    /// A reference to this event.
+    /// A served event references this event.
     ReferenceTo(EventId),
-    /// Something that rows hang on.
+    /// A dependency of rejected events arrived.
     Dependency(Dependency),
 }
 
 impl RejectedEventsIndex {
-    /// Nothing is refused yet.
+    /// Creates an empty index.
     #[must_use]
     pub fn new(config: RejectedEventsConfig) -> Self {
         Self {
@@ -108,7 +113,7 @@ impl RejectedEventsIndex {
         }
     }
 
-    /// Takes in a row of an earlier life. One whose time is over comes back from [`expire`](Self::expire).
+    /// Restores a stored record at startup. An expired one is returned by [`expire`](Self::expire).
     pub fn restore(&mut self, mut row: RejectedRecord, now: Now) {
         if row.expires_at <= now.wall || self.config.cold_rows == 0 {
             self.dropped.insert(row.id);
@@ -119,9 +124,10 @@ impl RejectedEventsIndex {
         }
     }
 
-    /// An event that this relay has is not wanted. The row to be written down, if there is news.
+    /// Records the rejection of an event that `relay` has. Returns the record to store, or `None` if nothing changed.
     ///
-    /// What only lacked room is not remembered, nor is what was not the event that it claimed to be.
+    /// Temporary rejections are not recorded, and neither are forged or malformed events, because nothing can be
+    /// concluded about the real event with that id.
     pub fn reject(
         &mut self,
         event: Arc<Event>,
@@ -164,7 +170,7 @@ impl RejectedEventsIndex {
         Some(row)
     }
 
-    /// A relay offers an event: note that it has it, if it is one of these.
+    /// Looks up an event that a relay offers, and records that the relay has it.
     pub fn record_offer(&mut self, id: &EventId, relay: &RelayUrl) -> OfferResult {
         match self.rows.find(id) {
             Some(number) => OfferResult::Rejected(self.add_offer(number, relay)),
@@ -172,20 +178,21 @@ impl RejectedEventsIndex {
         }
     }
 
-    /// Whether an event is known not to be wanted.
+    /// Returns whether an event is in the index.
     #[must_use]
     pub fn contains(&self, id: &EventId) -> bool {
         self.rows.find(id).is_some()
     }
 
-    /// An event is served. What hangs on it, and what it refers to, may be wanted now. There may be [`more`](Self::more).
+    /// Wakes events that depend on a newly served event or that it references. More may follow from
+    /// [`wake_next`](Self::wake_next).
     pub fn wake_on_event(&mut self, arrived: &ServedEvent) -> WokenEvents {
         let own = self.rows.find(&arrived.id).and_then(|number| self.remove(number));
         self.queue_wake(Dependency::Event(arrived.id));
         self.queue_wake(Dependency::Author(arrived.author));
         if let Some(coordinate) = &arrived.coordinate {
             self.queue_wake(Dependency::Coordinate(coordinate.clone()));
-            // States change nothing about who may speak for a repository.
+            // Only announcements change maintainer sets; states do not.
             let name = Identifier::new(&coordinate.d).filter(|_| arrived.kind == kinds::ANNOUNCEMENT);
             name.into_iter().for_each(|name| self.queue_wake(Dependency::Identifier(name)));
         }
@@ -202,19 +209,19 @@ impl RejectedEventsIndex {
         woken
     }
 
-    /// Something changed about who may speak for repositories of this name, also if it is not served yet.
+    /// Wakes events after a change to the maintainer set of this identifier, also by an announcement that is only held.
     pub fn wake_on_identifier(&mut self, name: &Identifier) -> WokenEvents {
         self.queue_wake(Dependency::Identifier(name.clone()));
         self.wake_next()
     }
 
-    /// An author is known here from now on, by being named as a maintainer: requests to delete and to vanish may count.
+    /// Wakes deletion and vanish requests of an author who has become known, because a maintainer set names the author.
     pub fn wake_on_author(&mut self, author: &PublicKey) -> WokenEvents {
         self.queue_wake(Dependency::Author(*author));
         self.wake_next()
     }
 
-    /// What else may be wanted because of what came before: at most [`limits::REJECTED_RETRY_SLICE_EVENTS`] rows are looked at in one go.
+    /// Continues pending wakes. Checks at most [`limits::REJECTED_RETRY_SLICE_EVENTS`] rows per call.
     pub fn wake_next(&mut self) -> WokenEvents {
         let mut woken = WokenEvents::default();
         let mut left = limits::REJECTED_RETRY_SLICE_EVENTS;
@@ -225,9 +232,9 @@ impl RejectedEventsIndex {
             match &trigger {
                 WakeTrigger::ReferenceTo(id) => {
                     let number = self.rows.find(id);
-                    let waits =
+                    let is_unrelated =
                         |number: &u32| self.rows.get(*number).is_some_and(|row| row.class == RejectionClass::Unrelated);
-                    number.filter(waits).into_iter().for_each(|number| self.wake_row(number, &mut woken));
+                    number.filter(is_unrelated).into_iter().for_each(|number| self.wake_row(number, &mut woken));
                 }
                 WakeTrigger::Dependency(dependency) => {
                     let numbers: Vec<u32> = self.rows.dependents(dependency, from).take(left).collect();
@@ -238,7 +245,7 @@ impl RejectedEventsIndex {
                             self.wake_row(*number, &mut woken);
                         }
                     }
-                    // That may have been all; then the next look finds nothing.
+                    // There may be no more rows; then the next call finds nothing.
                     if left == 0 {
                         self.pending_wakes.insert(trigger, numbers.last().map_or(from, |last| last.saturating_add(1)));
                     }
@@ -251,13 +258,13 @@ impl RejectedEventsIndex {
         woken
     }
 
-    /// Whether [`more`](Self::more) has anything to look at.
+    /// Returns whether [`wake_next`](Self::wake_next) has rows to check.
     #[must_use]
     pub fn has_pending_wakes(&self) -> bool {
         !self.pending_wakes.is_empty()
     }
 
-    /// When [`expire`](Self::expire) has something to do.
+    /// Returns the time at which [`expire`](Self::expire) must be called.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
         if !self.dropped.is_empty() {
@@ -267,8 +274,8 @@ impl RejectedEventsIndex {
         [row, self.hot.due()].into_iter().flatten().min()
     }
 
-    /// Forgets what has been remembered for long enough. The rows that are no longer to be written down, those that gave
-    /// way to others included; at most [`limits::REJECTED_EXPIRY_SLICE_EVENTS`] in one go.
+    /// Removes expired rows. Returns the ids whose stored records must be deleted, including evicted rows, at most
+    /// [`limits::REJECTED_EXPIRY_SLICE_EVENTS`] per call.
     pub fn expire(&mut self, now: Now) -> Vec<EventId> {
         self.hot.expire(now.wall);
         let mut gone = Vec::new();
@@ -288,7 +295,7 @@ impl RejectedEventsIndex {
         gone
     }
 
-    /// There are other rules: what they forbade, or nobody had a right to, may be wanted. The rows come back from
+    /// Removes rejections by policy or for lack of authorisation after a change of the policy. The ids are returned by
     /// [`expire`](Self::expire).
     pub fn clear_policy_rejections(&mut self) {
         let by_policy = |class: RejectionClass| matches!(class, RejectionClass::Policy | RejectionClass::Unauthorised);
@@ -299,8 +306,8 @@ impl RejectedEventsIndex {
         }
     }
 
-    /// What this relay has that is not wanted and that the filter matches, as far as rows can tell: so that a
-    /// reconciliation does not see it as missing.
+    /// Returns the rejected events of a relay that may match a filter. A reconciliation adds them to our items, so that
+    /// they do not count as missing.
     #[must_use]
     pub fn negentropy_items(&self, relay: &RelayUrl, filter: &Filter) -> Vec<NegentropyItem> {
         let Some(relay) = self.rows.relays.number(relay) else { return Vec::new() };
@@ -314,25 +321,25 @@ impl RejectedEventsIndex {
         items
     }
 
-    /// How many events are remembered.
+    /// Returns the number of events in the index.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether none is.
+    /// Returns whether the index is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many of them are here in whole.
+    /// Returns the number of events in the hot cache.
     #[must_use]
     pub fn hot_len(&self) -> usize {
         self.hot.len()
     }
 
-    /// The memory of what is remembered, roughly, without what is here in whole.
+    /// Returns the approximate memory of the index in bytes, without the hot cache.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.rows.bytes()
@@ -349,7 +356,7 @@ impl RejectedEventsIndex {
         self.rows.insert(row, row.expires_at.min(self.latest_expiry(now)));
     }
 
-    /// What has no end of its own gives way like what is refused now.
+    /// Returns the latest eviction time. Rows that never expire are evicted in the same order as events rejected now.
     fn latest_expiry(&self, now: Timestamp) -> Timestamp {
         now.plus_secs(self.config.cold_secs.max(limits::REJECTED_INDEX_SECS))
     }
@@ -364,7 +371,7 @@ impl RejectedEventsIndex {
         if self.rows.add_offer(number, relay) { self.rows.to_record(number) } else { None }
     }
 
-    /// Something came; nothing to do unless something hangs on it.
+    /// Queues a wake if any row depends on `dependency`.
     fn queue_wake(&mut self, dependency: Dependency) {
         if self.rows.dependents(&dependency, 0).next().is_some() {
             self.pending_wakes.insert(WakeTrigger::Dependency(dependency), 0);

@@ -1,42 +1,47 @@
-//! What a relay means by a notice. The only place where strangers' prose is read.
+//! Classifies the texts of relays. The same wordings occur in NOTICE, CLOSED, NEG-ERR and OK messages, and prefixes are
+//! not reliable, so the classification uses phrases of known relay implementations. This is the only place that
+//! interprets free text of a relay.
+//!
+//! Called by `on_rejection`. See `docs/design/sync.md#rejection-texts`.
 
 use crate::limits;
 
-/// What a relay complains about. The same texts come as NOTICE, CLOSED, NEG-ERR or OK.
+/// The reason why a relay rejects a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RelayRejection {
-    /// We ask too often.
+    /// Too many requests.
     RateLimited,
-    /// We have too many subscriptions or reconciliations open.
+    /// Too many concurrent subscriptions or reconciliations.
     TooManySubscriptions,
-    /// Our subscriptions together are larger than this many bytes.
+    /// All subscriptions together are larger than this number of bytes.
     SubscriptionBytes(u64),
-    /// A request has too many filters.
+    /// Too many filters in a request.
     TooManyFilters,
-    /// A filter, or the message with it, has a form or a size that it does not take.
+    /// The form or the size of a filter, or of the message with it, is not supported.
     UnsupportedFilter,
-    /// It does not take `limit: 0`.
+    /// `limit: 0` is not supported.
     LimitZeroRejected,
-    /// The answer would be too large.
+    /// The result would be too large.
     ResultTooLarge,
-    /// It does not speak negentropy, or another version of it.
+    /// Negentropy, or this version of it, is not supported.
     NoNegentropy,
-    /// We must authenticate.
+    /// Authentication is required.
     AuthRequired,
-    /// It wants nothing to do with us.
+    /// The relay does not serve us by policy.
     NotAllowed,
-    /// It says goodbye: it restarts, stops, or ends this connection.
+    /// The relay restarts, stops, or ends this connection.
     ConnectionClosing,
-    /// Nothing that we act upon.
+    /// A text without consequences.
     Unclassified,
 }
 
-/// Phrases that must all be there.
+/// Phrases that must all occur.
 type AllPhrases = &'static [&'static str];
 
-/// What is meant if any of the alternatives is there. Read from the top: the specific stands before the general.
+/// Patterns of each class. A class matches if any of its alternatives does. The first match from the top counts, so
+/// specific patterns come before general ones.
 ///
-/// Phrases are looked for in a text of lower-case words with one space between them and around them.
+/// Phrases are searched in the normalized text: lower-case words with one space between them and at both ends.
 const REJECTION_PATTERNS: &[(RelayRejection, &[AllPhrases])] = &[
     (
         RelayRejection::NotAllowed,
@@ -114,7 +119,7 @@ const REJECTION_PATTERNS: &[(RelayRejection, &[AllPhrases])] = &[
             &["arr too big"],
         ],
     ),
-    // What says that a command is not known means the only unusual one that we use.
+    // An unknown command can only be a negentropy command, because sync uses no other uncommon one.
     (
         RelayRejection::NoNegentropy,
         &[
@@ -298,7 +303,7 @@ const REJECTION_PATTERNS: &[(RelayRejection, &[AllPhrases])] = &[
         ],
     ),
     (RelayRejection::RateLimited, &[&["try again later"], &[" busy "], &["overload"], &["temporarily unavailable"]]),
-    // What is wrong with publishing is nothing to us.
+    // Rejections that concern publishing are not relevant, because sync does not publish events.
     (RelayRejection::NotAllowed, &[&[" restricted ", " read"], &[" blocked ", " read"], &["allowed to read"]]),
     (
         RelayRejection::Unclassified,
@@ -343,18 +348,18 @@ const REJECTION_PATTERNS: &[(RelayRejection, &[AllPhrases])] = &[
             &["failed to auth"],
         ],
     ),
-    // What is wrong with an authentication or with a negentropy message is not wrong with a filter.
+    // Errors in an authentication event or a negentropy message must not be taken for an unsupported filter.
     (
         RelayRejection::Unclassified,
         &[&["challenge"], &["relay tag"], &["signature"], &["created at"], &["kind 22242"], &["negentropy message"]],
     ),
 ];
 
-/// With these, a text that says nothing else is about the request.
+/// A text with one of these prefixes that matches no pattern is classified as [`RelayRejection::UnsupportedFilter`].
 const REQUEST_ERROR_PREFIXES: [&str; 2] = [" invalid ", " unsupported "];
 
 impl RelayRejection {
-    /// Reads a notice. Only its first [`limits::MAX_NOTICE_BYTES`] are looked at.
+    /// Classifies a text of a relay. Only its first [`limits::MAX_NOTICE_BYTES`] are considered.
     #[must_use]
     pub fn classify(text: &str) -> Self {
         let text = clip(text).to_lowercase();
@@ -373,13 +378,13 @@ impl RelayRejection {
     }
 }
 
-/// The part that is looked at.
+/// Returns the part of a text that is considered.
 fn clip(text: &str) -> &str {
     let end = (0..=text.len().min(limits::MAX_NOTICE_BYTES)).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
-/// The words with one space between them and around them.
+/// Returns the words of a text with one space between them and at both ends.
 fn normalize(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push(' ');
@@ -390,7 +395,7 @@ fn normalize(text: &str) -> String {
     out
 }
 
-/// The number before the word "bytes". Thousands may be set off by commas or underscores.
+/// Returns the number before the word "bytes". Thousands may be separated by commas or underscores.
 fn parse_byte_count(text: &str) -> Option<u64> {
     let before = text[..text.find("bytes")?].trim_end();
     let start = before

@@ -124,7 +124,7 @@ pub(super) enum LateDelivery {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EmptyAnswer {
     pub(super) sub: SubscriptionId,
-    pub(super) requested_at: Timestamp,
+    pub(super) answered_at: Timestamp,
     /// Events that arrive for it before this time count as late.
     pub(super) until: MonoTime,
     pub(super) late_events: u32,
@@ -236,7 +236,7 @@ pub(super) struct Authentication {
     pub(super) state: AuthState,
 }
 
-/// See [`Authentication`].
+/// Progress of authentication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum AuthState {
     #[default]
@@ -281,7 +281,7 @@ impl Connection {
         let Some(empty) = self.empty_answers.iter_mut().find(|empty| empty.sub == sub && empty.until > now) else {
             return false;
         };
-        empty.late_events += u32::from(event < empty.requested_at);
+        empty.late_events += u32::from(event < empty.answered_at);
         empty.late_events >= limits::MIN_LATE_EVENTS
     }
 

@@ -41,8 +41,8 @@ pub struct Nip11Info {
     pub git: GitFetchLimits,
 }
 
-/// Limits that a server states for git fetches from the same origin, in `limitation.grasp_git`. Zero means that it accepts
-/// no fetches. See `docs/design/fetch.md#limits-stated-by-a-server`.
+/// Limits that a server states for git fetches from the same origin, in `limitation.grasp_git`. Zero means that it
+/// accepts no fetches. See `docs/design/fetch.md#limits-stated-by-a-server`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GitFetchLimits {
     /// Concurrent fetches, at most [`limits::MAX_PARSED_GIT_CONCURRENT`].
@@ -140,8 +140,8 @@ pub struct RelayLimits {
     pub filter_bytes: usize,
     /// Bytes of all live subscriptions together.
     pub live_bytes: usize,
-    /// Bytes of a negentropy message before hex encoding, which doubles it. `None` if the message limit of the relay is too
-    /// small for negentropy; then pages are used.
+    /// Bytes of a negentropy message before hex encoding, which doubles it. `None` if the message limit of the relay is
+    /// too small for negentropy; then pages are used.
     pub frame_bytes: Option<usize>,
 }
 
@@ -175,13 +175,13 @@ impl RelayLimits {
             live_bytes: live_bytes.into_iter().flatten().min().map_or(usize::MAX, to_usize),
             frame_bytes: None,
         };
-        // Only the first message of a reconciliation contains a filter, and the negentropy payload of that message is at
-        // most a kilobyte.
+        // Only the first message of a reconciliation contains a filter, and the negentropy payload of that message is
+        // at most a kilobyte.
         Self { frame_bytes: budget.frame_bytes_beside(0), ..budget }
     }
 
-    /// Returns the bytes of a negentropy message that is sent together with a filter of `filter_bytes`, or `None` if the
-    /// message limit is too small.
+    /// Returns the bytes of a negentropy message that is sent together with a filter of `filter_bytes`, or `None` if
+    /// the message limit is too small.
     #[must_use]
     pub fn frame_bytes_beside(&self, filter_bytes: usize) -> Option<usize> {
         let frame = self.message_bytes.saturating_sub(filter_bytes) / 2;

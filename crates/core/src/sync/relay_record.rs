@@ -71,8 +71,8 @@ pub struct LearnedLimits {
     pub live_form: LiveFilterForm,
     /// When the relay last rejected negentropy.
     pub no_negentropy_at: Option<Timestamp>,
-    /// The relay must not be followed without tag filters: it rejected such a subscription, or delivered mostly unrelated
-    /// events.
+    /// The relay must not be followed without tag filters: it rejected such a subscription, or delivered mostly
+    /// unrelated events.
     #[serde(rename = "not_wide")]
     pub wide_disabled: bool,
 }
@@ -97,7 +97,8 @@ pub struct CoverageRecord {
     pub epoch: u64,
     /// Announcements and states are completely synced.
     pub announcements: bool,
-    /// For all repositories and root events stored up to this sequence number, all events of the relay have been decided.
+    /// For all repositories and root events stored up to this sequence number, all events of the relay have been
+    /// decided.
     pub up_to: Seq,
     /// Last message of the relay while the coverage held.
     pub lost_at: Timestamp,
@@ -125,7 +126,7 @@ pub struct RelayTotals {
     pub received: u64,
     /// New events that historic sync found although live sync should have delivered them.
     pub gaps: u64,
-    /// Own events compared with the relay by negentropy.
+    /// Own events compared with the relay by negentropy since the last full pass began.
     pub compared: u64,
     /// Compared events that the relay has too.
     pub shared: u64,

@@ -9,8 +9,8 @@ use url::Url;
 
 use crate::limits;
 
-/// The URL of a relay in canonical form: scheme `ws` or `wss`, host in lower case and punycode without a trailing dot, no
-/// default port, no trailing slashes, no user, query or fragment. Equivalent texts become the same value.
+/// The URL of a relay in canonical form: scheme `ws` or `wss`, host in lower case and punycode without a trailing dot,
+/// no default port, no trailing slashes, no user, query or fragment. Equivalent texts become the same value.
 ///
 /// The default value names no relay. It exists so that a record with a missing field can be parsed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

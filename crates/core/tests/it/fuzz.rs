@@ -1,5 +1,5 @@
-//! Bounded fuzzing of everything that reads a stranger's text: valid messages are mangled, the same way in every run,
-//! and whatever still parses has to mean the same when it is written and read again.
+//! Bounded fuzzing of all parsers of untrusted text. Valid messages are mutated, in the same way in every run, and a
+//! text that still parses must be unchanged after it is written and parsed again.
 
 use std::collections::BTreeSet;
 
@@ -17,47 +17,53 @@ const FILTERS: usize = 50_000;
 #[test]
 fn mutated_client_messages_are_parsed_or_answered_with_an_error() {
     let seeds = messages();
-    let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
-    let mut understood = 0;
+    let mut random = Rng(0x9e37_79b9_7f4a_7c15);
+    let mut parsed_count = 0;
     for _ in 0..MESSAGES {
-        let text = mangled(&mut random, &seeds);
+        let text = mutated(&mut random, &seeds);
         match ClientMessage::parse(&text) {
             Ok(message) => {
-                understood += 1;
+                parsed_count += 1;
                 check_message(&text, &message);
             }
             Err(bad) => check_error_reply(&text, &bad),
         }
     }
-    assert!((MESSAGES / 20..MESSAGES / 2).contains(&understood), "the mangling is too mild or too wild: {understood}");
+    assert!(
+        (MESSAGES / 20..MESSAGES / 2).contains(&parsed_count),
+        "mutations are too weak or too strong: {parsed_count}"
+    );
 }
 
 #[test]
 fn mutated_relay_messages_never_panic() {
     let seeds = relay_messages();
-    let mut random = Xorshift(0xd6e8_feb8_6659_fd93);
-    let mut understood = 0;
+    let mut random = Rng(0xd6e8_feb8_6659_fd93);
+    let mut parsed_count = 0;
     for _ in 0..MESSAGES {
-        let text = mangled(&mut random, &seeds);
-        understood += usize::from(check_relay_message(&text));
+        let text = mutated(&mut random, &seeds);
+        parsed_count += usize::from(check_relay_message(&text));
     }
-    assert!((MESSAGES / 20..MESSAGES * 3 / 4).contains(&understood), "too mild or too wild: {understood}");
+    assert!(
+        (MESSAGES / 20..MESSAGES * 3 / 4).contains(&parsed_count),
+        "mutations are too weak or too strong: {parsed_count}"
+    );
 }
 
 #[test]
 fn mutated_events_round_trip() {
     let seeds = events();
-    let mut random = Xorshift(0xbf58_476d_1ce4_e5b9);
-    let read = (0..EVENTS).filter(|_| check_event(&mangled(&mut random, &seeds))).count();
-    assert!((EVENTS / 20..EVENTS * 3 / 4).contains(&read), "the mangling is too mild or too wild: {read}");
+    let mut random = Rng(0xbf58_476d_1ce4_e5b9);
+    let read = (0..EVENTS).filter(|_| check_event(&mutated(&mut random, &seeds))).count();
+    assert!((EVENTS / 20..EVENTS * 3 / 4).contains(&read), "mutations are too weak or too strong: {read}");
 }
 
 #[test]
 fn mutated_filters_round_trip() {
     let seeds = filters();
-    let mut random = Xorshift(0x94d0_49bb_1331_11eb);
-    let read = (0..FILTERS).filter(|_| check_filter(&mangled(&mut random, &seeds))).count();
-    assert!((FILTERS / 20..FILTERS * 3 / 4).contains(&read), "the mangling is too mild or too wild: {read}");
+    let mut random = Rng(0x94d0_49bb_1331_11eb);
+    let read = (0..FILTERS).filter(|_| check_filter(&mutated(&mut random, &seeds))).count();
+    assert!((FILTERS / 20..FILTERS * 3 / 4).contains(&read), "mutations are too weak or too strong: {read}");
 }
 
 #[test]
@@ -70,12 +76,12 @@ fn every_seed_parses_as_its_type() {
     assert!(filters().iter().all(|text| check_filter(text)));
 }
 
-// The properties.
+// Properties
 
 fn check_message(text: &str, message: &ClientMessage<'_>) {
     match message {
         ClientMessage::Event(event) | ClientMessage::Auth(event) => {
-            assert!(text.contains(event), "not the sender's own text: {text}");
+            assert!(text.contains(event), "not the text of the sender: {text}");
             check_event(event);
         }
         ClientMessage::Req(id, filters) | ClientMessage::Count(id, filters) => {
@@ -93,30 +99,30 @@ fn check_message(text: &str, message: &ClientMessage<'_>) {
     }
 }
 
-/// Whether it is more than a sign of life. What is handed on is small, or has the id that its content gives it.
+/// Returns whether a message is neither ignored nor invalid. Its texts are short, and the id of an event is its hash.
 fn check_relay_message(text: &str) -> bool {
     match relay_message::parse(text, 64 * 1024) {
         IncomingMessage::Alive | IncomingMessage::Invalid => return false,
         IncomingMessage::Event(_, event, _) => assert_eq!(signed_event::compute_id(&event), event.id.0, "{text}"),
-        IncomingMessage::Closed(_, words) | IncomingMessage::Notice(words) | IncomingMessage::Ok(_, words) => {
-            check_text(&words)
-        }
-        IncomingMessage::NegErr(_, words, _) | IncomingMessage::Auth(words) => check_text(&words),
+        IncomingMessage::Closed(_, message_text)
+        | IncomingMessage::Notice(message_text)
+        | IncomingMessage::Ok(_, message_text) => check_text(&message_text),
+        IncomingMessage::NegErr(_, message_text, _) | IncomingMessage::Auth(message_text) => check_text(&message_text),
         IncomingMessage::NegMsg(_, bytes) => assert!(bytes.len() * 2 <= text.len(), "{text}"),
         IncomingMessage::Eose(..) | IncomingMessage::TooLarge(_) => {}
     }
     true
 }
 
-fn check_text(words: &str) {
-    assert!(words.len() <= limits::MAX_NOTICE_BYTES, "{words}");
+fn check_text(message_text: &str) {
+    assert!(message_text.len() <= limits::MAX_NOTICE_BYTES, "{message_text}");
 }
 
 fn check_id(id: &str) {
     assert!((1..=limits::MAX_SUBSCRIPTION_ID_BYTES).contains(&id.len()), "{id}");
 }
 
-/// An answer is one short line of JSON with a reason that a program can read.
+/// An error reply is one short line of JSON, and its reason has a machine-readable prefix.
 fn check_error_reply(text: &str, bad: &MessageErrorReply) {
     let answer = bad.to_message();
     let parsed: Vec<String> = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer} to {text}"));
@@ -131,7 +137,7 @@ fn check_error_reply(text: &str, bad: &MessageErrorReply) {
     assert!(answer.len() < 2_500 && reason.chars().count() < 250, "{answer} to {text}");
 }
 
-/// Whether it is an event; if so, it has to survive being written.
+/// Returns whether a text is an event. An event must be unchanged after it is written and parsed again.
 fn check_event(text: &str) -> bool {
     let claimed = Event::claimed_id(text);
     let event = match Event::parse(text) {
@@ -142,12 +148,12 @@ fn check_event(text: &str) -> bool {
         }
     };
     assert_eq!(claimed, Some(event.id), "{text}");
-    assert!(text.trim_start().starts_with('{'), "an event is an object: {text}");
+    assert!(text.trim_start().starts_with('{'), "not a JSON object: {text}");
     let signed = SignedEvent::from_trusted(event.clone());
     assert_eq!(Event::parse(signed.json()).as_ref(), Ok(&event), "{text}");
     let ours: Value = serde_json::from_str(signed.json()).unwrap_or_else(|problem| panic!("{problem}: {text}"));
-    assert_eq!(ours.as_object().map(serde_json::Map::len), Some(7), "nothing unsigned is kept: {text}");
-    // What is not signed may be deeper or larger than a plain parser allows; we only skip it.
+    assert_eq!(ours.as_object().map(serde_json::Map::len), Some(7), "unsigned members are dropped: {text}");
+    // Unsigned members may be nested deeper than serde_json allows; our parser only skips them.
     if let Ok(theirs) = serde_json::from_str::<Value>(text) {
         for (name, value) in ours.as_object().into_iter().flatten() {
             assert_eq!(value, &theirs[name], "{name} of {text}");
@@ -157,16 +163,15 @@ fn check_event(text: &str) -> bool {
     true
 }
 
-/// Each indexed tag is marked once, at the very text that filters are compared with.
+/// Each indexed tag has exactly one span, and its text is the one that filters are compared with.
 fn check_tag_spans(event: &Event, signed: &SignedEvent) {
-    let marked: Vec<(u8, &str)> =
-        signed.tag_spans().iter().map(|span| (span.letter, signed.span_text(*span))).collect();
-    let distinct: BTreeSet<(u8, String)> = marked.iter().map(|(letter, text)| (*letter, (*text).to_owned())).collect();
-    let wanted = event.indexed_tags().map(|(letter, value)| (letter, json::escape(value))).collect();
-    assert_eq!((marked.len(), &distinct), (distinct.len(), &wanted), "{}", signed.json());
+    let spans: Vec<(u8, &str)> = signed.tag_spans().iter().map(|span| (span.letter, signed.span_text(*span))).collect();
+    let distinct: BTreeSet<(u8, String)> = spans.iter().map(|(letter, text)| (*letter, (*text).to_owned())).collect();
+    let expected = event.indexed_tags().map(|(letter, value)| (letter, json::escape(value))).collect();
+    assert_eq!((spans.len(), &distinct), (distinct.len(), &expected), "{}", signed.json());
 }
 
-/// Whether it is a filter; if so, it has to survive being written.
+/// Returns whether a text is a filter. A filter must be unchanged after it is written and parsed again.
 fn check_filter(text: &str) -> bool {
     match Filter::parse(text) {
         Ok(filter) => {
@@ -189,12 +194,12 @@ fn check_parsed_filter(text: &str, filter: &Filter) {
     assert!(values <= limits::MAX_FILTER_VALUES, "{text}");
 }
 
-// The mangling.
+// Mutations
 
-/// A small generator with the same numbers in every run.
-struct Xorshift(u64);
+/// A random number generator with the same numbers in every run.
+struct Rng(u64);
 
-impl Xorshift {
+impl Rng {
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -206,14 +211,14 @@ impl Xorshift {
         among[self.below(among.len())]
     }
 
-    /// A piece of `text` of at most `most` bytes.
+    /// Returns a random range of `text` of at most `most` bytes.
     fn piece(&mut self, text: &[u8], most: usize) -> std::ops::Range<usize> {
         let start = self.below(text.len() + 1);
         start..(start + self.below(most + 1)).min(text.len())
     }
 }
 
-/// What matters to a parser of JSON, of nostr, or of UTF-8.
+/// Tokens that are significant for parsers of JSON, nostr or UTF-8.
 const TOKENS: &[&str] = &[
     "[",
     "]",
@@ -262,16 +267,16 @@ const TOKENS: &[&str] = &[
     "AB",
 ];
 
-fn mangled(random: &mut Xorshift, seeds: &[String]) -> String {
+fn mutated(random: &mut Rng, seeds: &[String]) -> String {
     let mut text = seeds[random.below(seeds.len())].clone().into_bytes();
     let times = if random.below(2) == 0 { 1 } else { 1 + random.below(4) };
     for _ in 0..times {
-        mangle(random, seeds, &mut text);
+        mutate(random, seeds, &mut text);
     }
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn mangle(random: &mut Xorshift, seeds: &[String], text: &mut Vec<u8>) {
+fn mutate(random: &mut Rng, seeds: &[String], text: &mut Vec<u8>) {
     let at = random.below(text.len() + 1);
     match random.below(14) {
         0 => {
@@ -314,8 +319,8 @@ fn mangle(random: &mut Xorshift, seeds: &[String], text: &mut Vec<u8>) {
     }
 }
 
-/// Wraps a place in many brackets, or only opens them.
-fn nest(random: &mut Xorshift, text: &mut Vec<u8>, at: usize) {
+/// Inserts many nested brackets, or only opening ones.
+fn nest(random: &mut Rng, text: &mut Vec<u8>, at: usize) {
     let (open, close) = random.pick(&[&("[", "]"), &("{\"a\":", "}")]);
     let depth = random.below(400);
     let mut nested = open.repeat(depth);
@@ -326,8 +331,9 @@ fn nest(random: &mut Xorshift, text: &mut Vec<u8>, at: usize) {
     drop(text.splice(at..at, nested.into_bytes()));
 }
 
-/// Puts more into a string: what is right to JSON, so that it reaches what lies behind the parser.
-fn lengthen_a_string(random: &mut Xorshift, text: &mut Vec<u8>) {
+/// Inserts valid characters or escapes into a string, so that the text stays valid JSON and reaches the code behind the
+/// JSON parser.
+fn lengthen_a_string(random: &mut Rng, text: &mut Vec<u8>) {
     let quotes: Vec<usize> = (0..text.len()).filter(|at| text[*at] == b'"').collect();
     if quotes.is_empty() {
         return;
@@ -349,8 +355,8 @@ fn lengthen_a_string(random: &mut Xorshift, text: &mut Vec<u8>) {
     drop(text.splice(at..at, more.bytes()));
 }
 
-/// Puts another JSON value where one stands: what follows a colon or a comma, up to the next comma.
-fn swap_values(random: &mut Xorshift, text: &mut Vec<u8>) {
+/// Replaces a JSON value: the text after a colon or a comma, up to the next comma.
+fn swap_values(random: &mut Rng, text: &mut Vec<u8>) {
     let starts: Vec<usize> = (0..text.len()).filter(|at| matches!(text[*at], b':' | b',')).collect();
     if starts.is_empty() {
         return;
@@ -361,7 +367,7 @@ fn swap_values(random: &mut Xorshift, text: &mut Vec<u8>) {
     drop(text.splice(start..end, value.bytes()));
 }
 
-// The seeds.
+// Seeds
 
 fn events() -> Vec<String> {
     let event = |kind: u32, tags: &str, content: &str| {
@@ -397,7 +403,7 @@ fn messages() -> Vec<String> {
     messages.extend(filters.iter().map(|filter| format!(r#"["REQ","sub",{filter}]"#)));
     messages.extend([
         format!(r#"["REQ","all of them",{}]"#, filters.join(",")),
-        format!(r#"["REQ","as many as may be",{}]"#, vec!["{}"; limits::MAX_FILTERS].join(",")),
+        format!(r#"["REQ","maximum number of filters",{}]"#, vec!["{}"; limits::MAX_FILTERS].join(",")),
         format!(r#"["COUNT","\u0073\n🚀",{},{}]"#, filters[1], filters[2]),
         format!(r#" [ "AUTH" , {} ] "#, events()[0]),
         r#"["CLOSE","sub"]"#.to_owned(),

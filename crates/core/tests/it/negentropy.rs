@@ -1,10 +1,9 @@
-//! The responder against the digest's vectors, the `negentropy` crate as a second opinion, and
-//! messages nobody should send.
+//! Tests of the negentropy responder: test vectors, comparison with the `negentropy` crate, and malformed messages.
 
 use grasp_core::nostr::negentropy::{MIN_FRAME_BYTES, NegentropyError, NegentropyItem, NegentropySet, respond};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 
-// ---- Vectors ----------------------------------------------------------------------------------
+// Test vectors
 
 #[test]
 fn fingerprints_match_the_specification() {
@@ -42,8 +41,8 @@ fn forty_items_are_split_as_specified() {
     let bounds: Vec<u8> = answer[1 + 23..].chunks_exact(19).map(|range| range[0]).collect();
     assert_eq!(bounds, [4, 4, 4, 4, 4, 4, 4, 3, 3, 3, 3, 3, 3, 3, 0]);
     assert!(answer[309 - 19..].starts_with(&hex("00 00 01")));
-    // An initiator opens by splitting everything, which is the same message.
-    assert_eq!(answer, party(&storage(&items), 0).initiate().expect("first use"));
+    // An initiator opens with the same split, so the message is the same.
+    assert_eq!(answer, instance(&storage(&items), 0).initiate().expect("first use"));
 }
 
 #[test]
@@ -57,7 +56,7 @@ fn items_of_one_second_are_separated_by_the_shortest_prefix() {
 #[test]
 fn varints_use_the_fewest_bytes() {
     let nothing = NegentropySet::from_items(Vec::new());
-    // An empty list is answered with an empty list, and so the bound comes back.
+    // An empty list is answered with an empty list and the same bound.
     for (sent, echoed) in [
         ("7f", "7f"),
         ("8100", "8100"),
@@ -86,14 +85,14 @@ fn gap_between_lists_is_skipped_and_trailing_skip_is_omitted() {
 fn unknown_version_is_answered_with_our_version() {
     let set = NegentropySet::from_items(vec![item(1, [1; 32])]);
     for version in (0x60..=0x6f).filter(|version| *version != 0x61) {
-        // What follows is in a language we do not know, so it cannot be wrong.
+        // The rest of a message with an unknown version is not parsed.
         let message = [version, 0xff, 0xff];
         assert_eq!(respond(&set, &message, 0), Ok(vec![0x61]));
     }
     assert_eq!(respond(&set, &[0x61], 0), Ok(vec![0x61]));
 }
 
-// ---- The set ----------------------------------------------------------------------------------
+// The set
 
 #[test]
 fn set_is_sorted_and_has_no_duplicates() {
@@ -117,7 +116,7 @@ fn set_uses_little_more_than_forty_bytes_per_item() {
     assert!((120_000..121_000).contains(&bytes), "{bytes}");
 }
 
-// ---- Against the crate ------------------------------------------------------------------------
+// Comparison with the `negentropy` crate
 
 #[test]
 fn initiator_finds_exactly_the_difference() {
@@ -152,8 +151,8 @@ fn sets_of_unequal_size_are_reconciled() {
     }
 }
 
-/// Both sides cut frames here, and a cut falls on ranges where one side has nothing: the case in
-/// which a fingerprint from the wrong index loses items.
+/// Both sides limit their frames, and a frame ends in ranges where one side has no items. A remainder fingerprint from
+/// the wrong index would lose items here.
 #[test]
 fn frame_limits_on_both_sides_lose_no_ids() {
     let mut rng = Rng(1_234_567);
@@ -175,9 +174,9 @@ fn equal_sets_are_answered_with_the_version_alone() {
     let mut rng = Rng(3);
     for size in [0, 1, 31, 32, 300, 5_000] {
         let items = rng.items(size, Times::Few);
-        let opening = party(&storage(&items), 0).initiate().expect("first use");
+        let opening = instance(&storage(&items), 0).initiate().expect("first use");
         let answer = respond(&NegentropySet::from_items(items.clone()), &opening, MIN_FRAME_BYTES);
-        // Below a split, an initiator opens with its ids, and a list is answered with a list.
+        // With fewer than 32 items an initiator opens with its ids, and a list is answered with a list.
         if size < 32 {
             assert_eq!(answer.expect("valid").len(), 5 + 32 * size);
         } else {
@@ -186,11 +185,11 @@ fn equal_sets_are_answered_with_the_version_alone() {
     }
 }
 
-/// Ids that are zero, one, or all bits of some low words: carries and borrows run through a sum.
+/// Ids that are zero, one, or all ones in some low words, so that carries and borrows pass through the sum.
 #[test]
 fn id_sums_carry_and_borrow_across_all_limbs() {
     let mut rng = Rng(77);
-    // The rarer the others are among the zeroes, the likelier a range leaves a word as it was.
+    // The fewer ids are not zero, the more often a range leaves a word unchanged.
     for zeroes in [1, 30, 300, 3_000] {
         let items: Vec<NegentropyItem> = (0..10_000)
             .map(|n| {
@@ -203,8 +202,8 @@ fn id_sums_carry_and_borrow_across_all_limbs() {
                 item(n, id)
             })
             .collect();
-        // Sixteen buckets of 625, which is more than is summed item by item.
-        let opening = party(&storage(&items), 0).initiate().expect("first use");
+        // Sixteen buckets of 625 items, which is more than are summed item by item.
+        let opening = instance(&storage(&items), 0).initiate().expect("first use");
         let set = NegentropySet::from_items(items);
         assert_eq!(respond(&set, &opening, 0), Ok(vec![0x61]));
     }
@@ -230,7 +229,7 @@ fn small_frame_limit_is_raised_and_a_cut_list_resumes_at_the_first_unsent_item()
     assert_eq!(*bound, ids[32 * count..][..32]);
 }
 
-/// Two sets that are to be reconciled, and what the initiator should learn.
+/// Two sets to be reconciled, and the differences that the initiator should find.
 struct Case {
     set: NegentropySet,
     ours: NegentropyStorageVector,
@@ -252,11 +251,10 @@ impl Case {
         }
     }
 
-    /// Plays a whole session with the crate as initiator, and with its responder as a second opinion
-    /// on every single answer.
+    /// Runs a complete session with the crate as initiator, and compares every answer with that of its responder.
     fn check(&self, limit: usize, their_limit: usize, name: &str) {
-        let mut initiator = party(&self.theirs, their_limit);
-        let mut second_opinion = party(&self.ours, limit);
+        let mut initiator = instance(&self.theirs, their_limit);
+        let mut reference = instance(&self.ours, limit);
 
         let (mut have, mut need) = (Vec::new(), Vec::new());
         let mut message = initiator.initiate().expect("first use");
@@ -266,13 +264,13 @@ impl Case {
             let answer = respond(&self.set, &message, limit).expect(name);
             assert!(limit == 0 || answer.len() <= limit, "{name}");
             assert!(
-                Ok(&answer) == second_opinion.reconcile(&message).as_ref(),
+                Ok(&answer) == reference.reconcile(&message).as_ref(),
                 "{name}: round {rounds} differs from the crate"
             );
             match initiator.reconcile_with_ids(&answer, &mut have, &mut need) {
                 Ok(Some(next)) => message = next,
                 Ok(None) => break,
-                Err(error) => panic!("{name}: the crate refused our answer: {error}"),
+                Err(error) => panic!("{name}: the crate rejected our answer: {error}"),
             }
             assert!(rounds < round_bound(self.items, limit, their_limit), "{name}");
         }
@@ -280,17 +278,18 @@ impl Case {
         for (what, ids, expected) in [("have", have, &self.have), ("need", need, &self.need)] {
             let mut ids: Vec<[u8; 32]> = ids.iter().map(|id| id.to_bytes()).collect();
             ids.sort_unstable();
-            // A cut also reopens ranges that were settled before, so an id may be reported again.
+            // A full frame repeats ranges that were settled before, so an id may be reported twice.
             if limit > 0 || their_limit > 0 {
                 ids.dedup();
             }
             // Not assert_eq, which would print thousands of ids.
-            assert!(ids == *expected, "{name}: wrong about what they {what}");
+            assert!(ids == *expected, "{name}: wrong ids in `{what}`");
         }
     }
 }
 
-/// Four splits part 5,000 items to less than 32. Beyond that, every full frame moves on.
+/// Maximum number of rounds: four splits divide 5,000 items into ranges of fewer than 32, and each further round sends
+/// a full frame.
 fn round_bound(items: usize, limit: usize, their_limit: usize) -> usize {
     let frame = [limit, their_limit].into_iter().filter(|limit| *limit > 0).min();
     6 + frame.map_or(0, |frame| 2 * 32 * items / (frame - 200))
@@ -305,7 +304,7 @@ fn difference(items: &[NegentropyItem], without: &[NegentropyItem]) -> Vec<[u8; 
     ids
 }
 
-// ---- Messages nobody should send --------------------------------------------------------------
+// Malformed and unusual messages
 
 #[test]
 fn malformed_messages_are_rejected_with_the_reason() {
@@ -317,7 +316,7 @@ fn malformed_messages_are_rejected_with_the_reason() {
         ("5f".into(), NotNegentropy { first: 0x5f }),
         ("70 0000 02 00".into(), NotNegentropy { first: 0x70 }),
         ("00".into(), NotNegentropy { first: 0 }),
-        // The message ends after each part of a range in turn.
+        // Messages that end after each part of a range.
         ("61 80".into(), EndsEarly),
         ("61 00".into(), EndsEarly),
         ("61 00 80".into(), EndsEarly),
@@ -329,13 +328,13 @@ fn malformed_messages_are_rejected_with_the_reason() {
         (format!("61 00 00 01 {}", &fingerprint[2..]), EndsEarly),
         ("61 00 00 02".into(), EndsEarly),
         (format!("61 05 00 01 {fingerprint} 05"), EndsEarly),
-        // 2^64, in each place where a number stands.
+        // 2^64 in each position of a number.
         ("61 82808080808080808000".into(), NumberTooBig),
         ("61 00 82808080808080808000".into(), NumberTooBig),
         ("61 00 00 82808080808080808000".into(), NumberTooBig),
         ("61 00 00 02 82808080808080808000".into(), NumberTooBig),
         ("61 ffffffffffffffffffffffff7f".into(), NumberTooBig),
-        // Two bounds that are each a time, but not one after the other.
+        // Two bounds whose times are valid alone, but not as a sum.
         ("61 81ffffffffffffffff7f 00 00 03 00 00".into(), TimeTooBig),
         ("61 00 00 00 02 00 00".into(), TimeTooBig),
         ("61 00 21".into(), PrefixTooLong { length: 33 }),
@@ -353,7 +352,7 @@ fn malformed_messages_are_rejected_with_the_reason() {
         (format!("61 00 00 02 01 {}", &ids[2..]), MissingIds { announced: 1 }),
         (format!("61 00 00 02 02 {ids}"), MissingIds { announced: 2 }),
         ("61 00 00 02 c080808000".into(), MissingIds { announced: 1 << 34 }),
-        // 2^59 ids of 32 bytes would be 2^64 bytes, and 0 when multiplied carelessly.
+        // 2^59 ids of 32 bytes would be 2^64 bytes, which overflows to 0.
         ("61 00 00 02 88808080808080 8000".into(), MissingIds { announced: 1 << 59 }),
         ("61 00 00 02 81ffffffffffffffff7f".into(), MissingIds { announced: u64::MAX }),
     ];
@@ -376,12 +375,12 @@ fn unusual_but_valid_messages_are_answered() {
         // The same bound twice is an empty range, also when the prefix is written longer.
         ("61 05 00 00 01 00 00".into(), "61".into()),
         ("61 06 01ab 02 00 01 02ab00 02 00".into(), "61 06 01ab 02 00 01 02ab00 02 00".into()),
-        // Ranges behind infinity are empty.
+        // Ranges after infinity are empty.
         ("61 00 00 02 00 00 00 02 00".into(), format!("61 00 00 {list} 00 00 02 00")),
         ("61 00 00 02 00 01 00 02 00".into(), format!("61 00 00 {list} 00 00 02 00")),
-        // Infinity with a prefix is still behind all items.
+        // Infinity with a prefix is still above all items.
         ("61 00 01cc 02 00".into(), format!("61 00 01cc {list}")),
-        // A bound beginning at the very item excludes it; the whole id and the prefix are the same.
+        // A bound equal to an item excludes it, with the complete id or with a prefix.
         ("61 06 01ab 02 00".into(), "61 06 01ab 02 00".into()),
         (format!("61 06 20{} 02 00", "ab".repeat(32)), format!("61 06 20{} 02 00", "ab".repeat(32))),
         ("61 06 01ac 02 00".into(), format!("61 06 01ac {list}")),
@@ -391,8 +390,7 @@ fn unusual_but_valid_messages_are_answered() {
     }
 }
 
-/// Mutations of valid messages. Whatever we answer, the crate would have answered the same; it
-/// only refuses less.
+/// Mutations of valid messages. Every answer equals that of the crate, which only rejects fewer messages.
 #[test]
 fn mutated_messages_neither_panic_nor_exceed_the_frame() {
     let mut rng = Rng(0xdead_beef);
@@ -412,22 +410,22 @@ fn mutated_messages_neither_panic_nor_exceed_the_frame() {
         };
         answered += 1;
         assert!(limit == 0 || answer.len() <= limit, "{}", to_hex(&message));
-        assert!(party(&our_storage, limit).reconcile(&message) == Ok(answer), "{}", to_hex(&message));
+        assert!(instance(&our_storage, limit).reconcile(&message) == Ok(answer), "{}", to_hex(&message));
     }
-    // Otherwise the mutations would only test the refusals.
-    assert!(answered > 4_000, "only {answered} were answered");
+    // Otherwise the mutations would only test rejected messages.
+    assert!(answered > 4_000, "only {answered} messages were answered");
 }
 
 fn session_messages(set: &NegentropySet, theirs: &[NegentropyItem]) -> Vec<Vec<u8>> {
     let their_storage = storage(theirs);
     let mut messages = vec![hex("6100000200"), differing_fingerprint()];
     for limit in [0, MIN_FRAME_BYTES] {
-        let mut initiator = party(&their_storage, limit);
+        let mut initiator = instance(&their_storage, limit);
         let mut next = Some(initiator.initiate().expect("first use"));
         while let Some(message) = next {
-            let answer = respond(set, &message, limit).expect("the crate speaks the protocol");
+            let answer = respond(set, &message, limit).expect("valid message of the crate");
             messages.push(message);
-            next = initiator.reconcile_with_ids(&answer, &mut Vec::new(), &mut Vec::new()).expect("so do we");
+            next = initiator.reconcile_with_ids(&answer, &mut Vec::new(), &mut Vec::new()).expect("valid answer");
         }
     }
     messages
@@ -444,7 +442,7 @@ fn mutate(rng: &mut Rng, message: &mut Vec<u8>, corpus: &[Vec<u8>]) {
         3 if position < message.len() => message[position] ^= 1 << rng.below(8),
         4 if position < message.len() => message[position] = [0, 1, 2, 0x7f, 0x80, 0xff][rng.below(6)],
         _ => {
-            // The tail of another message, from a random place.
+            // The end of another message, from a random position.
             let other = &corpus[rng.below(corpus.len())];
             message.truncate(position);
             message.extend_from_slice(&other[rng.below(other.len())..]);
@@ -452,13 +450,13 @@ fn mutate(rng: &mut Rng, message: &mut Vec<u8>, corpus: &[Vec<u8>]) {
     }
 }
 
-// ---- Making things ----------------------------------------------------------------------------
+// Helpers
 
 fn item(created_at: u64, id: [u8; 32]) -> NegentropyItem {
     NegentropyItem { created_at, id }
 }
 
-/// An id that begins so, and goes on with zeroes.
+/// Returns an id with this prefix, padded with zeroes.
 fn id(prefix: &str) -> [u8; 32] {
     let prefix = hex(prefix);
     let mut id = [0; 32];
@@ -466,7 +464,7 @@ fn id(prefix: &str) -> [u8; 32] {
     id
 }
 
-/// One range over everything, with a fingerprint that no set has.
+/// Returns a message with one range over everything and a fingerprint that no set has.
 fn differing_fingerprint() -> Vec<u8> {
     hex(&format!("61 0000 01 {}", "00".repeat(16)))
 }
@@ -474,7 +472,7 @@ fn differing_fingerprint() -> Vec<u8> {
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> =
         text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).expect("a hex digit") as u8).collect();
-    assert!(digits.len().is_multiple_of(2), "half a byte in {text}");
+    assert!(digits.len().is_multiple_of(2), "odd number of digits in {text}");
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
@@ -491,15 +489,15 @@ fn storage(items: &[NegentropyItem]) -> NegentropyStorageVector {
     storage
 }
 
-/// The crate, on either side.
-fn party(storage: &NegentropyStorageVector, limit: usize) -> Negentropy<'_, NegentropyStorageVector> {
+/// Returns an instance of the crate, usable as initiator or responder.
+fn instance(storage: &NegentropyStorageVector, limit: usize) -> Negentropy<'_, NegentropyStorageVector> {
     Negentropy::borrowed(storage, limit as u64).expect("a limit the crate accepts")
 }
 
-/// How the times of items are distributed.
+/// Distribution of the times of items.
 #[derive(Clone, Copy, Debug)]
 enum Times {
-    /// Hardly two items share a second.
+    /// Almost no two items share a second.
     Spread,
     /// Hundreds of items share a second.
     Few,
@@ -507,7 +505,7 @@ enum Times {
     One,
 }
 
-/// Xorshift, because a test must be the same each time.
+/// A xorshift random number generator, so that every run is the same.
 struct Rng(u64);
 
 impl Rng {
@@ -547,7 +545,7 @@ impl Rng {
             .collect()
     }
 
-    /// Two sets of the same size, so much of which they share.
+    /// Returns two sets of the same size that share this percentage of items.
     fn pair(
         &mut self,
         size: usize,

@@ -1,4 +1,4 @@
-//! Received packs: into a pool, or aside until somebody signs them.
+//! Moves received packs into a pool, or to the staged uploads until their event is known.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -8,59 +8,61 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::ReceivedPack;
 
-use super::{Doing, Keeper, Problem};
+use super::{ApplyContext, ApplyError, GitJobRunner};
 use crate::crash_point;
 use crate::layout::sync_folder;
 
-/// The files of a pack that move, in this order: git takes a pack for complete as soon as it has an index.
-const PARTS: [&str; 3] = ["pack", "rev", "idx"];
+/// The extensions of the files of a pack, in the order in which they move: git considers a pack complete as soon as it has
+/// an index.
+const EXTENSIONS: [&str; 3] = ["pack", "rev", "idx"];
 
-/// Moves the packs of some object directories into a pool, durably, and removes the directories. One that is gone, or a
-/// pack that was moved in part when the process ended, is no problem.
-pub(super) fn adopt(received_packs: &[PathBuf], pool: &Path) -> io::Result<()> {
+/// Moves the packs of some object directories into a pool, durably, and removes the directories. A directory that does not
+/// exist, or a pack that an interrupted run has moved in part, is not an error.
+pub(super) fn move_packs(received_packs: &[PathBuf], pool: &Path) -> io::Result<()> {
     let into = pool.join("pack");
     let mut packs = Vec::new();
     for received_pack in received_packs {
         let from = received_pack.join("pack");
-        for name in names(&from)? {
-            let part = |part: &str| (from.join(format!("{name}.{part}")), into.join(format!("{name}.{part}")));
-            // A pack without an index or an index without a pack is nothing.
-            if ["pack", "idx"].map(part).iter().all(|(from, to)| from.exists() || to.exists()) {
-                packs.push(PARTS.map(part));
+        for name in pack_names(&from)? {
+            let file =
+                |extension: &str| (from.join(format!("{name}.{extension}")), into.join(format!("{name}.{extension}")));
+            // A pack without an index or an index without a pack is ignored.
+            if ["pack", "idx"].map(file).iter().all(|(from, to)| from.exists() || to.exists()) {
+                packs.push(EXTENSIONS.map(file));
             }
         }
     }
     for (from, _) in packs.iter().flatten() {
         sync_file(from)?;
     }
-    for (from, to) in packs.iter().flat_map(|parts| &parts[..2]) {
-        shift(from, to)?;
+    for (from, to) in packs.iter().flat_map(|files| &files[..2]) {
+        rename_if_exists(from, to)?;
     }
     crash_point::point("align.pack");
     for [.., (from, to)] in &packs {
-        shift(from, to)?;
+        rename_if_exists(from, to)?;
     }
     if !packs.is_empty() {
         sync_folder(&into)?;
     }
     crash_point::point("align.idx");
     for received_pack in received_packs {
-        fine_if_gone(fs::remove_dir_all(received_pack))?;
+        ignore_not_found(fs::remove_dir_all(received_pack))?;
     }
     Ok(())
 }
 
-/// The names of the packs in a folder, of which any part is there.
-fn names(folder: &Path) -> io::Result<BTreeSet<String>> {
+/// Returns the names of the packs in a folder that have at least one file.
+fn pack_names(folder: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     let entries = match fs::read_dir(folder) {
-        Err(problem) if problem.kind() == ErrorKind::NotFound => return Ok(names),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(names),
         entries => entries?,
     };
     for entry in entries {
         let name = entry?.file_name();
-        let (name, part) = name.to_str().and_then(|name| name.rsplit_once('.')).unwrap_or_default();
-        if name.starts_with("pack-") && PARTS.contains(&part) {
+        let (name, extension) = name.to_str().and_then(|name| name.rsplit_once('.')).unwrap_or_default();
+        if name.starts_with("pack-") && EXTENSIONS.contains(&extension) {
             names.insert(name.to_owned());
         }
     }
@@ -69,52 +71,52 @@ fn names(folder: &Path) -> io::Result<BTreeSet<String>> {
 
 fn sync_file(path: &Path) -> io::Result<()> {
     match File::open(path) {
-        Err(problem) if problem.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         file => file?.sync_all(),
     }
 }
 
-fn shift(from: &Path, to: &Path) -> io::Result<()> {
-    fine_if_gone(fs::rename(from, to))
+fn rename_if_exists(from: &Path, to: &Path) -> io::Result<()> {
+    ignore_not_found(fs::rename(from, to))
 }
 
-fn fine_if_gone(result: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
-        Err(problem) if problem.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => result,
     }
 }
 
-impl Keeper {
-    /// Puts uploads aside, durably.
-    pub(super) fn stage(&self, moves: &[(ReceivedPack, ReceivedPack)]) -> Result<(), Problem> {
+impl GitJobRunner {
+    /// Moves received packs to the staged uploads, durably.
+    pub(super) fn stage(&self, moves: &[(ReceivedPack, ReceivedPack)]) -> Result<(), ApplyError> {
         for (from, to) in moves {
             let (from, to) = (self.layout.received_pack(from), self.layout.received_pack(to));
             match (from.exists(), to.exists()) {
                 (false, true) => continue,
-                (false, false) => return Err(Problem::Lost(from.display().to_string())),
-                // What has this number and no row in the store was left behind.
-                (true, true) => self.layout.discard(&to).doing("make room for an upload")?,
+                (false, false) => return Err(ApplyError::PackMissing(from.display().to_string())),
+                // A folder with this number that has no row in the store is left over.
+                (true, true) => self.layout.move_to_trash(&to).context("remove a leftover upload")?,
                 (true, false) => {}
             }
-            sync_parcel(&from).doing("write an upload to the disk")?;
-            fs::rename(&from, &to).doing("put an upload aside")?;
+            sync_received_pack(&from).context("sync an upload to disk")?;
+            fs::rename(&from, &to).context("stage an upload")?;
         }
         if let Some((_, to)) = moves.first() {
             let staged = self.layout.received_pack(to);
-            sync_folder(staged.parent().unwrap_or(&staged)).doing("put an upload aside")?;
+            sync_folder(staged.parent().unwrap_or(&staged)).context("stage an upload")?;
         }
         crash_point::point("stage.moved");
         Ok(())
     }
 }
 
-/// Makes a parcel durable, but for its name.
-fn sync_parcel(received_pack: &Path) -> io::Result<()> {
+/// Makes the content of a received pack's folder durable.
+fn sync_received_pack(received_pack: &Path) -> io::Result<()> {
     let packs = received_pack.join("pack");
-    for name in names(&packs)? {
-        for part in PARTS {
-            sync_file(&packs.join(format!("{name}.{part}")))?;
+    for name in pack_names(&packs)? {
+        for extension in EXTENSIONS {
+            sync_file(&packs.join(format!("{name}.{extension}")))?;
         }
     }
     sync_folder(&packs)?;

@@ -1,6 +1,7 @@
-//! Which pools a site may read: its own, and those of the sites that lend to it. `objects/info/alternates` names them.
+//! The pools that a repository reads: its own, and those of repositories in the same maintainer set.
+//! `objects/info/alternates` lists them.
 //!
-//! Pools name no further pools, so that what is lent to a lender is not lent on.
+//! Pools have no alternates themselves, so access to a pool does not give access to further pools.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,77 +9,78 @@ use std::{fs, io};
 
 use grasp_core::repo::RepoPath;
 
-use super::copy_objects::Copying;
-use super::{Doing, Keeper, Problem};
+use super::copy_objects::CopyRequest;
+use super::{ApplyContext, ApplyError, GitJobRunner};
 use crate::crash_point;
 use crate::layout::Layout;
-use crate::refs::{Refs, replace};
+use crate::refs::{Refs, replace_file};
 
-/// A site's own pool, as its alternates name it.
-const OWN: &str = "../pool";
+/// The repository's own pool, as its alternates name it.
+const OWN_POOL: &str = "../pool";
 
-/// The pools that a site reads, as its alternates name them: relative to its `objects`, its own first.
+/// The pools that a repository reads, as its alternates name them: relative to its `objects`, its own first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Readable {
+pub(crate) struct Alternates {
     objects: PathBuf,
     names: Vec<String>,
 }
 
-impl Readable {
-    /// What a site may read: its own pool and those of its lenders that exist.
-    pub(super) fn wanted(layout: &Layout, repo_path: &RepoPath, alternates: &[RepoPath]) -> Self {
-        let mut others: Vec<&RepoPath> = alternates.iter().filter(|lender| *lender != repo_path).collect();
+impl Alternates {
+    /// Returns the alternates that a repository should have: its own pool and those of `others` that exist.
+    pub(super) fn for_repo(layout: &Layout, repo_path: &RepoPath, others: &[RepoPath]) -> Self {
+        let mut others: Vec<&RepoPath> = others.iter().filter(|other| *other != repo_path).collect();
         others.sort_unstable();
         others.dedup();
-        let mut names = vec![OWN.to_owned()];
-        for lender in others {
-            if layout.pool(lender).is_dir() {
-                names.push(name(layout, lender));
+        let mut names = vec![OWN_POOL.to_owned()];
+        for other in others {
+            if layout.pool(other).is_dir() {
+                names.push(pool_name(layout, other));
             }
         }
         Self { objects: layout.repo_dir(repo_path).join("objects"), names }
     }
 
-    /// What a site reads now.
+    /// Reads the current alternates of a repository.
     pub(crate) fn read(folder: &Path) -> io::Result<Self> {
         let objects = folder.join("objects");
         let text = match fs::read_to_string(objects.join("info/alternates")) {
-            Err(problem) if problem.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             text => text?,
         };
         Ok(Self { objects, names: text.lines().map(str::to_owned).collect() })
     }
 
-    /// Whether the pool of a site, which is not its own, is among them.
-    pub(crate) fn has(&self, layout: &Layout, lender: &RepoPath) -> bool {
-        self.names.contains(&name(layout, lender))
+    /// Returns whether the pool of another repository is listed.
+    pub(crate) fn has(&self, layout: &Layout, other: &RepoPath) -> bool {
+        self.names.contains(&pool_name(layout, other))
     }
 
-    /// The pools.
+    /// Returns the pools.
     pub(crate) fn pools(&self) -> Vec<PathBuf> {
         self.names.iter().map(|name| resolve(&self.objects, name)).collect()
     }
 
-    /// Those pools that are not among the others and still exist.
-    fn beyond(&self, other: &Self) -> Vec<PathBuf> {
+    /// Returns the existing pools that `other` does not list.
+    fn pools_not_in(&self, other: &Self) -> Vec<PathBuf> {
         let names = self.names.iter().filter(|name| !other.names.contains(name));
         names.map(|name| resolve(&self.objects, name)).filter(|pool| pool.is_dir()).collect()
     }
 
     fn write(&self) -> io::Result<()> {
         let text: String = self.names.iter().map(|name| format!("{name}\n")).collect();
-        replace(&self.objects.join("info"), "alternates", text.as_bytes())
+        replace_file(&self.objects.join("info"), "alternates", text.as_bytes())
     }
 }
 
-/// How a site's alternates name the pool of another: sites lie two folders below the room that holds them.
-fn name(layout: &Layout, lender: &RepoPath) -> String {
-    let pool = layout.pool(lender);
+/// Returns how a repository's alternates name the pool of another repository. A repository's `objects` is four folders
+/// below the git data folder.
+fn pool_name(layout: &Layout, other: &RepoPath) -> String {
+    let pool = layout.pool(other);
     let below = pool.strip_prefix(layout.root()).unwrap_or(&pool);
     format!("../../../../{}", below.display())
 }
 
-/// Follows a relative path without looking at the disk: the folder it begins at may not be there.
+/// Resolves a relative path without access to the disk: the folder that it starts at may not exist.
 fn resolve(from: &Path, name: &str) -> PathBuf {
     let mut path = from.to_owned();
     for part in name.split('/') {
@@ -91,22 +93,23 @@ fn resolve(from: &Path, name: &str) -> PathBuf {
     path
 }
 
-impl Keeper {
-    /// Lets a site read the wanted pools and no others. Before it loses a pool, what its refs need of it is copied.
-    pub(super) fn lend(&self, folder: &Path, wanted: &Readable) -> Result<(), Problem> {
-        let current = Readable::read(folder).doing("read which pools are lent")?;
+impl GitJobRunner {
+    /// Sets the alternates of a repository. Before a pool is removed from them, what the repository's refs need from it is
+    /// copied.
+    pub(super) fn set_alternates(&self, folder: &Path, wanted: &Alternates) -> Result<(), ApplyError> {
+        let current = Alternates::read(folder).context("read alternates")?;
         if current == *wanted {
             return Ok(());
         }
-        let lost = current.beyond(wanted);
-        if !lost.is_empty() {
-            let refs = Refs::read(folder).doing("read refs")?;
+        let removed = current.pools_not_in(wanted);
+        if !removed.is_empty() {
+            let refs = Refs::read(folder).context("read refs")?;
             let tips: Vec<&str> = refs.iter().map(|(_, target)| target.oid.as_str()).collect();
-            self.copy(&Copying { tips: &tips, known: &[], from: &lost, kept: &wanted.pools() })?;
+            self.copy_objects(&CopyRequest { tips: &tips, known: &[], from: &removed, kept: &wanted.pools() })?;
             crash_point::point("align.copied");
         }
-        wanted.write().doing("write which pools are lent")?;
-        crash_point::point("align.lenders");
+        wanted.write().context("write alternates")?;
+        crash_point::point("align.alternates");
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Whether everything that an object needs can be read: its history, its trees and its files.
+//! Checks whether everything that an object refers to can be read: its history, trees and blobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,54 +7,54 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::ReceivedPack;
 
-use super::{Doing, Keeper, Problem};
+use super::{ApplyContext, ApplyError, GitJobRunner};
 use crate::layout::Layout;
-use crate::objects::{Kind, Pools};
-use crate::process::{ChildProblem, Input};
+use crate::objects::{ObjectKind, ObjectLookup};
+use crate::process::{GitError, ProcessInput};
 use crate::refs::Refs;
 
-/// What a checking child may say on standard output: nothing, and a little for the unexpected.
-const MAX_WORDS: usize = 4 * 1024;
+/// Largest output of a checking process: none is expected.
+const MAX_OUTPUT: usize = 4 * 1024;
 
-/// What git sees: a repository folder, and perhaps another object directory than its own.
+/// The repository folder that a git process uses, and possibly another object directory than that of the folder.
 #[derive(Debug)]
-pub(super) struct View {
+pub(super) struct GitEnvironment {
     folder: PathBuf,
-    scratch: Option<Scratch>,
+    scratch: Option<ScratchObjects>,
 }
 
-/// What git is to see, when it is started.
+/// The objects that a git process reads.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Seen<'a> {
-    /// A site as it is on disk: its folder.
-    Site(&'a Path),
-    /// Pools, without a site.
+pub(super) enum ObjectSource<'a> {
+    /// Those of a repository on disk, given by its folder.
+    Repo(&'a Path),
+    /// Those of some pools.
     Pools(&'a [PathBuf]),
 }
 
-impl Seen<'_> {
-    pub(super) fn view(self, layout: &Layout) -> Result<View, Problem> {
+impl ObjectSource<'_> {
+    pub(super) fn environment(self, layout: &Layout) -> Result<GitEnvironment, ApplyError> {
         match self {
-            Self::Site(folder) => Ok(View { folder: folder.to_owned(), scratch: None }),
-            Self::Pools(pools) => View::of_pools(layout, pools).doing("make room for a look"),
+            Self::Repo(folder) => Ok(GitEnvironment { folder: folder.to_owned(), scratch: None }),
+            Self::Pools(pools) => GitEnvironment::for_pools(layout, pools).context("create a scratch folder"),
         }
     }
 }
 
-impl View {
-    /// Any pools, without a site.
-    pub(super) fn of_pools(layout: &Layout, pools: &[PathBuf]) -> io::Result<Self> {
-        Ok(Self { folder: layout.template(), scratch: Some(Scratch::new(layout, pools)?) })
+impl GitEnvironment {
+    /// Returns an environment that reads some pools, without a repository.
+    pub(super) fn for_pools(layout: &Layout, pools: &[PathBuf]) -> io::Result<Self> {
+        Ok(Self { folder: layout.empty_repo(), scratch: Some(ScratchObjects::create(layout, pools)?) })
     }
 
-    /// The object directory that is made for this view and goes with it.
+    /// Returns the object directory that was created for this environment and is removed with it.
     pub(super) fn scratch(&self) -> Option<&Path> {
         self.scratch.as_ref().map(|scratch| scratch.0.as_path())
     }
 
-    /// A git command that sees this.
-    pub(super) fn command(&self, keeper: &Keeper, arguments: &[&str]) -> Command {
-        let mut command = keeper.git.command(&self.folder);
+    /// Returns a git command in this environment.
+    pub(super) fn command(&self, runner: &GitJobRunner, arguments: &[&str]) -> Command {
+        let mut command = runner.git.command(&self.folder);
         command.args(arguments);
         if let Some(scratch) = self.scratch() {
             command.env("GIT_OBJECT_DIRECTORY", scratch);
@@ -63,14 +63,14 @@ impl View {
     }
 }
 
-/// An object directory among the incoming ones that reads pools. A file names them: a variable of the environment could
-/// not hold as many as a large maintainer set lends.
+/// An object directory below `incoming/` whose alternates are some pools. An alternates file lists them, because an
+/// environment variable could not hold as many as a large maintainer set has.
 #[derive(Debug)]
-struct Scratch(PathBuf);
+struct ScratchObjects(PathBuf);
 
-impl Scratch {
-    fn new(layout: &Layout, pools: &[PathBuf]) -> io::Result<Self> {
-        let scratch = Self(layout.received_pack(&ReceivedPack::Incoming(layout.number())));
+impl ScratchObjects {
+    fn create(layout: &Layout, pools: &[PathBuf]) -> io::Result<Self> {
+        let scratch = Self(layout.received_pack(&ReceivedPack::Incoming(layout.next_number())));
         fs::create_dir_all(scratch.0.join("pack"))?;
         fs::create_dir_all(scratch.0.join("info"))?;
         let mut names = Vec::new();
@@ -83,24 +83,25 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchObjects {
     fn drop(&mut self) {
-        // If it stays it is removed at the next start.
+        // If this fails, the folder is removed at the next start.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// What a site's refs tell about objects: refs are only set when all is there.
+/// The objects that a repository's refs point to. They are complete: a ref is set only when everything that its object
+/// refers to is present.
 #[derive(Debug)]
-pub(super) struct Known<'a> {
-    /// The objects that refs point to, and what they are tags of.
+pub(super) struct KnownTargets<'a> {
+    /// The objects, each with the object that it peels to if it is a tag.
     targets: BTreeMap<&'a str, Option<&'a str>>,
-    /// Those that are commits for sure.
+    /// Those that are certainly commits.
     commits: BTreeSet<&'a str>,
 }
 
-impl<'a> Known<'a> {
-    pub(super) fn of(refs: &'a Refs) -> Self {
+impl<'a> KnownTargets<'a> {
+    pub(super) fn new(refs: &'a Refs) -> Self {
         let mut known = Self { targets: BTreeMap::new(), commits: BTreeSet::new() };
         for (name, target) in refs.iter() {
             known.targets.insert(&target.oid, target.peeled.as_deref());
@@ -111,73 +112,73 @@ impl<'a> Known<'a> {
         known
     }
 
-    /// What a target is a tag of, or that it is none; nothing about objects that are no targets.
+    /// Returns what a known target peels to: `Some(None)` if it is not a tag, `None` if the object is not a known target.
     pub(super) fn peeled(&self, oid: &str) -> Option<Option<&'a str>> {
         self.targets.get(oid).copied()
     }
 
-    /// The targets.
+    /// Returns the known targets.
     pub(super) fn targets(&self) -> Vec<&'a str> {
         self.targets.keys().copied().collect()
     }
 }
 
-/// Objects that can be read, and what is known to be complete among them.
+/// Objects that can be read, and what is known about their completeness.
 #[derive(Debug)]
-pub(super) struct Sight<'a> {
-    pub(super) seen: Seen<'a>,
-    pub(super) pools: &'a Pools,
-    pub(super) known: &'a Known<'a>,
-    /// Whether whatever is here is known to be here with everything that it needs.
-    pub(super) proven: bool,
+pub(super) struct ObjectView<'a> {
+    pub(super) source: ObjectSource<'a>,
+    pub(super) lookup: &'a ObjectLookup,
+    pub(super) known: &'a KnownTargets<'a>,
+    /// Every object that the job names has already been found to be complete.
+    pub(super) is_verified: bool,
 }
 
-impl Sight<'_> {
-    /// Whether an object is here and a commit.
-    pub(super) fn is_commit(&self, oid: &str) -> Result<bool, Problem> {
-        Ok(self.known.commits.contains(oid) || self.kind(oid)? == Some(Kind::Commit))
+impl ObjectView<'_> {
+    /// Returns whether an object exists and is a commit.
+    pub(super) fn is_commit(&self, oid: &str) -> Result<bool, ApplyError> {
+        Ok(self.known.commits.contains(oid) || self.kind(oid)? == Some(ObjectKind::Commit))
     }
 
-    /// What an object is, if it is here.
-    pub(super) fn kind(&self, oid: &str) -> Result<Option<Kind>, Problem> {
-        self.pools.kind(oid).doing("read a pool")
+    /// Returns the type of an object, if it exists.
+    pub(super) fn kind(&self, oid: &str) -> Result<Option<ObjectKind>, ApplyError> {
+        self.lookup.kind(oid).context("read a pool")
     }
 }
 
-impl Keeper {
-    /// Whether everything that some objects need is here. They themselves are.
-    pub(super) fn complete(&self, sight: &Sight<'_>, tips: &[&str]) -> Result<bool, Problem> {
-        if sight.proven {
+impl GitJobRunner {
+    /// Returns whether everything that some existing objects refer to is present.
+    pub(super) fn is_complete(&self, view: &ObjectView<'_>, tips: &[&str]) -> Result<bool, ApplyError> {
+        if view.is_verified {
             return Ok(true);
         }
         let mut input = String::new();
-        for tip in tips.iter().filter(|tip| sight.known.peeled(tip).is_none()) {
+        for tip in tips.iter().filter(|tip| view.known.peeled(tip).is_none()) {
             input.push_str(&format!("{tip}\n"));
         }
         if input.is_empty() {
             return Ok(true);
         }
-        for known in sight.known.targets.keys() {
+        for known in view.known.targets.keys() {
             input.push_str(&format!("^{known}\n"));
         }
-        let view = sight.seen.view(&self.layout)?;
-        let mut command = view.command(self, &["rev-list", "--objects", "--quiet", "--stdin"]);
-        match self.git.run(&mut command, Input::Bytes(input.as_bytes()), self.patience, MAX_WORDS) {
+        let environment = view.source.environment(&self.layout)?;
+        let mut command = environment.command(self, &["rev-list", "--objects", "--quiet", "--stdin"]);
+        match self.git.run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, MAX_OUTPUT) {
             Ok(_) => Ok(true),
-            Err(ChildProblem::Failed { complaint, .. }) if blames_data(&complaint, sight.pools)? => Ok(false),
-            Err(source) => Err(Problem::Git { doing: "check that a state is complete", source }),
+            Err(GitError::Failed { stderr, .. }) if is_data_error(&stderr, view.lookup)? => Ok(false),
+            Err(source) => Err(ApplyError::Git { action: "check that a state is complete", source }),
         }
     }
 }
 
-/// Whether git's complaint is about the objects and not about the machine: it names one that is not here, or one that is
-/// of another type than those that refer to it think.
-fn blames_data(complaint: &str, pools: &Pools) -> Result<bool, Problem> {
-    if complaint.contains(", not a ") {
+/// Returns whether git's error message is about the objects, not about the machine: it names an object that does not
+/// exist, or one that has another type than the objects that refer to it expect.
+fn is_data_error(stderr: &str, lookup: &ObjectLookup) -> Result<bool, ApplyError> {
+    if stderr.contains(", not a ") {
         return Ok(true);
     }
-    for word in complaint.split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() == 40) {
-        if !pools.has(word).doing("read a pool")? {
+    for word in stderr.split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() == 40) {
+        if !lookup.has(word).context("read a pool")? {
             return Ok(true);
         }
     }

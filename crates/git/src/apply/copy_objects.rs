@@ -1,99 +1,106 @@
-//! Takes objects over from some pools into another.
+//! Copies objects from some pools to another.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, Write};
 use std::path::PathBuf;
 
-use super::adopt_packs::adopt;
-use super::connectivity::View;
-use super::{Doing, Keeper, Problem};
-use crate::objects::Pools;
-use crate::process::{ChildProblem, Input};
+use super::adopt_packs::move_packs;
+use super::connectivity::GitEnvironment;
+use super::{ApplyContext, ApplyError, GitJobRunner};
+use crate::objects::ObjectLookup;
+use crate::process::{GitError, ProcessInput};
 
-/// Bytes of an object's line that are kept: its id, and enough of its path to find what it is a delta of. Git takes a few
-/// thousand.
+/// Bytes kept of an object's line: its id, and enough of its path to find a delta base. Git reads a few thousand.
 const MAX_LINE: usize = 1_024;
 
-/// What git says when a pack is done: its name.
-const MAX_WORDS: usize = 4 * 1024;
+/// Largest output of `pack-objects`: the name of the pack.
+const MAX_OUTPUT: usize = 4 * 1024;
 
-/// What to copy.
+/// Which objects to copy.
 #[derive(Debug)]
-pub(super) struct Copying<'a> {
-    /// The objects with everything that they need...
+pub(super) struct CopyRequest<'a> {
+    /// Objects that are copied with everything that they refer to...
     pub(super) tips: &'a [&'a str],
-    /// ...but for what these need, which is known to be in the kept pools.
+    /// ...except what these refer to, which is known to be in the kept pools.
     pub(super) known: &'a [&'a str],
-    /// Where they are, beside the kept pools.
+    /// The pools that have the objects, in addition to the kept pools.
     pub(super) from: &'a [PathBuf],
-    /// Pools that have what they have. What is missing goes into the first.
+    /// Pools whose objects are not copied. Missing objects are copied into the first.
     pub(super) kept: &'a [PathBuf],
 }
 
-impl Keeper {
-    /// Copies what the kept pools do not have, durably.
-    pub(super) fn copy(&self, job: &Copying<'_>) -> Result<(), Problem> {
-        let Some(into) = job.kept.first().filter(|_| !job.tips.is_empty()) else { return Ok(()) };
-        let view = View::of_pools(&self.layout, &[job.kept, job.from].concat()).doing("make room for copies")?;
-        let Some(scratch) = view.scratch() else { return Ok(()) };
+impl GitJobRunner {
+    /// Copies the objects that the kept pools do not have, durably.
+    pub(super) fn copy_objects(&self, request: &CopyRequest<'_>) -> Result<(), ApplyError> {
+        let Some(into) = request.kept.first().filter(|_| !request.tips.is_empty()) else { return Ok(()) };
+        let pools = [request.kept, request.from].concat();
+        let environment = GitEnvironment::for_pools(&self.layout, &pools).context("create a scratch folder")?;
+        let Some(scratch) = environment.scratch() else { return Ok(()) };
         let path = scratch.join("list");
-        let list = File::options().read(true).write(true).create_new(true).open(path).doing("make room for copies")?;
-        let Some(list) = self.list(job, &view, list)? else { return Ok(()) };
+        let list =
+            File::options().read(true).write(true).create_new(true).open(path).context("create a scratch folder")?;
+        let Some(list) = self.list_missing(request, &environment, list)? else { return Ok(()) };
         let base = scratch.join("pack/pack");
-        // One thread: copying is nobody's first concern, and threads multiply the memory of the search for deltas.
+        // One thread: copies are not urgent, and each thread needs its own memory to search for deltas.
         let arguments = ["pack-objects", "--quiet", "--delta-base-offset", "--threads=1", "--window-memory=64m"];
-        let mut command = view.command(self, &arguments);
+        let mut command = environment.command(self, &arguments);
         command.arg(base);
-        let git = self.git.clone().with_file_bytes(self.copy_bytes);
-        git.run(&mut command, Input::File(list), self.patience, MAX_WORDS).doing("copy objects")?;
-        adopt(&[scratch.to_owned()], into).doing("move copies into the pool")
+        let git = self.git.clone().with_file_bytes(self.max_copy_bytes);
+        git.run(&mut command, ProcessInput::File(list), self.timeout, MAX_OUTPUT).context("copy objects")?;
+        move_packs(&[scratch.to_owned()], into).context("move copied objects into the pool")
     }
 
-    /// Writes down which objects to copy; nothing if there are none.
-    fn list(&self, job: &Copying<'_>, view: &View, list: File) -> Result<Option<File>, Problem> {
-        let kept = Pools::open(job.kept).doing("read a pool")?;
-        let mut input: String = job.tips.iter().map(|tip| format!("{tip}\n")).collect();
-        input.extend(job.known.iter().map(|known| format!("^{known}\n")));
-        let mut sieve = Sieve { kept, list: BufWriter::new(list), line: Vec::new(), any: false };
-        let mut command = view.command(self, &["rev-list", "--objects", "--stdin"]);
+    /// Writes a list of the objects to copy; `None` if there are none.
+    fn list_missing(
+        &self,
+        request: &CopyRequest<'_>,
+        environment: &GitEnvironment,
+        list: File,
+    ) -> Result<Option<File>, ApplyError> {
+        let kept = ObjectLookup::open(request.kept).context("read a pool")?;
+        let mut input: String = request.tips.iter().map(|tip| format!("{tip}\n")).collect();
+        input.extend(request.known.iter().map(|known| format!("^{known}\n")));
+        let mut filter = MissingObjectFilter { kept, list: BufWriter::new(list), line: Vec::new(), has_objects: false };
+        let mut command = environment.command(self, &["rev-list", "--objects", "--stdin"]);
         self.git
-            .stream(&mut command, Input::Bytes(input.as_bytes()), self.patience, |bytes| sieve.take(bytes))
-            .doing("list objects to copy")?;
-        let Sieve { list, any, .. } = sieve;
-        let mut list = list.into_inner().map_err(|problem| problem.into_error()).doing("list objects to copy")?;
-        list.rewind().doing("list objects to copy")?;
-        Ok(any.then_some(list))
+            .stream(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, |bytes| filter.read(bytes))
+            .context("list objects to copy")?;
+        let MissingObjectFilter { list, has_objects, .. } = filter;
+        let mut list = list.into_inner().map_err(|error| error.into_error()).context("list objects to copy")?;
+        list.rewind().context("list objects to copy")?;
+        Ok(has_objects.then_some(list))
     }
 }
 
-/// Lets lines through whose object is not in the kept pools.
-struct Sieve {
-    kept: Pools,
+/// Writes those lines of `rev-list` to a file whose object is not in the kept pools.
+struct MissingObjectFilter {
+    kept: ObjectLookup,
     list: BufWriter<File>,
+    /// The beginning of a line that is not complete yet.
     line: Vec<u8>,
-    any: bool,
+    has_objects: bool,
 }
 
-impl Sieve {
-    fn take(&mut self, bytes: &[u8]) -> Result<(), ChildProblem> {
+impl MissingObjectFilter {
+    fn read(&mut self, bytes: &[u8]) -> Result<(), GitError> {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let (text, ended) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
-            let room = MAX_LINE.saturating_sub(self.line.len());
-            self.line.extend_from_slice(&text[..text.len().min(room)]);
-            if ended {
-                self.finish()?;
+            let (text, is_complete) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
+            let capacity = MAX_LINE.saturating_sub(self.line.len());
+            self.line.extend_from_slice(&text[..text.len().min(capacity)]);
+            if is_complete {
+                self.filter_line()?;
                 self.line.clear();
             }
         }
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), ChildProblem> {
+    fn filter_line(&mut self) -> Result<(), GitError> {
         let oid = self.line.split(|byte| *byte == b' ').next().and_then(|oid| std::str::from_utf8(oid).ok());
         if let Some(oid) = oid.filter(|oid| !oid.is_empty())
             && !self.kept.has(oid)?
         {
-            self.any = true;
+            self.has_objects = true;
             self.list.write_all(&self.line)?;
             self.list.write_all(b"\n")?;
         }

@@ -1,16 +1,16 @@
-//! Keeps the repositories on disk as the registrar orders them to be.
+//! Runs git jobs: changes the repositories on disk as the admission machine decides.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `align` | brings a site into line: the steps of an order, each durable before the next |
-//! | `closure` | whether everything that a commit needs can be read |
-//! | `copy` | takes objects over from one pool into another |
-//! | `lenders` | which pools a site may read |
-//! | `received_packs` | moves received packs into a pool, or aside |
-//! | `retire` | removes a site |
+//! | `update` | aligns the refs of a repository with a signed state, in steps that are each durable before the next |
+//! | `connectivity` | checks whether everything that an object refers to can be read |
+//! | `copy_objects` | copies objects from some pools to another |
+//! | `alternates` | sets which pools a repository reads |
+//! | `adopt_packs` | moves received packs into a pool, or to the staged uploads |
+//! | `delete` | removes a repository |
 //!
-//! An order is carried out by one thread from beginning to end. What it asks for is a condition, so to carry it out again
-//! changes nothing, whether the first time ended well or in the middle.
+//! One thread runs a job from beginning to end; graspd has a pool of such threads (`repos::workers`). A job describes a
+//! state to reach, so running it again changes nothing, whether the first run succeeded or was interrupted.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use grasp_core::admission::git_job::{GitJob, GitJobOutcome, GitOperation};
 use grasp_core::repo::RepoPath;
 
 use crate::layout::Layout;
-use crate::process::{ChildProblem, Git};
+use crate::process::{Git, GitError};
 use crate::refs::Refs;
 
 mod adopt_packs;
@@ -30,91 +30,94 @@ mod copy_objects;
 mod delete;
 mod update;
 
-/// Carries out orders.
+/// Runs git jobs on a git data folder.
 #[derive(Clone, Debug)]
-pub struct Keeper {
+pub struct GitJobRunner {
     git: Git,
     layout: Arc<Layout>,
-    patience: Duration,
-    /// Bytes that one copy from another site may take.
-    copy_bytes: u64,
+    /// Time limit of each git process.
+    timeout: Duration,
+    /// Largest pack that is written to copy objects from other repositories.
+    max_copy_bytes: u64,
 }
 
-/// A carried out order.
+/// The result of a git job.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Carried {
-    /// What came of it.
+pub struct GitJobResult {
+    /// The outcome for the admission machine.
     pub outcome: GitJobOutcome,
-    /// The refs of every site whose refs on disk may be others than those that were shown, or that has a folder now; a
-    /// site that is gone has none. They are to be shown to the world when the outcome has been written down. A failed
-    /// order has some only if it failed in between.
+    /// The refs of every repository whose refs on disk may differ from the served ones, or that has a new folder. A removed
+    /// repository has no refs. They are served after the outcome has been committed. A failed job has entries only if it
+    /// failed in the middle.
     pub refs: Vec<(RepoPath, Refs)>,
 }
 
-/// Why an order could not be carried out.
+/// The reason why a git job failed.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
-    #[error("cannot {doing}: {source}")]
-    Disk { doing: &'static str, source: io::Error },
-    #[error("cannot {doing}: {source}")]
-    Git { doing: &'static str, source: ChildProblem },
-    #[error("the upload {0} is gone")]
-    Lost(String),
-    #[error("cannot find out what {0} is a tag of")]
+enum ApplyError {
+    #[error("cannot {action}: {source}")]
+    Io { action: &'static str, source: io::Error },
+    #[error("cannot {action}: {source}")]
+    Git { action: &'static str, source: GitError },
+    #[error("received pack {0} is missing")]
+    PackMissing(String),
+    #[error("cannot find the object that tag {0} points to")]
     Tag(String),
 }
 
-/// Says what was being done when something went wrong.
-trait Doing<T> {
-    fn doing(self, doing: &'static str) -> Result<T, Problem>;
+/// Adds to an error what was being done.
+trait ApplyContext<T> {
+    fn context(self, action: &'static str) -> Result<T, ApplyError>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, doing: &'static str) -> Result<T, Problem> {
-        self.map_err(|source| Problem::Disk { doing, source })
-    }
-}
-
-impl<T> Doing<T> for Result<T, ChildProblem> {
-    fn doing(self, doing: &'static str) -> Result<T, Problem> {
-        self.map_err(|source| Problem::Git { doing, source })
+impl<T> ApplyContext<T> for io::Result<T> {
+    fn context(self, action: &'static str) -> Result<T, ApplyError> {
+        self.map_err(|source| ApplyError::Io { action, source })
     }
 }
 
-impl Keeper {
-    /// A keeper of a git folder. No git child that it starts takes longer than its patience.
+impl<T> ApplyContext<T> for Result<T, GitError> {
+    fn context(self, action: &'static str) -> Result<T, ApplyError> {
+        self.map_err(|source| ApplyError::Git { action, source })
+    }
+}
+
+impl GitJobRunner {
+    /// Returns a runner for a git data folder. No git process takes longer than `timeout`.
     #[must_use]
-    pub fn new(git: Git, layout: Arc<Layout>, patience: Duration) -> Self {
-        Self { git, layout, patience, copy_bytes: u64::MAX }
+    pub fn new(git: Git, layout: Arc<Layout>, timeout: Duration) -> Self {
+        Self { git, layout, timeout, max_copy_bytes: u64::MAX }
     }
 
-    /// The same, with a bound on what is copied from one site to another at once.
+    /// Returns the same runner with a limit on the pack that is written to copy objects from other repositories.
     #[must_use]
-    pub fn copying_at_most(self, bytes: u64) -> Self {
-        Self { copy_bytes: bytes, ..self }
+    pub fn with_max_copy_bytes(self, bytes: u64) -> Self {
+        Self { max_copy_bytes: bytes, ..self }
     }
 
-    /// Carries out an order. At most one order per repository name may be under way.
+    /// Runs a job. At most one job per repository identifier may run at a time.
     #[must_use]
-    pub fn carry_out(&self, order: &GitJob) -> Carried {
-        // Somebody may be making a copy of everything. It is waited for before the turn, which that somebody needs, too.
-        let _removal = matches!(order.operation, GitOperation::Delete { .. }).then(|| self.layout.removal());
-        let _turn = self.layout.turns.wait(order.repo_path.identifier());
-        let folder = self.layout.repo_dir(&order.repo_path);
-        let is_new = !update::is_there(&folder);
+    pub fn run(&self, job: &GitJob) -> GitJobResult {
+        // Waits for a running snapshot. This comes before the repository lock, which the snapshot takes too.
+        let _removal = matches!(job.operation, GitOperation::Delete { .. }).then(|| self.layout.begin_removal());
+        let _lock = self.layout.repo_locks.lock(job.repo_path.identifier());
+        let folder = self.layout.repo_dir(&job.repo_path);
+        let is_new = !update::repo_exists(&folder);
         let mut refs = Vec::new();
-        let result = match &order.operation {
-            GitOperation::Align(align) => self.align(&order.repo_path, align, &mut refs).map(GitJobOutcome::Aligned),
+        let result = match &job.operation {
+            GitOperation::Align(alignment) => {
+                self.align(&job.repo_path, alignment, &mut refs).map(GitJobOutcome::Aligned)
+            }
             GitOperation::StageUploads(moves) => self.stage(moves).map(|()| GitJobOutcome::Staged),
             GitOperation::Delete { readers } => {
-                self.retire(&order.repo_path, readers, &mut refs).map(|()| GitJobOutcome::Deleted)
+                self.delete(&job.repo_path, readers, &mut refs).map(|()| GitJobOutcome::Deleted)
             }
         };
-        if is_new && refs.is_empty() && update::is_there(&folder) {
-            // Whoever removes it must know of it.
-            refs.extend(Refs::read(&folder).map(|read| (order.repo_path.clone(), read)));
+        if is_new && refs.is_empty() && update::repo_exists(&folder) {
+            // Reported so that the new repository is removed later if it is not needed.
+            refs.extend(Refs::read(&folder).map(|read| (job.repo_path.clone(), read)));
         }
-        let outcome = result.unwrap_or_else(|problem| GitJobOutcome::Failed(format!("{}: {problem}", order.repo_path)));
-        Carried { outcome, refs }
+        let outcome = result.unwrap_or_else(|error| GitJobOutcome::Failed(format!("{}: {error}", job.repo_path)));
+        GitJobResult { outcome, refs }
     }
 }

@@ -1,4 +1,4 @@
-//! Brings a site into line with what has been signed: objects first, then which pools it reads, then refs, then HEAD.
+//! Aligns a repository with the signed events: first its objects, then its alternates, then the refs, then HEAD.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,272 +12,290 @@ use grasp_core::nostr::EventId;
 use grasp_core::repo::state::is_oid;
 use grasp_core::repo::{RepoPath, ref_name};
 
-use super::adopt_packs::adopt;
-use super::alternates::Readable;
-use super::connectivity::{Known, Seen, Sight};
-use super::copy_objects::Copying;
-use super::{Doing, Keeper, Problem};
+use super::adopt_packs::move_packs;
+use super::alternates::Alternates;
+use super::connectivity::{KnownTargets, ObjectSource, ObjectView};
+use super::copy_objects::CopyRequest;
+use super::{ApplyContext, ApplyError, GitJobRunner};
 use crate::crash_point;
-use crate::layout::make_bare;
-use crate::objects::{Kind, Pools};
-use crate::process::Input;
-use crate::refs::{Refs, Target};
+use crate::layout::create_bare_repo;
+use crate::objects::{ObjectKind, ObjectLookup};
+use crate::process::ProcessInput;
+use crate::refs::{RefTarget, Refs};
 
 const BRANCHES: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
 
-/// Refs that a site may follow, with a candidate's name.
-struct Choice<'a> {
+/// The candidate that the repository is aligned with, and its refs.
+struct ChosenState<'a> {
     candidate: &'a CandidateState,
-    refs: Vec<(&'a str, Target)>,
+    refs: Vec<(&'a str, RefTarget)>,
 }
 
-/// The site that is brought into line.
-struct Place<'a> {
+/// The repository that is aligned.
+struct TargetRepo<'a> {
     folder: &'a Path,
-    wanted: &'a Readable,
-    known: &'a Known<'a>,
+    alternates: &'a Alternates,
+    known: &'a KnownTargets<'a>,
 }
 
-impl Place<'_> {
-    fn sight<'s>(&'s self, pools: &'s [PathBuf], opened: &'s Pools, proven: bool) -> Sight<'s> {
-        let seen = if is_there(self.folder) { Seen::Site(self.folder) } else { Seen::Pools(pools) };
-        Sight { seen, pools: opened, known: self.known, proven }
+impl TargetRepo<'_> {
+    fn view<'s>(&'s self, pools: &'s [PathBuf], lookup: &'s ObjectLookup, is_verified: bool) -> ObjectView<'s> {
+        let source =
+            if repo_exists(self.folder) { ObjectSource::Repo(self.folder) } else { ObjectSource::Pools(pools) };
+        ObjectView { source, lookup, known: self.known, is_verified }
     }
 }
 
-impl Keeper {
-    /// Carries out the steps of an order, each durable before the next.
+impl GitJobRunner {
+    /// Aligns a repository, in steps that are each durable before the next.
     pub(super) fn align(
         &self,
         repo_path: &RepoPath,
-        align: &Alignment,
+        alignment: &Alignment,
         changed: &mut Vec<(RepoPath, Refs)>,
-    ) -> Result<AlignmentResult, Problem> {
+    ) -> Result<AlignmentResult, ApplyError> {
         let folder = self.layout.repo_dir(repo_path);
         let received_packs: Vec<PathBuf> =
-            align.adopt.iter().map(|received_pack| self.layout.received_pack(received_pack)).collect();
-        // A push's own packs are there until it is over; nobody looks for their objects again.
-        let lost = |received_pack: &&ReceivedPack| {
+            alignment.adopt.iter().map(|received_pack| self.layout.received_pack(received_pack)).collect();
+        // The packs of a push exist until it ends, and their objects are not checked again here.
+        let is_missing = |received_pack: &&ReceivedPack| {
             matches!(received_pack, ReceivedPack::Incoming(_)) && !self.layout.received_pack(received_pack).exists()
         };
-        if align.checked_prune_count.is_some() && align.adopt.iter().any(|received_pack| lost(&received_pack)) {
-            return Err(Problem::Lost("of this push".to_owned()));
+        if alignment.checked_prune_count.is_some()
+            && alignment.adopt.iter().any(|received_pack| is_missing(&received_pack))
+        {
+            return Err(ApplyError::PackMissing("of this push".to_owned()));
         }
         if received_packs.iter().any(|received_pack| received_pack.exists()) {
-            self.make(&folder)?;
-            adopt(&received_packs, &self.layout.pool(repo_path)).doing("move packs into the pool")?;
+            self.create_repo(&folder)?;
+            move_packs(&received_packs, &self.layout.pool(repo_path)).context("move packs into the pool")?;
         }
-        let wanted = Readable::wanted(&self.layout, repo_path, &align.alternates);
-        if is_there(&folder) {
-            self.lend(&folder, &wanted)?;
+        let alternates = Alternates::for_repo(&self.layout, repo_path, &alignment.alternates);
+        if repo_exists(&folder) {
+            self.set_alternates(&folder, &alternates)?;
         }
-        let before = Refs::read(&folder).doing("read refs")?;
-        let pools = wanted.pools();
-        let known = Known::of(&before);
-        let place = Place { folder: &folder, wanted: &wanted, known: &known };
-        let choice = self.choose(&place, align)?;
-        let opened = Pools::of(&pools);
-        let sight = place.sight(&pools, &opened, self.is_proven(align));
-        let (mut pull_requests, absent) = self.pulls_here(&sight, &align.pull_requests)?;
-        for pull in absent {
-            if self.take_over(&[&pull.tip], &pull.sources, &place)? {
+        let before = Refs::read(&folder).context("read refs")?;
+        let pools = alternates.pools();
+        let known = KnownTargets::new(&before);
+        let target = TargetRepo { folder: &folder, alternates: &alternates, known: &known };
+        let chosen = self.choose_state(&target, alignment)?;
+        let lookup = ObjectLookup::new(&pools);
+        let view = target.view(&pools, &lookup, self.is_verified(alignment));
+        let (mut pull_requests, incomplete) = self.split_pull_requests(&view, &alignment.pull_requests)?;
+        for pull_request in incomplete {
+            if self.copy_from_sources(&[&pull_request.tip], &pull_request.sources, &target)? {
                 crash_point::point("align.pulls");
-                pull_requests.push(pull);
+                pull_requests.push(pull_request);
             }
         }
-        let next = merge(&before, choice.as_ref(), &pull_requests, align);
+        let next = aligned_refs(&before, chosen.as_ref(), &pull_requests, alignment);
         if next != before {
-            self.settle(&folder, &wanted)?;
-            self.write(repo_path, &before, &next, changed)?;
-        } else if is_there(&folder) {
-            // Whoever was interrupted before it could show them does so now.
+            self.prepare_repo(&folder, &alternates)?;
+            self.write_refs(repo_path, &before, &next, changed)?;
+        } else if repo_exists(&folder) {
+            // An earlier run may have been interrupted before these refs were served.
             changed.push((repo_path.clone(), next.clone()));
         }
-        let in_place =
-            |pull: &&&PullRequestRef| next.get(&pull_ref(pull.event)).is_some_and(|target| target.oid == pull.tip);
+        let has_ref = |pull_request: &&&PullRequestRef| {
+            next.get(&pull_request_ref(pull_request.event)).is_some_and(|target| target.oid == pull_request.tip)
+        };
         Ok(AlignmentResult {
-            chosen: choice.map(|choice| choice.candidate.event),
-            pull_requests: pull_requests.iter().filter(in_place).map(|pull| pull.event).collect(),
+            chosen: chosen.map(|chosen| chosen.candidate.event),
+            pull_requests: pull_requests.iter().filter(has_ref).map(|pull_request| pull_request.event).collect(),
             is_empty: next.iter().next().is_none(),
         })
     }
 
-    /// Makes the folder of a site if it has none.
-    fn make(&self, folder: &Path) -> Result<(), Problem> {
-        if is_there(folder) {
+    /// Creates the folder of a repository if it does not exist.
+    fn create_repo(&self, folder: &Path) -> Result<(), ApplyError> {
+        if repo_exists(folder) {
             return Ok(());
         }
-        let made = match make_bare(folder) {
-            // The folder of its owner was empty, and the end of another repository has just removed it.
-            Err(problem) if problem.kind() == ErrorKind::NotFound => make_bare(folder),
+        let created = match create_bare_repo(folder) {
+            // The owner's folder was empty, and the removal of another repository has just removed it.
+            Err(error) if error.kind() == ErrorKind::NotFound => create_bare_repo(folder),
             result => result,
         };
-        made.doing("make a repository")?;
+        created.context("create a repository")?;
         crash_point::point("align.folder");
         Ok(())
     }
 
-    /// Makes the folder of a site, and it readable, if it has none.
-    fn settle(&self, folder: &Path, wanted: &Readable) -> Result<(), Problem> {
-        self.make(folder)?;
-        self.lend(folder, wanted)
+    /// Creates the folder of a repository if it does not exist, and sets its alternates.
+    fn prepare_repo(&self, folder: &Path, alternates: &Alternates) -> Result<(), ApplyError> {
+        self.create_repo(folder)?;
+        self.set_alternates(folder, alternates)
     }
 
-    /// Whether everything that an order names has been seen to be complete, and nothing was taken away since.
-    fn is_proven(&self, align: &Alignment) -> bool {
-        align.checked_prune_count == Some(self.layout.prunings())
+    /// Returns whether all objects that a job names were found to be complete, and no objects were removed since.
+    fn is_verified(&self, alignment: &Alignment) -> bool {
+        alignment.checked_prune_count == Some(self.layout.prune_count())
     }
 
-    /// The first candidate that is complete, here or after its objects were copied from where they are.
-    fn choose<'a>(&self, place: &Place<'_>, align: &'a Alignment) -> Result<Option<Choice<'a>>, Problem> {
-        let pools = place.wanted.pools();
-        for candidate in align.candidates.iter().filter(|candidate| is_sound(candidate)) {
-            // Opened anew each time: a copy may have come.
-            let opened = Pools::of(&pools);
-            let sight = place.sight(&pools, &opened, self.is_proven(align));
-            if let Some(refs) = self.satisfied(&sight, candidate)? {
-                return Ok(Some(Choice { candidate, refs }));
+    /// Returns the first candidate that is complete, possibly after its objects were copied from its sources.
+    fn choose_state<'a>(
+        &self,
+        target: &TargetRepo<'_>,
+        alignment: &'a Alignment,
+    ) -> Result<Option<ChosenState<'a>>, ApplyError> {
+        let pools = target.alternates.pools();
+        for candidate in alignment.candidates.iter().filter(|candidate| has_valid_refs(candidate)) {
+            // Opened again for each candidate: objects may have been copied.
+            let lookup = ObjectLookup::new(&pools);
+            let view = target.view(&pools, &lookup, self.is_verified(alignment));
+            if let Some(refs) = self.resolve_refs(&view, candidate)? {
+                return Ok(Some(ChosenState { candidate, refs }));
             }
             let mut tips: Vec<&str> = candidate.refs.iter().map(|(_, oid)| oid.as_str()).collect();
             tips.sort_unstable();
             tips.dedup();
-            if self.take_over(&tips, &candidate.sources, place)? {
+            if self.copy_from_sources(&tips, &candidate.sources, target)? {
                 crash_point::point("align.taken");
-                let opened = Pools::of(&pools);
-                if let Some(refs) = self.satisfied(&place.sight(&pools, &opened, false), candidate)? {
-                    return Ok(Some(Choice { candidate, refs }));
+                let lookup = ObjectLookup::new(&pools);
+                if let Some(refs) = self.resolve_refs(&target.view(&pools, &lookup, false), candidate)? {
+                    return Ok(Some(ChosenState { candidate, refs }));
                 }
             }
         }
         Ok(None)
     }
 
-    /// The refs of a candidate, if everything that they need can be read and branches are commits.
-    fn satisfied<'a>(
+    /// Returns the refs of a candidate if everything that they need can be read and its branches are commits.
+    fn resolve_refs<'a>(
         &self,
-        sight: &Sight<'_>,
+        view: &ObjectView<'_>,
         candidate: &'a CandidateState,
-    ) -> Result<Option<Vec<(&'a str, Target)>>, Problem> {
+    ) -> Result<Option<Vec<(&'a str, RefTarget)>>, ApplyError> {
         let mut tags = Vec::new();
         for (name, oid) in &candidate.refs {
-            let is_fit = if name.starts_with(BRANCHES) {
-                sight.proven || sight.is_commit(oid)?
-            } else if sight.known.peeled(oid).is_some() {
+            let is_valid = if name.starts_with(BRANCHES) {
+                view.is_verified || view.is_commit(oid)?
+            } else if view.known.peeled(oid).is_some() {
                 true
             } else {
-                let kind = sight.kind(oid)?;
-                tags.extend((kind == Some(Kind::Tag)).then_some(oid.as_str()));
+                let kind = view.kind(oid)?;
+                tags.extend((kind == Some(ObjectKind::Tag)).then_some(oid.as_str()));
                 kind.is_some()
             };
-            if !is_fit {
+            if !is_valid {
                 return Ok(None);
             }
         }
         let tips: Vec<&str> = candidate.refs.iter().map(|(_, oid)| oid.as_str()).collect();
-        if !self.complete(sight, &tips)? {
+        if !self.is_complete(view, &tips)? {
             return Ok(None);
         }
-        let peeled = self.peel(sight, &tags)?;
+        let peeled = self.peel_tags(view, &tags)?;
         let target = |name: &str, oid: &str| {
-            let known = sight.known.peeled(oid).flatten().or(peeled.get(oid).map(String::as_str));
-            Target { oid: oid.to_owned(), peeled: known.filter(|_| name.starts_with(TAGS)).map(str::to_owned) }
+            let known = view.known.peeled(oid).flatten().or(peeled.get(oid).map(String::as_str));
+            RefTarget { oid: oid.to_owned(), peeled: known.filter(|_| name.starts_with(TAGS)).map(str::to_owned) }
         };
         Ok(Some(candidate.refs.iter().map(|(name, oid)| (name.as_str(), target(name, oid))).collect()))
     }
 
-    /// What tag objects are tags of in the end.
-    fn peel<'a>(&self, sight: &Sight<'_>, tags: &[&'a str]) -> Result<BTreeMap<&'a str, String>, Problem> {
+    /// Returns the objects that tag objects lead to when all tags are followed.
+    fn peel_tags<'a>(&self, view: &ObjectView<'_>, tags: &[&'a str]) -> Result<BTreeMap<&'a str, String>, ApplyError> {
         if tags.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let view = sight.seen.view(&self.layout)?;
-        let mut command = view.command(self, &["cat-file", "--batch-check=%(objectname)"]);
+        let environment = view.source.environment(&self.layout)?;
+        let mut command = environment.command(self, &["cat-file", "--batch-check=%(objectname)"]);
         let input: String = tags.iter().map(|tag| format!("{tag}^{{}}\n")).collect();
-        // A line is an object id, or the question and that there is no answer.
-        let most = tags.len() * 64;
-        let said =
-            self.git.run(&mut command, Input::Bytes(input.as_bytes()), self.patience, most).doing("read tags")?;
-        let said = String::from_utf8_lossy(&said);
-        let mut lines = said.lines();
+        // A line is an object id, or the expression followed by " missing".
+        let max_output = tags.len() * 64;
+        let output = self
+            .git
+            .run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, max_output)
+            .context("read tags")?;
+        let output = String::from_utf8_lossy(&output);
+        let mut lines = output.lines();
         let peeled = tags.iter().map(|tag| match lines.next() {
-            Some(oid) if is_git_oid(oid) => Ok((*tag, oid.to_owned())),
-            _ => Err(Problem::Tag((*tag).to_owned())),
+            Some(oid) if is_sha1_oid(oid) => Ok((*tag, oid.to_owned())),
+            _ => Err(ApplyError::Tag((*tag).to_owned())),
         });
         peeled.collect()
     }
 
-    /// Pull requests whose commits can be read with everything that they need, and the others.
-    fn pulls_here<'a>(
+    /// Returns the pull requests whose commits are complete, and the others.
+    fn split_pull_requests<'a>(
         &self,
-        sight: &Sight<'_>,
+        view: &ObjectView<'_>,
         pull_requests: &'a [PullRequestRef],
-    ) -> Result<(Vec<&'a PullRequestRef>, Vec<&'a PullRequestRef>), Problem> {
-        let (mut here, mut absent) = (Vec::new(), Vec::new());
-        for pull in pull_requests.iter().filter(|pull| is_git_oid(&pull.tip)) {
-            if sight.proven || sight.is_commit(&pull.tip)? { here.push(pull) } else { absent.push(pull) }
+    ) -> Result<(Vec<&'a PullRequestRef>, Vec<&'a PullRequestRef>), ApplyError> {
+        let (mut complete, mut incomplete) = (Vec::new(), Vec::new());
+        for pull_request in pull_requests.iter().filter(|pull_request| is_sha1_oid(&pull_request.tip)) {
+            let is_present = view.is_verified || view.is_commit(&pull_request.tip)?;
+            if is_present { complete.push(pull_request) } else { incomplete.push(pull_request) }
         }
-        let tips: Vec<&str> = here.iter().map(|pull| pull.tip.as_str()).collect();
-        // One look at all of them is enough where nothing is missing, and that is nearly always.
-        if !self.complete(sight, &tips)? {
-            for pull in std::mem::take(&mut here) {
-                if self.complete(sight, &[&pull.tip])? { here.push(pull) } else { absent.push(pull) }
+        let tips: Vec<&str> = complete.iter().map(|pull_request| pull_request.tip.as_str()).collect();
+        // One check of all of them is enough if nothing is missing, which is nearly always the case.
+        if !self.is_complete(view, &tips)? {
+            for pull_request in std::mem::take(&mut complete) {
+                let is_complete = self.is_complete(view, &[&pull_request.tip])?;
+                if is_complete { complete.push(pull_request) } else { incomplete.push(pull_request) }
             }
         }
-        Ok((here, absent))
+        Ok((complete, incomplete))
     }
 
-    /// Copies objects from the first source that has all of them with everything that they need.
-    fn take_over(&self, tips: &[&str], sources: &[RepoPath], place: &Place<'_>) -> Result<bool, Problem> {
+    /// Copies objects from the first source that has all of them with everything that they refer to. Returns whether there
+    /// is one.
+    fn copy_from_sources(
+        &self,
+        tips: &[&str],
+        sources: &[RepoPath],
+        target: &TargetRepo<'_>,
+    ) -> Result<bool, ApplyError> {
         for source in sources.iter().map(|source| self.layout.repo_dir(source)) {
-            if source == place.folder || !is_there(&source) {
+            if source == target.folder || !repo_exists(&source) {
                 continue;
             }
-            let from = Readable::read(&source).doing("read which pools are lent")?.pools();
-            let refs = Refs::read(&source).doing("read refs")?;
-            let sight = Sight {
-                seen: Seen::Site(&source),
-                pools: &Pools::open(&from).doing("read a pool")?,
-                known: &Known::of(&refs),
-                proven: false,
+            let from = Alternates::read(&source).context("read alternates")?.pools();
+            let refs = Refs::read(&source).context("read refs")?;
+            let view = ObjectView {
+                source: ObjectSource::Repo(&source),
+                lookup: &ObjectLookup::open(&from).context("read a pool")?,
+                known: &KnownTargets::new(&refs),
+                is_verified: false,
             };
-            let mut all = true;
+            let mut has_all = true;
             for tip in tips {
-                all = all && sight.kind(tip)?.is_some();
+                has_all = has_all && view.kind(tip)?.is_some();
             }
-            if all && self.complete(&sight, tips)? {
-                self.settle(place.folder, place.wanted)?;
-                let known = &place.known.targets();
-                self.copy(&Copying { tips, known, from: &from, kept: &place.wanted.pools() })?;
+            if has_all && self.is_complete(&view, tips)? {
+                self.prepare_repo(target.folder, target.alternates)?;
+                let known = &target.known.targets();
+                self.copy_objects(&CopyRequest { tips, known, from: &from, kept: &target.alternates.pools() })?;
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Replaces the refs of a site.
-    fn write(
+    /// Replaces the refs of a repository.
+    fn write_refs(
         &self,
         repo_path: &RepoPath,
         before: &Refs,
         next: &Refs,
         changed: &mut Vec<(RepoPath, Refs)>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApplyError> {
         let folder = self.layout.repo_dir(repo_path);
-        let result = replace(&folder, before, next);
-        // Also when it failed in the middle the world should see what is on disk.
-        let now = Refs::read(&folder).doing("read refs")?;
+        let result = write_changes(&folder, before, next);
+        // The refs on disk are served even if the change failed in the middle.
+        let now = Refs::read(&folder).context("read refs")?;
         if now != *before {
             changed.push((repo_path.clone(), now));
         }
-        result.doing("write refs")
+        result.context("write refs")
     }
 }
 
-/// Replaces what differs: refs, then HEAD.
-fn replace(folder: &Path, before: &Refs, next: &Refs) -> io::Result<()> {
+/// Writes what differs: first the refs, then HEAD.
+fn write_changes(folder: &Path, before: &Refs, next: &Refs) -> io::Result<()> {
     if !before.iter().eq(next.iter()) {
-        next.write_names(folder)?;
+        next.write_packed_refs(folder)?;
         crash_point::point("align.refs");
     }
     if before.head() != next.head() {
@@ -287,15 +305,20 @@ fn replace(folder: &Path, before: &Refs, next: &Refs) -> io::Result<()> {
     Ok(())
 }
 
-/// The refs of a site as they should be.
-fn merge(before: &Refs, choice: Option<&Choice<'_>>, pull_requests: &[&PullRequestRef], align: &Alignment) -> Refs {
+/// Returns the refs that a repository should have.
+fn aligned_refs(
+    before: &Refs,
+    chosen: Option<&ChosenState<'_>>,
+    pull_requests: &[&PullRequestRef],
+    alignment: &Alignment,
+) -> Refs {
     let mut next = before.clone();
-    if choice.is_some() || align.fallback == RefFallback::Clear {
+    if chosen.is_some() || alignment.fallback == RefFallback::Clear {
         for (name, _) in before.iter().filter(|(name, _)| name.starts_with(BRANCHES) || name.starts_with(TAGS)) {
             next.remove(name);
         }
     }
-    if let Some(Choice { candidate, refs }) = choice {
+    if let Some(ChosenState { candidate, refs }) = chosen {
         for (name, target) in refs {
             next.set(name, target.clone());
         }
@@ -304,35 +327,36 @@ fn merge(before: &Refs, choice: Option<&Choice<'_>>, pull_requests: &[&PullReque
             next.set_head(head);
         }
     }
-    for pull in pull_requests {
-        next.set(&pull_ref(pull.event), Target { oid: pull.tip.clone(), peeled: None });
+    for pull_request in pull_requests {
+        let target = RefTarget { oid: pull_request.tip.clone(), peeled: None };
+        next.set(&pull_request_ref(pull_request.event), target);
     }
-    for event in &align.drop_pull_requests {
-        next.remove(&pull_ref(*event));
+    for event in &alignment.drop_pull_requests {
+        next.remove(&pull_request_ref(*event));
     }
     next
 }
 
-/// Whether a folder is a repository: HEAD comes last when it is made.
-pub(super) fn is_there(folder: &Path) -> bool {
+/// Returns whether a folder is a complete repository: HEAD is written last.
+pub(super) fn repo_exists(folder: &Path) -> bool {
     folder.join("HEAD").exists()
 }
 
-fn pull_ref(event: EventId) -> String {
+fn pull_request_ref(event: EventId) -> String {
     format!("refs/nostr/{event}")
 }
 
-/// Whether a repository of ours could have an object of this id: they all have ids of forty digits.
-fn is_git_oid(text: &str) -> bool {
+/// Returns whether a text is the id of an object that a repository of this server can have: forty hex digits.
+fn is_sha1_oid(text: &str) -> bool {
     text.len() == 40 && is_oid(text)
 }
 
-/// Whether git could hold these refs, whatever objects there are.
-fn is_sound(candidate: &CandidateState) -> bool {
+/// Returns whether git accepts these refs, apart from the existence of the objects.
+fn has_valid_refs(candidate: &CandidateState) -> bool {
     let mut names: Vec<&str> = candidate.refs.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     candidate.refs.iter().all(|(name, oid)| {
-        (name.starts_with(BRANCHES) || name.starts_with(TAGS)) && ref_name::is_valid(name) && is_git_oid(oid)
+        (name.starts_with(BRANCHES) || name.starts_with(TAGS)) && ref_name::is_valid(name) && is_sha1_oid(oid)
     }) && names.windows(2).all(|pair| pair[0] != pair[1])
         && !ref_name::has_conflict(names)
 }

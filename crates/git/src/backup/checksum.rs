@@ -1,4 +1,4 @@
-//! How it is known that the bytes of a file are right.
+//! Checksums of files in a backup.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -10,122 +10,126 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 /// Bytes of the checksum at the end of git's files.
-const TRAILER: usize = 20;
+const TRAILER_BYTES: usize = 20;
 
 /// Bytes that are read at once.
-const PIECE: usize = 128 * 1024;
+const BUFFER_BYTES: usize = 128 * 1024;
 
-/// What the bytes of a file must come to.
+/// The checksum of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seal {
-    /// The SHA-256 of all of it.
-    Whole([u8; 32]),
-    /// Git's own: the file ends in the SHA-1 of what is before. To know it costs no reading of the rest.
-    Trailer([u8; TRAILER]),
+pub enum FileChecksum {
+    /// The SHA-256 of the file.
+    Sha256([u8; 32]),
+    /// Git's own checksum: the file ends with the SHA-1 of everything before. It can be read without the rest of the file.
+    GitTrailer([u8; TRAILER_BYTES]),
 }
 
-/// Takes in the bytes of a file and says in the end whether they are right.
-pub struct Sealer {
-    whole: Sha256,
-    /// Of all bytes but the last few.
-    before: Sha1,
+/// Computes the checksum of a file from its bytes.
+pub struct ChecksumWriter {
+    sha256: Sha256,
+    /// The SHA-1 of all bytes before `last`.
+    sha1: Sha1,
+    /// The last bytes, which may be the trailer.
     last: Vec<u8>,
-    /// Whether it is a file of git's.
-    by_trailer: bool,
+    /// Whether the file ends with git's checksum.
+    has_trailer: bool,
 }
 
-impl Seal {
-    /// The seal of a file. One of git's is believed to be what it says it is.
-    pub fn of(path: &Path) -> io::Result<Self> {
+impl FileChecksum {
+    /// Returns the checksum of a file. For a file of git, the checksum at its end is not verified.
+    pub fn from_file(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         if !has_trailer(path) {
-            let mut sealer = Sealer::new(path);
-            read_all(&mut file, |piece| {
-                sealer.take(piece);
+            let mut writer = ChecksumWriter::new(path);
+            read_all(&mut file, |bytes| {
+                writer.update(bytes);
                 Ok(())
             })?;
-            return sealer.finish();
+            return writer.finish();
         }
-        file.seek(SeekFrom::End(-(TRAILER as i64)))?;
-        let mut trailer = [0; TRAILER];
+        file.seek(SeekFrom::End(-(TRAILER_BYTES as i64)))?;
+        let mut trailer = [0; TRAILER_BYTES];
         file.read_exact(&mut trailer)?;
-        Ok(Self::Trailer(trailer))
+        Ok(Self::GitTrailer(trailer))
     }
 
-    /// Reads a file and says whether its bytes come to this.
-    pub fn fits(&self, path: &Path) -> io::Result<bool> {
-        let mut sealer = Sealer::new(path);
-        read_all(&mut File::open(path)?, |piece| {
-            sealer.take(piece);
+    /// Reads a file and returns whether it has this checksum.
+    pub fn matches_file(&self, path: &Path) -> io::Result<bool> {
+        let mut writer = ChecksumWriter::new(path);
+        read_all(&mut File::open(path)?, |bytes| {
+            writer.update(bytes);
             Ok(())
         })?;
-        Ok(sealer.finish().is_ok_and(|seal| seal == *self))
+        Ok(writer.finish().is_ok_and(|checksum| checksum == *self))
     }
 
-    /// Reads what [`Display`](fmt::Display) wrote.
+    /// Parses the text that [`Display`](fmt::Display) writes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text.split_once(':')? {
-            ("sha256", digits) => hex::decode(digits).map(Self::Whole),
-            ("git", digits) => hex::decode(digits).map(Self::Trailer),
+            ("sha256", digits) => hex::decode(digits).map(Self::Sha256),
+            ("git", digits) => hex::decode(digits).map(Self::GitTrailer),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Seal {
+impl fmt::Display for FileChecksum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Whole(bytes) => write!(f, "sha256:{}", hex::encode(bytes)),
-            Self::Trailer(bytes) => write!(f, "git:{}", hex::encode(bytes)),
+            Self::Sha256(bytes) => write!(f, "sha256:{}", hex::encode(bytes)),
+            Self::GitTrailer(bytes) => write!(f, "git:{}", hex::encode(bytes)),
         }
     }
 }
 
-impl Sealer {
-    /// For a file of this name.
+impl ChecksumWriter {
+    /// Starts the checksum of a file with this name, which determines the kind of checksum.
     #[must_use]
     pub fn new(name: &Path) -> Self {
-        Self { whole: Sha256::new(), before: Sha1::new(), last: Vec::new(), by_trailer: has_trailer(name) }
+        Self { sha256: Sha256::new(), sha1: Sha1::new(), last: Vec::new(), has_trailer: has_trailer(name) }
     }
 
-    /// The next bytes.
-    pub fn take(&mut self, bytes: &[u8]) {
-        if !self.by_trailer {
-            return self.whole.update(bytes);
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        if !self.has_trailer {
+            return self.sha256.update(bytes);
         }
         self.last.extend_from_slice(bytes);
-        let ready = self.last.len().saturating_sub(TRAILER);
-        self.before.update(&self.last[..ready]);
+        let ready = self.last.len().saturating_sub(TRAILER_BYTES);
+        self.sha1.update(&self.last[..ready]);
         self.last.drain(..ready);
     }
 
-    /// What they come to. A file of git's whose checksum is wrong comes to nothing.
-    pub fn finish(self) -> io::Result<Seal> {
-        if !self.by_trailer {
-            return Ok(Seal::Whole(self.whole.finalize().into()));
+    /// Returns the checksum.
+    ///
+    /// # Errors
+    /// If the checksum at the end of a file of git is wrong.
+    pub fn finish(self) -> io::Result<FileChecksum> {
+        if !self.has_trailer {
+            return Ok(FileChecksum::Sha256(self.sha256.finalize().into()));
         }
-        let found: [u8; TRAILER] = self.before.finalize().into();
+        let found: [u8; TRAILER_BYTES] = self.sha1.finalize().into();
         if self.last != found {
-            return Err(io::Error::new(ErrorKind::InvalidData, "the checksum at its end is wrong"));
+            return Err(io::Error::new(ErrorKind::InvalidData, "the checksum at the end of the file is wrong"));
         }
-        Ok(Seal::Trailer(found))
+        Ok(FileChecksum::GitTrailer(found))
     }
 }
 
-/// Whether git ends files of this name in a checksum.
+/// Returns whether git writes a checksum at the end of files with this name.
 fn has_trailer(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let is_part = [".pack", ".idx", ".rev", ".mtimes"].iter().any(|part| name.ends_with(part));
-    (name.starts_with("pack-") && is_part) || name.starts_with("multi-pack-index") || name == "commit-graph"
+    let is_pack_file = [".pack", ".idx", ".rev", ".mtimes"].iter().any(|extension| name.ends_with(extension));
+    (name.starts_with("pack-") && is_pack_file) || name.starts_with("multi-pack-index") || name == "commit-graph"
 }
 
-fn read_all(file: &mut File, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-    let mut piece = vec![0; PIECE];
+fn read_all(file: &mut File, mut on_bytes: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        match file.read(&mut piece)? {
+        match file.read(&mut buffer)? {
             0 => return Ok(()),
-            read => take(&piece[..read])?,
+            read => on_bytes(&buffer[..read])?,
         }
     }
 }
@@ -135,29 +139,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seals_are_written_and_read_and_notice_a_changed_bit() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+    fn checksums_are_parsed_and_detect_a_changed_bit() {
+        let folder = tempfile::TempDir::new().expect("create a folder");
         let plain = folder.path().join("packed-refs");
         let body = vec![7_u8; 300_000];
-        std::fs::write(&plain, &body).expect("writes");
+        std::fs::write(&plain, &body).expect("write a file");
         let packed = folder.path().join("pack-1.pack");
         let mut bytes = body.clone();
         bytes.extend_from_slice(&Sha1::digest(&body));
-        std::fs::write(&packed, &bytes).expect("writes");
-        for (path, what) in [(&plain, "sha256:"), (&packed, "git:")] {
-            let seal = Seal::of(path).expect("a seal");
-            assert!(seal.to_string().starts_with(what));
-            assert_eq!(Seal::parse(&seal.to_string()), Some(seal));
-            assert!(seal.fits(path).expect("reads"));
-            let mut changed = std::fs::read(path).expect("reads");
+        std::fs::write(&packed, &bytes).expect("write a file");
+        for (path, prefix) in [(&plain, "sha256:"), (&packed, "git:")] {
+            let checksum = FileChecksum::from_file(path).expect("read a file");
+            assert!(checksum.to_string().starts_with(prefix));
+            assert_eq!(FileChecksum::parse(&checksum.to_string()), Some(checksum));
+            assert!(checksum.matches_file(path).expect("read a file"));
+            let mut changed = std::fs::read(path).expect("read a file");
             changed[200_000] ^= 1;
-            std::fs::write(path, &changed).expect("writes");
-            assert!(!seal.fits(path).expect("reads"));
+            std::fs::write(path, &changed).expect("write a file");
+            assert!(!checksum.matches_file(path).expect("read a file"));
         }
-        for nonsense in ["", "sha256:", "sha256:zz", "md5:00", "git:00"] {
-            assert_eq!(Seal::parse(nonsense), None);
+        for invalid in ["", "sha256:", "sha256:zz", "md5:00", "git:00"] {
+            assert_eq!(FileChecksum::parse(invalid), None);
         }
-        std::fs::write(&packed, b"short").expect("writes");
-        assert!(Seal::of(&packed).is_err());
+        std::fs::write(&packed, b"short").expect("write a file");
+        assert!(FileChecksum::from_file(&packed).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Links to all git data at one moment.
+//! Hard links to all git data at one time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -6,159 +6,167 @@ use std::path::{Path, PathBuf};
 use std::sync::RwLockWriteGuard;
 use std::{fs, io};
 
-use crate::apply::alternates::Readable;
+use crate::apply::alternates::Alternates;
 use crate::layout::Layout;
 
-/// The folders of repositories.
-const ROOMS: [&str; 2] = ["repos", "prs"];
+/// The folders that contain repositories.
+const REPO_PARENTS: [&str; 2] = ["repos", "prs"];
 
-/// The files of a repository beside its packs. HEAD makes it a repository, so it comes last.
-const FILES: [&str; 5] = ["config", "packed-refs", "objects/info/alternates", "pool/info/commit-graph", "HEAD"];
+/// The files of a repository besides its packs. A folder with HEAD counts as a repository, so HEAD is linked last.
+const REPO_FILES: [&str; 5] = ["config", "packed-refs", "objects/info/alternates", "pool/info/commit-graph", "HEAD"];
 
 /// The folders of a repository.
-const FOLDERS: [&str; 5] = ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"];
+const REPO_FOLDERS: [&str; 5] = ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"];
 
-/// No git data is taken away while somebody has this.
-pub struct Stillness<'l> {
+/// Holds off removals of git data until it is dropped.
+pub struct RemovalPause<'l> {
     layout: &'l Layout,
     _removals: RwLockWriteGuard<'l, ()>,
 }
 
-/// A folder with links to all git data, in the same order as in the git folder, and room for more. It goes with this value.
+/// A folder with hard links to all git data, in the same layout as the git data folder. The caller may add other files. The
+/// folder is removed when this value is dropped.
 #[derive(Debug)]
-pub struct Links {
+pub struct HardLinkSnapshot {
     folder: PathBuf,
-    /// Repositories in it.
+    /// Number of repositories.
     pub repositories: u64,
 }
 
 impl Layout {
-    /// Waits until nobody takes git data away, and lets nobody begin.
-    pub fn hold_removals(&self) -> Stillness<'_> {
-        Stillness { layout: self, _removals: self.stillness() }
+    /// Waits for running removals of git data, and holds off new ones.
+    pub fn pause_removals(&self) -> RemovalPause<'_> {
+        RemovalPause { layout: self, _removals: self.block_removals() }
     }
 }
 
-impl Stillness<'_> {
-    /// Links everything. Repositories of one name are linked in one turn, so that those who read each other's pools are of
-    /// one moment. `tell` hears of each of them, and stops the work by an error of its own.
-    pub fn link_all<E: From<io::Error>>(&self, mut tell: impl FnMut(u64) -> Result<(), E>) -> Result<Links, E> {
+impl RemovalPause<'_> {
+    /// Links all git data. Repositories with the same identifier are linked under one lock, so that those that read each
+    /// other's pools are consistent. `on_progress` is called with the number of linked repositories and can stop the work
+    /// with an error.
+    ///
+    /// # Errors
+    /// If a file cannot be linked, or the error of `on_progress`.
+    pub fn link_all<E: From<io::Error>>(
+        &self,
+        mut on_progress: impl FnMut(u64) -> Result<(), E>,
+    ) -> Result<HardLinkSnapshot, E> {
         let root = self.layout.root();
-        let folder = root.join("snapshot").join(self.layout.number().to_string());
-        // One of a server that was killed may be there.
+        let folder = root.join("snapshot").join(self.layout.next_number().to_string());
+        // A killed server may have left one.
         match fs::remove_dir_all(&folder) {
-            Err(problem) if problem.kind() != ErrorKind::NotFound => return Err(problem.into()),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let mut links = Links { folder, repositories: 0 };
-        let into = links.git();
-        for room in ROOMS.into_iter().chain(["staged"]) {
-            fs::create_dir_all(into.join(room))?;
+        let mut snapshot = HardLinkSnapshot { folder, repositories: 0 };
+        let into = snapshot.git();
+        for parent in REPO_PARENTS.into_iter().chain(["staged"]) {
+            fs::create_dir_all(into.join(parent))?;
         }
-        // First: what is staged may move into a pool, and not the other way.
+        // Staged uploads come first: they may move into a pool, but not the other way.
         for upload in fs::read_dir(root.join("staged"))? {
             let upload = upload?;
             link_packs(&upload.path().join("pack"), &into.join("staged").join(upload.file_name()).join("pack"))?;
         }
-        for (name, found) in self.names()? {
-            let _turn = self.layout.turns.wait_at(&name);
-            let mut open: Vec<PathBuf> = found;
+        for (name, folders) in self.repos_by_name()? {
+            let _lock = self.layout.repo_locks.lock_file_name(&name);
+            let mut unlinked: Vec<PathBuf> = folders;
             let mut seen = BTreeSet::new();
-            while let Some(repo_path) = open.pop() {
-                if !seen.insert(repo_path.clone()) || !root.join(&repo_path).join("HEAD").exists() {
+            while let Some(folder) = unlinked.pop() {
+                if !seen.insert(folder.clone()) || !root.join(&folder).join("HEAD").exists() {
                     continue;
                 }
-                link_site(&root.join(&repo_path), &into.join(&repo_path))?;
-                links.repositories += 1;
-                // One may have come since the names were read.
-                let pools = Readable::read(&root.join(&repo_path))?.pools();
-                open.extend(pools.iter().filter_map(|pool| Some(pool.parent()?.strip_prefix(root).ok()?.to_owned())));
+                link_repo(&root.join(&folder), &into.join(&folder))?;
+                snapshot.repositories += 1;
+                // A repository that it reads may have been created after the folders were listed.
+                let pools = Alternates::read(&root.join(&folder))?.pools();
+                unlinked
+                    .extend(pools.iter().filter_map(|pool| Some(pool.parent()?.strip_prefix(root).ok()?.to_owned())));
             }
-            tell(links.repositories)?;
+            on_progress(snapshot.repositories)?;
         }
-        Ok(links)
+        Ok(snapshot)
     }
 
-    /// What the folders of names are called, and where they are.
-    fn names(&self) -> io::Result<BTreeMap<String, Vec<PathBuf>>> {
-        let mut names: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-        for room in ROOMS {
-            for owner in fs::read_dir(self.layout.root().join(room))? {
+    /// Returns the folders of repositories, relative to the git data folder, by the file name of their identifier.
+    fn repos_by_name(&self) -> io::Result<BTreeMap<String, Vec<PathBuf>>> {
+        let mut repos: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+        for parent in REPO_PARENTS {
+            for owner in fs::read_dir(self.layout.root().join(parent))? {
                 let owner = owner?.file_name();
-                let repositories = match fs::read_dir(self.layout.root().join(room).join(&owner)) {
-                    // An owner's folder goes with a repository that could not be made.
-                    Err(problem) if problem.kind() == ErrorKind::NotFound => continue,
+                let repositories = match fs::read_dir(self.layout.root().join(parent).join(&owner)) {
+                    // The owner's folder was removed with a repository that could not be created.
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
                     repositories => repositories?,
                 };
                 for repository in repositories {
                     let file = repository?.file_name();
                     let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".git")) else { continue };
-                    names.entry(name.to_owned()).or_default().push(Path::new(room).join(&owner).join(&file));
+                    repos.entry(name.to_owned()).or_default().push(Path::new(parent).join(&owner).join(&file));
                 }
             }
         }
-        Ok(names)
+        Ok(repos)
     }
 }
 
-impl Links {
-    /// The folder. Whatever else belongs to the moment may be put beside the git data.
+impl HardLinkSnapshot {
+    /// Returns the folder of the snapshot, to which other files may be added.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The git data in it.
+    /// Returns the folder of the git data in it.
     #[must_use]
     pub fn git(&self) -> PathBuf {
         self.folder.join("git")
     }
 }
 
-impl Drop for Links {
+impl Drop for HardLinkSnapshot {
     fn drop(&mut self) {
-        // If it stays it is removed at the next start.
+        // If this fails, the folder is removed at the next start.
         let _ = fs::remove_dir_all(&self.folder);
         let _ = self.folder.parent().map(fs::remove_dir);
     }
 }
 
-fn link_site(from: &Path, to: &Path) -> io::Result<()> {
-    make_folders(to)?;
+fn link_repo(from: &Path, to: &Path) -> io::Result<()> {
+    create_repo_folders(to)?;
     link_packs(&from.join("pool/pack"), &to.join("pool/pack"))?;
-    for file in FILES {
-        link(&from.join(file), &to.join(file))?;
+    for file in REPO_FILES {
+        link_if_exists(&from.join(file), &to.join(file))?;
     }
     Ok(())
 }
 
-/// Makes the folders of a repository, without which git does not take it for one. Some of them are empty, and a list of
-/// files does not name those.
-pub fn make_folders(repository: &Path) -> io::Result<()> {
-    FOLDERS.iter().try_for_each(|folder| fs::create_dir_all(repository.join(folder)))
+/// Creates the folders of a repository, without which git does not recognise it. Some of them are empty and so are not in
+/// the file list of a backup.
+pub fn create_repo_folders(repository: &Path) -> io::Result<()> {
+    REPO_FOLDERS.iter().try_for_each(|folder| fs::create_dir_all(repository.join(folder)))
 }
 
-/// Links packs and the index over them, not what is being written.
+/// Links packs and the multi-pack index, but no files that are being written.
 fn link_packs(from: &Path, to: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(from) {
-        // An upload has just moved into its pool.
-        Err(problem) if problem.kind() == ErrorKind::NotFound => return Ok(()),
+        // An upload has just been moved into its pool.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
     fs::create_dir_all(to)?;
     for entry in entries {
         let name = entry?.file_name();
         if name.to_str().is_some_and(|name| name.starts_with("pack-") || name.starts_with("multi-pack-index")) {
-            link(&from.join(&name), &to.join(&name))?;
+            link_if_exists(&from.join(&name), &to.join(&name))?;
         }
     }
     Ok(())
 }
 
-/// Links a file that may not be there.
-fn link(from: &Path, to: &Path) -> io::Result<()> {
+fn link_if_exists(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
-        Err(problem) if problem.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => result,
     }
 }
@@ -172,70 +180,70 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::layout::make_bare;
-    use crate::refs::{Refs, Target};
+    use crate::layout::create_bare_repo;
+    use crate::refs::{RefTarget, Refs};
 
     fn repo_path(owner: u8, name: &str) -> RepoPath {
         RepoPath::Announced(RepoId {
             owner: PublicKey([owner; 32]),
-            identifier: Identifier::new(name).expect("a name"),
+            identifier: Identifier::new(name).expect("a valid identifier"),
         })
     }
 
     fn refs(oid: &str) -> Refs {
         let mut refs = Refs::default();
-        refs.set("refs/heads/main", Target { oid: oid.repeat(40), peeled: None });
+        refs.set("refs/heads/main", RefTarget { oid: oid.repeat(40), peeled: None });
         refs
     }
 
     #[test]
-    fn links_stay_as_they_were_and_go_with_their_value() {
-        let folder = TempDir::new().expect("a folder");
-        let layout = Layout::open(folder.path()).expect("opens");
+    fn snapshot_does_not_change_and_is_removed_when_dropped() {
+        let folder = TempDir::new().expect("create a folder");
+        let layout = Layout::open(folder.path()).expect("open a layout");
         let long = "ü".repeat(400);
         for name in ["tool", &long] {
-            let home = layout.repo_dir(&repo_path(1, name));
-            make_bare(&home).expect("makes it");
-            refs("1").write(&home).expect("writes");
-            fs::write(home.join("pool/pack/pack-1.pack"), "one").expect("writes");
-            fs::write(home.join("pool/pack/tmp_pack_x"), "half").expect("writes");
+            let repo = layout.repo_dir(&repo_path(1, name));
+            create_bare_repo(&repo).expect("create a repository");
+            refs("1").write(&repo).expect("write refs");
+            fs::write(repo.join("pool/pack/pack-1.pack"), "one").expect("write a file");
+            fs::write(repo.join("pool/pack/tmp_pack_x"), "half").expect("write a file");
         }
-        fs::create_dir_all(layout.root().join("staged/0000000000000007/pack")).expect("a folder");
-        fs::write(layout.root().join("staged/0000000000000007/pack/pack-2.pack"), "two").expect("writes");
-        let links = layout.hold_removals().link_all(|_| Ok::<_, io::Error>(())).expect("links");
-        assert_eq!(links.repositories, 2);
+        fs::create_dir_all(layout.root().join("staged/0000000000000007/pack")).expect("create a folder");
+        fs::write(layout.root().join("staged/0000000000000007/pack/pack-2.pack"), "two").expect("write a file");
+        let snapshot = layout.pause_removals().link_all(|_| Ok::<_, io::Error>(())).expect("link everything");
+        assert_eq!(snapshot.repositories, 2);
         for name in ["tool", &long] {
-            let home = layout.repo_dir(&repo_path(1, name));
-            refs("2").write(&home).expect("writes");
-            fs::remove_file(home.join("pool/pack/pack-1.pack")).expect("removes");
-            let copy = links.git().join(crate::layout::path_of(&repo_path(1, name)));
-            assert_eq!(Refs::read(&copy).expect("reads").iter().next(), refs("1").iter().next());
-            assert_eq!(fs::read_to_string(copy.join("pool/pack/pack-1.pack")).expect("reads"), "one");
+            let repo = layout.repo_dir(&repo_path(1, name));
+            refs("2").write(&repo).expect("write refs");
+            fs::remove_file(repo.join("pool/pack/pack-1.pack")).expect("remove a file");
+            let copy = snapshot.git().join(crate::layout::relative_repo_dir(&repo_path(1, name)));
+            assert_eq!(Refs::read(&copy).expect("read refs").iter().next(), refs("1").iter().next());
+            assert_eq!(fs::read_to_string(copy.join("pool/pack/pack-1.pack")).expect("read a file"), "one");
             assert!(copy.join("refs").is_dir() && !copy.join("pool/pack/tmp_pack_x").exists());
         }
-        let staged = links.git().join("staged/0000000000000007/pack/pack-2.pack");
-        assert_eq!(fs::read_to_string(staged).expect("reads"), "two");
-        drop(links);
+        let staged = snapshot.git().join("staged/0000000000000007/pack/pack-2.pack");
+        assert_eq!(fs::read_to_string(staged).expect("read a file"), "two");
+        drop(snapshot);
         assert!(!layout.root().join("snapshot").exists());
     }
 
     #[test]
-    fn removals_wait_and_whoever_stops_leaves_nothing() {
-        let folder = TempDir::new().expect("a folder");
-        let layout = Layout::open(folder.path()).expect("opens");
-        make_bare(&layout.repo_dir(&repo_path(1, "tool"))).expect("makes it");
-        let removed = AtomicBool::new(false);
+    fn removals_wait_and_a_stopped_snapshot_leaves_nothing() {
+        let folder = TempDir::new().expect("create a folder");
+        let layout = Layout::open(folder.path()).expect("open a layout");
+        create_bare_repo(&layout.repo_dir(&repo_path(1, "tool"))).expect("create a repository");
+        let is_removed = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let still = layout.hold_removals();
+            let pause = layout.pause_removals();
             scope.spawn(|| {
-                let _removal = layout.removal();
-                removed.store(true, Ordering::SeqCst);
+                let _removal = layout.begin_removal();
+                is_removed.store(true, Ordering::SeqCst);
             });
-            let stopped = still.link_all(|_| Err(io::Error::from(ErrorKind::Interrupted)));
+            let stopped = pause.link_all(|_| Err(io::Error::from(ErrorKind::Interrupted)));
             assert!(stopped.is_err() && !layout.root().join("snapshot").exists());
-            assert!(!removed.load(Ordering::SeqCst));
-            drop(still);
+            assert!(!is_removed.load(Ordering::SeqCst));
+            drop(pause);
         });
-        assert!(removed.load(Ordering::SeqCst));
+        assert!(is_removed.load(Ordering::SeqCst));
     }
 }

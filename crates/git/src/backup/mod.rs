@@ -1,24 +1,24 @@
-//! Everything at one moment, for copies, and whether a copy is whole.
+//! Consistent snapshots of all git data for backups, and verification of copies.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `links` | links to all git data, made while nothing is taken away |
-//! | `seal` | how it is known that the bytes of a file are right |
-//! | `sound` | whether objects are there with everything that they need |
+//! | `hard_links` | links all git data while nothing is removed |
+//! | `checksum` | checksums of files |
+//! | `verify` | checks that objects are present with everything that they refer to |
 //!
-//! # A copy of a running server
+//! # Backup of a running server
 //!
-//! What is added comes to git first and then to the store; what is removed leaves the store first. So whoever holds back
-//! removals, then takes the store's moment, and then links what git has, has at least all git data that this moment of the
-//! store speaks of. Refs may be newer than that: a copy that becomes a server is brought into line with its store when it
-//! starts. Links take milliseconds where copies take minutes, and a pack that has been linked may go from its pool.
+//! Data is added to git first and then to the store, and is removed from the store first. So a backup pauses removals, then
+//! takes a snapshot of the store, and then links the git data: the links contain at least all git data that the snapshot of
+//! the store refers to. Refs may be newer; a server that starts on the copy aligns them with its store. Links take
+//! milliseconds where copies take minutes, and a pack may be removed from its pool once it has been linked.
 //!
-//! Every file that is linked is replaced and never written again; so a link stays as it was.
+//! Every linked file is replaced as a whole and never written in place, so a link keeps its content.
 
 mod checksum;
 mod hard_links;
 mod verify;
 
-pub use checksum::{Seal, Sealer};
-pub use hard_links::{Links, Stillness, make_folders};
-pub use verify::Checker;
+pub use checksum::{ChecksumWriter, FileChecksum};
+pub use hard_links::{HardLinkSnapshot, RemovalPause, create_repo_folders};
+pub use verify::RepoVerifier;

@@ -1,79 +1,82 @@
-//! Whether objects are there with everything that they need: in a copy, or in what is linked.
+//! Checks that objects are present with everything that they refer to, in a backup or in a snapshot.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::apply::alternates::Readable;
-use crate::objects::Pools;
-use crate::process::{ChildProblem, Git, Input};
+use crate::apply::alternates::Alternates;
+use crate::objects::ObjectLookup;
+use crate::process::{Git, GitError, ProcessInput};
 use crate::refs::Refs;
 
-/// What a child may say on standard output: nothing, and a little for the unexpected.
-const MAX_WORDS: usize = 4 * 1024;
+/// Largest output of a checking process: none is expected.
+const MAX_OUTPUT: usize = 4 * 1024;
 
-/// Objects that are looked at one by one after something was found to be missing: enough to say which.
-const MAX_SINGLY: usize = 100;
+/// Objects that are checked one by one after one was found to be incomplete: enough to report which.
+const MAX_SINGLE_CHECKS: usize = 100;
 
-/// Looks at repositories that nobody changes.
+/// Verifies repositories that do not change meanwhile.
 #[derive(Clone, Debug)]
-pub struct Checker {
+pub struct RepoVerifier {
     git: Git,
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Checker {
-    /// Somebody who looks with this git, for so long at one repository.
+impl RepoVerifier {
+    /// Returns a verifier. No git process takes longer than `timeout`.
     #[must_use]
-    pub fn new(git: &Git, patience: Duration) -> Self {
-        Self { git: git.gentle(), patience }
+    pub fn new(git: &Git, timeout: Duration) -> Self {
+        Self { git: git.low_priority(), timeout }
     }
 
-    /// Which of some objects are not in the repository in a folder with everything that they need.
-    pub fn missing(&self, folder: &Path, oids: &BTreeSet<String>) -> Result<Vec<String>, ChildProblem> {
-        let pools = Pools::open(&Readable::read(folder)?.pools())?;
-        let (mut here, mut missing) = (Vec::new(), Vec::new());
+    /// Returns those of some objects that a repository does not have with everything that they refer to.
+    ///
+    /// # Errors
+    /// If a pool cannot be read, or if git cannot be run.
+    pub fn missing(&self, folder: &Path, oids: &BTreeSet<String>) -> Result<Vec<String>, GitError> {
+        let lookup = ObjectLookup::open(&Alternates::read(folder)?.pools())?;
+        let (mut present, mut missing) = (Vec::new(), Vec::new());
         for oid in oids {
-            if pools.has(oid)? { here.push(oid.as_str()) } else { missing.push(oid.clone()) }
+            if lookup.has(oid)? { present.push(oid.as_str()) } else { missing.push(oid.clone()) }
         }
-        if !self.complete(folder, &here)? {
-            let mut found = false;
-            for oid in here.iter().take(MAX_SINGLY) {
-                if !self.complete(folder, &[oid])? {
-                    found = true;
+        if !self.is_complete(folder, &present)? {
+            let mut is_found = false;
+            for oid in present.iter().take(MAX_SINGLE_CHECKS) {
+                if !self.is_complete(folder, &[oid])? {
+                    is_found = true;
                     missing.push((*oid).to_owned());
                 }
             }
-            if !found {
-                missing.extend(here.iter().map(|oid| (*oid).to_owned()));
+            if !is_found {
+                missing.extend(present.iter().map(|oid| (*oid).to_owned()));
             }
         }
         Ok(missing)
     }
 
-    /// Whether an object is in the repository in a folder, whatever it needs.
+    /// Returns whether a repository has an object, without a check of what it refers to.
     pub fn has(&self, folder: &Path, oid: &str) -> io::Result<bool> {
-        Pools::open(&Readable::read(folder)?.pools())?.has(oid)
+        ObjectLookup::open(&Alternates::read(folder)?.pools())?.has(oid)
     }
 
-    /// Where the refs of the repository in a folder point.
+    /// Returns the objects that the refs of a repository point to.
     pub fn targets(&self, folder: &Path) -> io::Result<BTreeSet<String>> {
         Ok(Refs::read(folder)?.iter().map(|(_, target)| target.oid.clone()).collect())
     }
 
-    fn complete(&self, folder: &Path, oids: &[&str]) -> Result<bool, ChildProblem> {
+    fn is_complete(&self, folder: &Path, oids: &[&str]) -> Result<bool, GitError> {
         if oids.is_empty() {
             return Ok(true);
         }
         let mut command = self.git.command(folder);
-        // A commit-graph would be believed.
+        // Git would assume that commits in a commit-graph exist.
         command.args(["-c", "core.commitGraph=false", "rev-list", "--objects", "--quiet", "--stdin"]);
         let input: String = oids.iter().map(|oid| format!("{oid}\n")).collect();
-        match self.git.run(&mut command, Input::Bytes(input.as_bytes()), self.patience, MAX_WORDS) {
+        match self.git.run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, MAX_OUTPUT) {
             Ok(_) => Ok(true),
-            Err(ChildProblem::Failed { .. }) => Ok(false),
-            Err(problem) => Err(problem),
+            Err(GitError::Failed { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 }

@@ -1,200 +1,217 @@
-//! The answer to a fetch: a pack, and everything around it.
+//! Parses the response to a fetch: a pack and what surrounds it.
 
 use std::ops::ControlFlow;
 
 use grasp_core::limits;
 
-use super::packet_reader::Packets;
-use super::words;
-use crate::pktline::{BadPacket, Packet};
+use super::excerpt;
+use super::packet_reader::PacketReader;
+use crate::pktline::{Packet, PacketError};
 
-/// Why an answer brings no pack.
+/// The reason why a response has no complete pack.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadAnswer {
-    /// Not packets.
+pub enum FetchResponseError {
+    /// Not pkt-lines.
     #[error("{0}")]
-    Packet(#[from] BadPacket),
-    /// The server lacks an object that was asked for, or does not give it by its id.
-    #[error("the server says: {0}")]
+    Packet(#[from] PacketError),
+    /// The server does not have a wanted object, or does not send objects by id.
+    #[error("the server reports: {0}")]
     NotOurRef(String),
-    /// It refuses for another reason.
-    #[error("the server says: {0}")]
-    Refused(String),
-    /// It gave up in the middle.
-    #[error("the server gave up: {0}")]
+    /// The server rejects the request for another reason.
+    #[error("the server reports: {0}")]
+    Rejected(String),
+    /// The server reported a fatal error while it sent the pack.
+    #[error("the server failed while sending the pack: {0}")]
     Fatal(String),
-    /// Something else than this protocol has here; its beginning.
+    /// A line that the protocol does not allow there; its beginning.
     #[error("unexpected line '{0}'")]
-    Line(String),
-    /// It has no pack.
-    #[error("the answer has no pack")]
+    UnexpectedLine(String),
+    /// The response has no pack.
+    #[error("the response has no pack")]
     NoPack,
-    /// More words than it takes.
-    #[error("the answer has too much beside its pack")]
-    Verbose,
-    /// It is empty, as that of a server is which cannot read the question.
-    #[error("the answer is empty")]
-    Nothing,
-    /// It ends too early.
-    #[error("the answer ends in the middle")]
+    /// The response has too many lines or too much progress text.
+    #[error("the response has too much data besides the pack")]
+    TooVerbose,
+    /// The response is empty, as that of a server is which does not understand the request.
+    #[error("the response is empty")]
+    Empty,
+    /// The response is incomplete.
+    #[error("the response is incomplete")]
     Truncated,
 }
 
-/// Where in an answer we are.
+/// The position in a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// v2: the name of a section is next.
-    Section,
-    /// v2: in a section that nobody needs.
-    Skipped,
-    /// v0: what both sides have in common is next.
-    Common {
-        banded: bool,
+enum ResponseState {
+    /// v2: before the name of a section.
+    SectionName,
+    /// v2: in a section that is not needed.
+    SkippedSection,
+    /// v0: before the lines that acknowledge common objects.
+    Acknowledgments {
+        has_side_bands: bool,
     },
-    /// A pack in side bands, up to a flush.
-    Banded,
-    /// A pack up to the end.
-    Bare,
+    /// In a pack in side bands, which ends with a flush.
+    SideBandPack,
+    /// In a pack without side bands, which ends with the response.
+    PlainPack,
     Done,
 }
 
-/// Reads an answer as it comes.
+/// Parses a response from chunks of any size.
 #[derive(Debug)]
-pub struct AnswerParser {
-    packets: Packets,
-    reader: Reader,
+pub struct FetchResponseParser {
+    packets: PacketReader,
+    response: ResponseReader,
 }
 
 #[derive(Debug)]
-struct Reader {
-    state: State,
+struct ResponseReader {
+    state: ResponseState,
     lines: usize,
-    progress: usize,
+    progress_bytes: usize,
 }
 
-impl AnswerParser {
-    /// An answer to a v2 `fetch` that said `done`.
+impl FetchResponseParser {
+    /// Returns a parser for the response to a v2 `fetch` with `done`.
     #[must_use]
-    pub fn second() -> Self {
-        Self::at(State::Section)
+    pub fn v2() -> Self {
+        Self::new(ResponseState::SectionName)
     }
 
-    /// An answer to a v0 fetch, in side bands or not.
+    /// Returns a parser for the response to a v0 fetch, with side bands or without.
     #[must_use]
-    pub fn first(banded: bool) -> Self {
-        Self::at(State::Common { banded })
+    pub fn v0(has_side_bands: bool) -> Self {
+        Self::new(ResponseState::Acknowledgments { has_side_bands })
     }
 
-    fn at(state: State) -> Self {
-        Self { packets: Packets::default(), reader: Reader { state, lines: 0, progress: 0 } }
+    fn new(state: ResponseState) -> Self {
+        Self { packets: PacketReader::default(), response: ResponseReader { state, lines: 0, progress_bytes: 0 } }
     }
 
-    /// Takes some bytes, and appends those that belong to the pack.
-    pub fn feed(&mut self, bytes: &[u8], pack: &mut Vec<u8>) -> Result<(), BadAnswer> {
-        let rest = match self.reader.state {
-            State::Bare | State::Done => bytes,
+    /// Parses the next bytes, and appends those of the pack to `pack`.
+    ///
+    /// # Errors
+    /// If the response is malformed or too verbose, or if the server reports an error.
+    pub fn feed(&mut self, bytes: &[u8], pack: &mut Vec<u8>) -> Result<(), FetchResponseError> {
+        let rest = match self.response.state {
+            ResponseState::PlainPack | ResponseState::Done => bytes,
             _ => {
-                let reader = &mut self.reader;
+                let response = &mut self.response;
                 self.packets.feed(bytes, |packet| {
-                    reader.hear(packet, pack)?;
-                    let over = matches!(reader.state, State::Bare | State::Done);
-                    Ok::<_, BadAnswer>(if over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+                    response.read_packet(packet, pack)?;
+                    let is_end = matches!(response.state, ResponseState::PlainPack | ResponseState::Done);
+                    let flow = if is_end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+                    Ok::<_, FetchResponseError>(flow)
                 })?
             }
         };
-        if self.reader.state == State::Bare {
+        if self.response.state == ResponseState::PlainPack {
             pack.extend_from_slice(rest);
         }
         Ok(())
     }
 
-    /// Whether the server has begun to send a pack, or to make one.
+    /// Returns whether the server has begun to make or to send the pack.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        matches!(self.reader.state, State::Banded | State::Bare | State::Done)
+        let state = self.response.state;
+        matches!(state, ResponseState::SideBandPack | ResponseState::PlainPack | ResponseState::Done)
     }
 
-    /// Whether everything that matters has come.
+    /// Returns whether the pack is complete.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.reader.state == State::Done
+        self.response.state == ResponseState::Done
     }
 
-    /// There is no more to come.
-    pub fn finish(self) -> Result<(), BadAnswer> {
-        match self.reader.state {
-            State::Done | State::Bare => Ok(()),
-            State::Section | State::Common { .. } if self.reader.lines == 0 && self.packets.is_between() => {
-                Err(BadAnswer::Nothing)
+    /// Ends the response.
+    ///
+    /// # Errors
+    /// If the response is empty or incomplete.
+    pub fn finish(self) -> Result<(), FetchResponseError> {
+        match self.response.state {
+            ResponseState::Done | ResponseState::PlainPack => Ok(()),
+            ResponseState::SectionName | ResponseState::Acknowledgments { .. }
+                if self.response.lines == 0 && self.packets.is_at_boundary() =>
+            {
+                Err(FetchResponseError::Empty)
             }
-            _ => Err(BadAnswer::Truncated),
+            _ => Err(FetchResponseError::Truncated),
         }
     }
 }
 
-impl Reader {
-    fn hear(&mut self, packet: Packet<'_>, pack: &mut Vec<u8>) -> Result<(), BadAnswer> {
-        let Packet::Data(data) = packet else { return self.mark(packet) };
-        if self.state == State::Banded && self.band(data, pack)? {
+impl ResponseReader {
+    fn read_packet(&mut self, packet: Packet<'_>, pack: &mut Vec<u8>) -> Result<(), FetchResponseError> {
+        let Packet::Data(data) = packet else { return self.read_separator(packet) };
+        if self.state == ResponseState::SideBandPack && self.read_side_band(data, pack)? {
             return Ok(());
         }
         self.lines += 1;
         if self.lines > limits::MAX_FETCH_RESPONSE_LINES {
-            return Err(BadAnswer::Verbose);
+            return Err(FetchResponseError::TooVerbose);
         }
         let line = data.strip_suffix(b"\n").unwrap_or(data);
-        if let Some(why) = line.strip_prefix(b"ERR ") {
-            return Err(refusal(why));
+        if let Some(reason) = line.strip_prefix(b"ERR ") {
+            return Err(rejection(reason));
         }
-        let is_common = line == b"NAK" || line.starts_with(b"ACK ");
+        let is_acknowledgment = line == b"NAK" || line.starts_with(b"ACK ");
         self.state = match (self.state, line) {
-            (State::Section, b"packfile") => State::Banded,
-            (State::Section, b"acknowledgments" | b"shallow-info" | b"wanted-refs" | b"packfile-uris")
-            | (State::Skipped, _) => State::Skipped,
-            (State::Common { banded: true }, _) if is_common => State::Banded,
-            (State::Common { banded: false }, _) if is_common => State::Bare,
-            // Some say it again.
-            (State::Banded, _) if is_common => State::Banded,
-            _ => return Err(BadAnswer::Line(words(line))),
+            (ResponseState::SectionName, b"packfile") => ResponseState::SideBandPack,
+            (ResponseState::SectionName, b"acknowledgments" | b"shallow-info" | b"wanted-refs" | b"packfile-uris")
+            | (ResponseState::SkippedSection, _) => ResponseState::SkippedSection,
+            (ResponseState::Acknowledgments { has_side_bands: true }, _) if is_acknowledgment => {
+                ResponseState::SideBandPack
+            }
+            (ResponseState::Acknowledgments { has_side_bands: false }, _) if is_acknowledgment => {
+                ResponseState::PlainPack
+            }
+            // Some servers repeat the acknowledgment.
+            (ResponseState::SideBandPack, _) if is_acknowledgment => ResponseState::SideBandPack,
+            _ => return Err(FetchResponseError::UnexpectedLine(excerpt(line))),
         };
         Ok(())
     }
 
-    /// Reads a packet of a side band; not so if it is none.
-    fn band(&mut self, data: &[u8], pack: &mut Vec<u8>) -> Result<bool, BadAnswer> {
+    /// Reads a side-band packet. Returns false if the packet is not one.
+    fn read_side_band(&mut self, data: &[u8], pack: &mut Vec<u8>) -> Result<bool, FetchResponseError> {
         match data.split_first() {
             Some((1, data)) => pack.extend_from_slice(data),
             Some((2, progress)) => {
-                self.progress = self.progress.saturating_add(progress.len());
-                if self.progress > limits::MAX_PROGRESS_BYTES {
-                    return Err(BadAnswer::Verbose);
+                self.progress_bytes = self.progress_bytes.saturating_add(progress.len());
+                if self.progress_bytes > limits::MAX_PROGRESS_BYTES {
+                    return Err(FetchResponseError::TooVerbose);
                 }
             }
-            Some((3, why)) => return Err(BadAnswer::Fatal(words(why))),
+            Some((3, reason)) => return Err(FetchResponseError::Fatal(excerpt(reason))),
             Some(_) => return Ok(false),
-            // A packet of nothing is a sign of life.
+            // An empty packet is a keepalive.
             None => {}
         }
         Ok(true)
     }
 
-    fn mark(&mut self, packet: Packet<'_>) -> Result<(), BadAnswer> {
+    fn read_separator(&mut self, packet: Packet<'_>) -> Result<(), FetchResponseError> {
         self.state = match (self.state, packet) {
-            (State::Banded, Packet::Flush) => State::Done,
-            (State::Skipped, Packet::Delimiter) => State::Section,
-            (State::Section | State::Skipped | State::Common { .. }, Packet::Flush) => return Err(BadAnswer::NoPack),
-            _ => return Err(BadAnswer::Line("a delimiter".to_owned())),
+            (ResponseState::SideBandPack, Packet::Flush) => ResponseState::Done,
+            (ResponseState::SkippedSection, Packet::Delimiter) => ResponseState::SectionName,
+            (
+                ResponseState::SectionName | ResponseState::SkippedSection | ResponseState::Acknowledgments { .. },
+                Packet::Flush,
+            ) => return Err(FetchResponseError::NoPack),
+            _ => return Err(FetchResponseError::UnexpectedLine("a delimiter".to_owned())),
         };
         Ok(())
     }
 }
 
-/// What a refusal means. Git says the first, JGit the second.
-fn refusal(why: &[u8]) -> BadAnswer {
-    let why = words(why);
-    if why.contains("not our ref") || (why.starts_with("want ") && why.ends_with("not valid")) {
-        BadAnswer::NotOurRef(why)
+/// Classifies an `ERR` line. Git sends the first text, JGit the second.
+fn rejection(reason: &[u8]) -> FetchResponseError {
+    let reason = excerpt(reason);
+    if reason.contains("not our ref") || (reason.starts_with("want ") && reason.ends_with("not valid")) {
+        FetchResponseError::NotOurRef(reason)
     } else {
-        BadAnswer::Refused(why)
+        FetchResponseError::Rejected(reason)
     }
 }

@@ -1,12 +1,14 @@
-//! Asking other git servers for objects: what is said and what is understood, without a socket. Protocol v2, and v0 where a
-//! server speaks nothing newer.
+//! Client side of fetches: the requests to other git servers and the parsers of their responses, without any network code.
+//! Protocol v2, and v0 for servers that do not support it.
 //!
-//! - [`ask`]: the bytes of requests.
-//! - [`greeting`]: what a server says of itself when it is first called.
-//! - [`listing`]: which of its refs matter; [`inventory`]: whether they are those that it should have.
-//! - [`answer`]: a pack, and everything around it.
+//! - [`request`]: the bytes of requests.
+//! - [`ref_advertisement`]: parses the response to `info/refs`.
+//! - [`ls_refs`](mod@ls_refs): parses the response to `ls-refs` and selects the refs to fetch.
+//! - [`ref_comparison`]: compares a server's refs with the expected ones.
+//! - [`fetch_response`]: parses the response to a fetch: a pack and what surrounds it.
 //!
-//! Everything that is heard is a stranger's: it comes in pieces of any size, and nothing of it is kept that has no bound.
+//! Called by the fetch client of graspd. All input is untrusted: it arrives in chunks of any size, and everything that is
+//! kept has a bound.
 
 pub mod fetch_response;
 pub mod ls_refs;
@@ -17,18 +19,18 @@ pub mod request;
 #[cfg(test)]
 mod tests;
 
-pub use fetch_response::{AnswerParser, BadAnswer};
-pub use ls_refs::{Hearer, ListParser, Listing};
-pub use ref_advertisement::{Greeting, GreetingParser, Offer};
-pub use ref_comparison::Inventory;
-pub use request::{Wish, fetch, fetch_first, ls_refs};
+pub use fetch_response::{FetchResponseError, FetchResponseParser};
+pub use ls_refs::{LsRefsParser, RefVisitor, WantSelector};
+pub use ref_advertisement::{RefAdvertisement, RefAdvertisementParser, RefListError, ServerFeatures};
+pub use ref_comparison::RefDiff;
+pub use request::{FetchWants, fetch_v0, fetch_v2, ls_refs};
 
-/// Characters of a stranger's text that are kept: it stands in logs.
-const MAX_WORDS: usize = 200;
+/// Characters of a server's text that are kept. The text is logged.
+const MAX_EXCERPT: usize = 200;
 
-/// The beginning of a stranger's text, fit to be shown.
-fn words(text: &[u8]) -> String {
-    // A character has four bytes at most.
-    let text = String::from_utf8_lossy(&text[..text.len().min(4 * MAX_WORDS)]);
-    text.trim().chars().take(MAX_WORDS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// Returns the beginning of a server's text without control characters.
+fn excerpt(text: &[u8]) -> String {
+    // A character has at most four bytes.
+    let text = String::from_utf8_lossy(&text[..text.len().min(4 * MAX_EXCERPT)]);
+    text.trim().chars().take(MAX_EXCERPT).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

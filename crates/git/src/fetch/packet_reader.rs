@@ -1,40 +1,40 @@
-//! Packets out of bytes that come in pieces.
+//! Assembles packets from chunks of bytes.
 
 use std::ops::ControlFlow;
 
 use crate::pktline;
-use crate::pktline::{BadPacket, Packet};
+use crate::pktline::{Packet, PacketError};
 
-/// Puts packets together.
+/// Assembles packets.
 #[derive(Debug, Default)]
-pub(super) struct Packets {
-    /// The beginning of a packet.
+pub(super) struct PacketReader {
+    /// The beginning of a packet that is not complete yet.
     partial: Vec<u8>,
 }
 
-impl Packets {
-    /// Shows each packet as soon as it is whole, until there are none left or `show` has seen enough. Gives the bytes that
-    /// are left then.
-    pub(super) fn feed<'b, E: From<BadPacket>>(
+impl PacketReader {
+    /// Passes each packet to `on_packet` as soon as it is complete, until the bytes are used up or `on_packet` breaks.
+    /// Returns the bytes that are left then.
+    pub(super) fn feed<'b, E: From<PacketError>>(
         &mut self,
         mut bytes: &'b [u8],
-        mut show: impl FnMut(Packet<'_>) -> Result<ControlFlow<()>, E>,
+        mut on_packet: impl FnMut(Packet<'_>) -> Result<ControlFlow<()>, E>,
     ) -> Result<&'b [u8], E> {
         while !bytes.is_empty() {
             let flow = if self.partial.is_empty() {
-                let Some((packet, taken)) = pktline::read(bytes)? else {
+                let Some((packet, length)) = pktline::read(bytes)? else {
                     self.partial.extend_from_slice(bytes);
                     return Ok(&[]);
                 };
-                bytes = &bytes[taken..];
-                show(packet)?
+                bytes = &bytes[length..];
+                on_packet(packet)?
             } else {
-                let (more, rest) = bytes.split_at(lacking(&self.partial).min(bytes.len()));
+                let (more, rest) = bytes.split_at(missing_bytes(&self.partial).min(bytes.len()));
                 self.partial.extend_from_slice(more);
                 bytes = rest;
-                // A whole packet of nothing but a length has just been completed, or there is more to come.
+                // The packet is incomplete, or only its length is complete.
                 let Some((packet, _)) = pktline::read(&self.partial)? else { continue };
-                let flow = show(packet)?;
+                let flow = on_packet(packet)?;
                 self.partial.clear();
                 flow
             };
@@ -45,14 +45,14 @@ impl Packets {
         Ok(bytes)
     }
 
-    /// Whether the bytes ended between two packets.
-    pub(super) fn is_between(&self) -> bool {
+    /// Returns whether the bytes so far end at the end of a packet.
+    pub(super) fn is_at_boundary(&self) -> bool {
         self.partial.is_empty()
     }
 }
 
-/// How many bytes the packet needs at least: those of its length, or those that the length says.
-fn lacking(partial: &[u8]) -> usize {
+/// Returns how many more bytes a packet needs at least: those of its length, or those that the length states.
+fn missing_bytes(partial: &[u8]) -> usize {
     let digits = partial.first_chunk::<4>().and_then(|digits| std::str::from_utf8(digits).ok());
     let length = digits.and_then(|digits| usize::from_str_radix(digits, 16).ok()).unwrap_or(4);
     length.max(4).saturating_sub(partial.len()).max(1)
@@ -62,43 +62,43 @@ fn lacking(partial: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8], piece: usize) -> Result<Vec<String>, BadPacket> {
-        let (mut packets, mut seen) = (Packets::default(), Vec::new());
-        for part in bytes.chunks(piece) {
-            let rest = packets.feed(part, |packet| {
-                seen.push(format!("{packet:?}"));
-                Ok::<_, BadPacket>(ControlFlow::Continue(()))
+    fn read(bytes: &[u8], chunk_size: usize) -> Result<Vec<String>, PacketError> {
+        let (mut reader, mut packets) = (PacketReader::default(), Vec::new());
+        for chunk in bytes.chunks(chunk_size) {
+            let rest = reader.feed(chunk, |packet| {
+                packets.push(format!("{packet:?}"));
+                Ok::<_, PacketError>(ControlFlow::Continue(()))
             })?;
             assert_eq!(rest, b"");
         }
-        Ok(seen)
+        Ok(packets)
     }
 
     #[test]
-    fn pieces_of_any_size_make_the_same_packets() {
+    fn packets_do_not_depend_on_chunk_size() {
         let mut bytes = b"0008NAK\n0004000000010002".to_vec();
         pktline::push(&mut bytes, &[&[7; pktline::MAX_DATA]]);
-        let whole = read(&bytes, bytes.len()).expect("packets");
+        let whole = read(&bytes, bytes.len()).expect("valid packets");
         assert_eq!(whole.len(), 6);
-        for piece in [1, 2, 3, 4, 5, 7, 4_096] {
-            assert_eq!(read(&bytes, piece).expect("packets"), whole, "{piece}");
+        for chunk_size in [1, 2, 3, 4, 5, 7, 4_096] {
+            assert_eq!(read(&bytes, chunk_size).expect("valid packets"), whole, "{chunk_size}");
         }
-        for piece in [1, 3, 5] {
-            assert_eq!(read(b"0008NAK\nPACK", piece), Err(BadPacket::Length));
-            assert_eq!(read(b"fffe", piece), Err(BadPacket::TooLong));
+        for chunk_size in [1, 3, 5] {
+            assert_eq!(read(b"0008NAK\nPACK", chunk_size), Err(PacketError::InvalidLength));
+            assert_eq!(read(b"fffe", chunk_size), Err(PacketError::TooLong));
         }
     }
 
     #[test]
-    fn what_follows_is_left() {
+    fn bytes_after_a_break_are_returned() {
         for cut in 0..8 {
-            let mut packets = Packets::default();
-            let stop = |_: Packet<'_>| Ok::<_, BadPacket>(ControlFlow::Break(()));
+            let mut reader = PacketReader::default();
+            let stop = |_: Packet<'_>| Ok::<_, PacketError>(ControlFlow::Break(()));
             let bytes = b"0008NAK\nPACK";
-            assert_eq!(packets.feed(&bytes[..cut], stop), Ok(&b""[..]));
-            assert_eq!(packets.is_between(), cut == 0);
-            assert_eq!(packets.feed(&bytes[cut..], stop), Ok(&b"PACK"[..]), "{cut}");
-            assert!(packets.is_between());
+            assert_eq!(reader.feed(&bytes[..cut], stop), Ok(&b""[..]));
+            assert_eq!(reader.is_at_boundary(), cut == 0);
+            assert_eq!(reader.feed(&bytes[cut..], stop), Ok(&b"PACK"[..]), "{cut}");
+            assert!(reader.is_at_boundary());
         }
     }
 }

@@ -1,195 +1,204 @@
-//! The answer to `GET info/refs?service=git-upload-pack`: which protocol a server speaks, and in v0 its refs as well.
+//! Parses the response to `GET info/refs?service=git-upload-pack`: the protocol version of the server, and in v0 also its
+//! refs.
 
 use std::ops::ControlFlow;
 
-use super::ls_refs::{Hearer, is_zero, name_and_oid};
-use super::packet_reader::Packets;
-use super::words;
-use crate::pktline::{BadPacket, Packet};
+use super::excerpt;
+use super::ls_refs::{RefVisitor, is_zero_oid, split_ref_line};
+use super::packet_reader::PacketReader;
+use crate::pktline::{Packet, PacketError};
 
-/// What a server says that it can do.
+/// The advertised features of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Offer {
-    /// Side bands of the usual size.
+pub struct ServerFeatures {
+    /// Side bands of 64 KiB.
     pub side_band_64k: bool,
-    /// Deltas that say how far back their base lies.
+    /// Deltas that name their base by its distance.
     pub ofs_delta: bool,
-    /// Packs that build upon what we have.
+    /// Packs with deltas against objects that the client has.
     pub thin_pack: bool,
-    /// It likes to know who calls.
+    /// The agent name of the client.
     pub agent: bool,
-    /// Its repositories are such as ours.
+    /// The object format is SHA-1, as it is here.
     pub sha1: bool,
 }
 
-impl Default for Offer {
+impl Default for ServerFeatures {
     fn default() -> Self {
         Self { side_band_64k: false, ofs_delta: false, thin_pack: false, agent: false, sha1: true }
     }
 }
 
-/// How a server greets.
+/// The protocol version and the features of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Greeting {
-    /// In protocol v0, or v1, which is the same; its refs have been listed.
-    First(Offer),
-    /// In protocol v2.
-    Second(Offer),
+pub enum RefAdvertisement {
+    /// Protocol v0, or v1, which is the same. The refs have been listed.
+    V0(ServerFeatures),
+    /// Protocol v2. The refs are requested with `ls-refs`.
+    V2(ServerFeatures),
 }
 
-/// Why there is no greeting.
+/// The reason why a list of refs cannot be read, from an advertisement or from `ls-refs`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadGreeting {
-    /// Not packets.
+pub enum RefListError {
+    /// Not pkt-lines.
     #[error("{0}")]
-    Packet(#[from] BadPacket),
-    /// It refuses and says why.
-    #[error("the server says: {0}")]
-    Refused(String),
-    /// Something else than a git server would say; its beginning.
+    Packet(#[from] PacketError),
+    /// The server rejects the request.
+    #[error("the server reports: {0}")]
+    Rejected(String),
+    /// A line that the protocol does not allow there; its beginning.
     #[error("unexpected line '{0}'")]
-    Line(String),
-    /// It ends too early.
-    #[error("the list of refs ends in the middle")]
+    UnexpectedLine(String),
+    /// The list is incomplete.
+    #[error("the list of refs is incomplete")]
     Truncated,
 }
 
-/// Where in the greeting we are.
+/// The position in an advertisement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Begin,
-    /// Behind the name of the service, whose section has an end of its own.
-    Service,
-    /// A version, or the first ref.
+enum AdvertisementState {
+    Start,
+    /// After the name of the service, whose section ends with a flush.
+    ServiceHeader,
+    /// Before a version, or the first ref.
     Version,
-    /// The first ref of v0, behind which the capabilities stand.
+    /// Before the first ref of v0, which the capabilities follow.
     FirstRef,
     Refs,
     Capabilities,
-    Done(Protocol),
+    DoneV0,
+    DoneV2,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Protocol {
-    First,
-    Second,
-}
-
-/// Reads a greeting as it comes, and tells of the refs that it lists.
+/// Parses an advertisement from chunks of any size and passes the refs to a visitor.
 #[derive(Debug)]
-pub struct GreetingParser<H> {
-    packets: Packets,
-    reader: Reader<H>,
+pub struct RefAdvertisementParser<V> {
+    packets: PacketReader,
+    advertisement: AdvertisementReader<V>,
 }
 
 #[derive(Debug)]
-struct Reader<H> {
-    state: State,
-    offer: Offer,
-    listing: H,
+struct AdvertisementReader<V> {
+    state: AdvertisementState,
+    features: ServerFeatures,
+    visitor: V,
 }
 
-impl<H: Hearer> GreetingParser<H> {
-    /// One that tells this one.
+impl<V: RefVisitor> RefAdvertisementParser<V> {
+    /// Returns a parser that passes the refs to a visitor.
     #[must_use]
-    pub fn new(listing: H) -> Self {
-        let reader = Reader { state: State::Begin, offer: Offer::default(), listing };
-        Self { packets: Packets::default(), reader }
+    pub fn new(visitor: V) -> Self {
+        let (state, features) = (AdvertisementState::Start, ServerFeatures::default());
+        Self { packets: PacketReader::default(), advertisement: AdvertisementReader { state, features, visitor } }
     }
 
-    /// Takes some bytes.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), BadGreeting> {
-        if matches!(self.reader.state, State::Done(_)) {
+    /// Parses the next bytes.
+    ///
+    /// # Errors
+    /// If the response is malformed, or if the server reports an error.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), RefListError> {
+        if self.advertisement.is_done() {
             return Ok(());
         }
-        let reader = &mut self.reader;
+        let advertisement = &mut self.advertisement;
         self.packets.feed(bytes, |packet| {
-            reader.hear(packet)?;
-            let done = matches!(reader.state, State::Done(_));
-            Ok::<_, BadGreeting>(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            advertisement.read_packet(packet)?;
+            let flow = if advertisement.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            Ok::<_, RefListError>(flow)
         })?;
         Ok(())
     }
 
-    /// There is no more to come.
-    pub fn finish(self) -> Result<(Greeting, H), BadGreeting> {
-        let Reader { state, offer, listing } = self.reader;
+    /// Ends the response and returns what it contained and the visitor.
+    ///
+    /// # Errors
+    /// If the response is incomplete.
+    pub fn finish(self) -> Result<(RefAdvertisement, V), RefListError> {
+        let AdvertisementReader { state, features, visitor } = self.advertisement;
         match state {
-            State::Done(Protocol::First) => Ok((Greeting::First(offer), listing)),
-            State::Done(Protocol::Second) => Ok((Greeting::Second(offer), listing)),
-            _ => Err(BadGreeting::Truncated),
+            AdvertisementState::DoneV0 => Ok((RefAdvertisement::V0(features), visitor)),
+            AdvertisementState::DoneV2 => Ok((RefAdvertisement::V2(features), visitor)),
+            _ => Err(RefListError::Truncated),
         }
     }
 }
 
-impl<H: Hearer> Reader<H> {
-    fn hear(&mut self, packet: Packet<'_>) -> Result<(), BadGreeting> {
+impl<V: RefVisitor> AdvertisementReader<V> {
+    fn is_done(&self) -> bool {
+        matches!(self.state, AdvertisementState::DoneV0 | AdvertisementState::DoneV2)
+    }
+
+    fn read_packet(&mut self, packet: Packet<'_>) -> Result<(), RefListError> {
+        use AdvertisementState::{Capabilities, DoneV0, DoneV2, FirstRef, Refs, ServiceHeader, Start, Version};
         let line = match (packet, packet.line()) {
             (_, Some(line)) => line,
-            (Packet::Flush, _) => return self.flush(),
-            _ => return Err(BadGreeting::Line("a delimiter".to_owned())),
+            (Packet::Flush, _) => return self.read_flush(),
+            _ => return Err(RefListError::UnexpectedLine("a delimiter".to_owned())),
         };
-        if let Some(why) = line.strip_prefix(b"ERR ") {
-            return Err(BadGreeting::Refused(words(why)));
+        if let Some(reason) = line.strip_prefix(b"ERR ") {
+            return Err(RefListError::Rejected(excerpt(reason)));
         }
         self.state = match self.state {
-            State::Begin if line == b"# service=git-upload-pack" => State::Service,
-            State::Begin | State::Version if line == b"version 2" => State::Capabilities,
-            State::Begin | State::Version if line == b"version 1" => State::FirstRef,
-            State::Begin | State::Version | State::FirstRef => return self.first_ref(line),
-            State::Refs => {
-                return if line.starts_with(b"shallow ") { Ok(()) } else { self.listed(line) };
+            Start if line == b"# service=git-upload-pack" => ServiceHeader,
+            Start | Version if line == b"version 2" => Capabilities,
+            Start | Version if line == b"version 1" => FirstRef,
+            Start | Version | FirstRef => return self.read_first_ref(line),
+            Refs => {
+                return if line.starts_with(b"shallow ") { Ok(()) } else { self.read_ref(line) };
             }
-            State::Capabilities => {
-                self.offered(line);
-                State::Capabilities
+            Capabilities => {
+                self.read_capability(line);
+                Capabilities
             }
-            State::Service | State::Done(_) => return Err(BadGreeting::Line(words(line))),
+            ServiceHeader | DoneV0 | DoneV2 => return Err(RefListError::UnexpectedLine(excerpt(line))),
         };
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), BadGreeting> {
+    fn read_flush(&mut self) -> Result<(), RefListError> {
+        use AdvertisementState::{Capabilities, DoneV0, DoneV2, FirstRef, Refs, ServiceHeader, Start, Version};
         self.state = match self.state {
-            State::Service => State::Version,
-            // A server without anything that does not even say what it can do.
-            State::Version | State::FirstRef | State::Refs => State::Done(Protocol::First),
-            State::Capabilities => State::Done(Protocol::Second),
-            State::Begin | State::Done(_) => return Err(BadGreeting::Line("a flush".to_owned())),
+            ServiceHeader => Version,
+            // Some servers send nothing, not even capabilities, for an empty repository.
+            Version | FirstRef | Refs => DoneV0,
+            Capabilities => DoneV2,
+            Start | DoneV0 | DoneV2 => return Err(RefListError::UnexpectedLine("a flush".to_owned())),
         };
         Ok(())
     }
 
-    fn first_ref(&mut self, line: &[u8]) -> Result<(), BadGreeting> {
-        let zero = line.iter().position(|byte| *byte == 0).ok_or_else(|| BadGreeting::Line(words(line)))?;
-        for word in line[zero + 1..].split(|byte| *byte == b' ') {
-            self.offered(word);
+    fn read_first_ref(&mut self, line: &[u8]) -> Result<(), RefListError> {
+        let zero = line.iter().position(|byte| *byte == 0);
+        let zero = zero.ok_or_else(|| RefListError::UnexpectedLine(excerpt(line)))?;
+        for capability in line[zero + 1..].split(|byte| *byte == b' ') {
+            self.read_capability(capability);
         }
-        self.state = State::Refs;
-        self.listed(&line[..zero])
+        self.state = AdvertisementState::Refs;
+        self.read_ref(&line[..zero])
     }
 
-    fn listed(&mut self, line: &[u8]) -> Result<(), BadGreeting> {
-        let (oid, name) = name_and_oid(line).ok_or_else(|| BadGreeting::Line(words(line)))?;
+    fn read_ref(&mut self, line: &[u8]) -> Result<(), RefListError> {
+        let (oid, name) = split_ref_line(line).ok_or_else(|| RefListError::UnexpectedLine(excerpt(line)))?;
         match name.strip_suffix("^{}") {
-            Some("capabilities") if is_zero(oid) => {}
-            Some(name) => self.listing.peel(name, oid),
-            None => self.listing.hear(name, oid, None),
+            Some("capabilities") if is_zero_oid(oid) => {}
+            Some(name) => self.visitor.visit_peeled(name, oid),
+            None => self.visitor.visit_ref(name, oid, None),
         }
         Ok(())
     }
 
-    fn offered(&mut self, word: &[u8]) {
-        let (name, value) = match word.iter().position(|byte| *byte == b'=') {
-            Some(at) => (&word[..at], &word[at + 1..]),
-            None => (word, &b""[..]),
+    fn read_capability(&mut self, capability: &[u8]) {
+        let (name, value) = match capability.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&capability[..at], &capability[at + 1..]),
+            None => (capability, &b""[..]),
         };
         match name {
-            b"side-band-64k" => self.offer.side_band_64k = true,
-            b"ofs-delta" => self.offer.ofs_delta = true,
-            b"thin-pack" => self.offer.thin_pack = true,
-            b"agent" => self.offer.agent = true,
-            b"object-format" => self.offer.sha1 = value == b"sha1",
+            b"side-band-64k" => self.features.side_band_64k = true,
+            b"ofs-delta" => self.features.ofs_delta = true,
+            b"thin-pack" => self.features.thin_pack = true,
+            b"agent" => self.features.agent = true,
+            b"object-format" => self.features.sha1 = value == b"sha1",
             _ => {}
         }
     }
@@ -198,7 +207,7 @@ impl<H: Hearer> Reader<H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fetch::Listing;
+    use crate::fetch::WantSelector;
     use crate::pktline;
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -216,60 +225,61 @@ mod tests {
         out
     }
 
-    fn read(lines: &[&str]) -> Result<(Greeting, Vec<String>), BadGreeting> {
+    fn read(lines: &[&str]) -> Result<(RefAdvertisement, Vec<String>), RefListError> {
         let bytes = bytes(lines);
-        let mut answers = [1, 7, bytes.len().max(1)].map(|piece| {
-            let listing = Listing::new([A.to_owned()], ["refs/heads/".to_owned(), "refs/tags/".to_owned()]);
-            let mut parser = GreetingParser::new(listing);
-            bytes.chunks(piece).try_for_each(|part| parser.feed(part))?;
-            parser.finish().map(|(greeting, listing)| (greeting, listing.wants()))
+        let mut results = [1, 7, bytes.len().max(1)].map(|chunk_size| {
+            let selector = WantSelector::new([A.to_owned()], ["refs/heads/".to_owned(), "refs/tags/".to_owned()]);
+            let mut parser = RefAdvertisementParser::new(selector);
+            bytes.chunks(chunk_size).try_for_each(|part| parser.feed(part))?;
+            parser.finish().map(|(advertisement, selector)| (advertisement, selector.wants()))
         });
-        assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
-        std::mem::replace(&mut answers[0], Err(BadGreeting::Truncated))
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{results:?}");
+        std::mem::replace(&mut results[0], Err(RefListError::Truncated))
     }
 
     #[test]
-    fn servers_greet_in_their_own_ways() {
-        let second = Greeting::Second(Offer { agent: true, ..Offer::default() });
+    fn advertisements_of_all_versions_are_parsed() {
+        let v2 = RefAdvertisement::V2(ServerFeatures { agent: true, ..ServerFeatures::default() });
         let capabilities =
             ["version 2", "agent=git/2", "ls-refs=unborn", "fetch=shallow", "object-format=sha1", "FLUSH"];
-        assert_eq!(read(&capabilities), Ok((second, vec![])));
-        let named = [&["# service=git-upload-pack", "FLUSH"], &capabilities[..]].concat();
-        assert_eq!(read(&named), Ok((second, vec![])), "some servers name the service there, too");
+        assert_eq!(read(&capabilities), Ok((v2, vec![])));
+        let with_header = [&["# service=git-upload-pack", "FLUSH"], &capabilities[..]].concat();
+        assert_eq!(read(&with_header), Ok((v2, vec![])), "some servers send the service header in v2 too");
 
         let main = format!("{A} refs/heads/main");
         let head = format!("{A} HEAD\0multi_ack side-band-64k ofs-delta thin-pack symref=HEAD:refs/heads/main agent=x");
         let tags = [format!("{B} refs/tags/v1"), format!("{C} refs/tags/v1^{{}}"), format!("{C} refs/pull/1/head")];
-        let offer = Offer { side_band_64k: true, ofs_delta: true, thin_pack: true, agent: true, sha1: true };
+        let features =
+            ServerFeatures { side_band_64k: true, ofs_delta: true, thin_pack: true, agent: true, sha1: true };
         let lines = ["# service=git-upload-pack", "FLUSH", &head, &main, &tags[0], &tags[1], &tags[2], "FLUSH"];
-        assert_eq!(read(&lines), Ok((Greeting::First(offer), vec![A.to_owned()])));
-        let first = ["# service=git-upload-pack", "FLUSH", "version 1", &head, &main, "shallow 1", "FLUSH"];
-        assert_eq!(read(&first), Ok((Greeting::First(offer), vec![A.to_owned()])));
+        assert_eq!(read(&lines), Ok((RefAdvertisement::V0(features), vec![A.to_owned()])));
+        let v1 = ["# service=git-upload-pack", "FLUSH", "version 1", &head, &main, "shallow 1", "FLUSH"];
+        assert_eq!(read(&v1), Ok((RefAdvertisement::V0(features), vec![A.to_owned()])));
 
-        let nothing = format!("{} capabilities^{{}}\0ofs-delta object-format=sha256", "0".repeat(40));
-        let offer = Offer { ofs_delta: true, sha1: false, ..Offer::default() };
+        let empty = format!("{} capabilities^{{}}\0ofs-delta object-format=sha256", "0".repeat(40));
+        let features = ServerFeatures { ofs_delta: true, sha1: false, ..ServerFeatures::default() };
         assert_eq!(
-            read(&["# service=git-upload-pack", "FLUSH", &nothing, "FLUSH"]),
-            Ok((Greeting::First(offer), vec![]))
+            read(&["# service=git-upload-pack", "FLUSH", &empty, "FLUSH"]),
+            Ok((RefAdvertisement::V0(features), vec![]))
         );
         assert_eq!(
             read(&["# service=git-upload-pack", "FLUSH", "FLUSH"]),
-            Ok((Greeting::First(Offer::default()), vec![]))
+            Ok((RefAdvertisement::V0(ServerFeatures::default()), vec![]))
         );
     }
 
     #[test]
-    fn what_is_no_greeting() {
-        let code = |lines: &[&str]| read(lines).expect_err("none");
-        assert_eq!(code(&[]), BadGreeting::Truncated);
-        assert_eq!(code(&["# service=git-upload-pack", "FLUSH"]), BadGreeting::Truncated);
-        assert_eq!(code(&["version 2", "agent=x"]), BadGreeting::Truncated);
-        assert_eq!(code(&["# service=git-upload-pack", "x"]), BadGreeting::Line("x".to_owned()));
-        assert_eq!(code(&["ERR go\u{7}away"]), BadGreeting::Refused("go away".to_owned()));
-        assert!(matches!(code(&["# service=git-receive-pack", "FLUSH"]), BadGreeting::Line(_)));
-        assert!(matches!(code(&[&format!("{A} HEAD"), "FLUSH"]), BadGreeting::Line(_)));
-        assert!(matches!(code(&[&format!("{A} HEAD\0x"), "nonsense", "FLUSH"]), BadGreeting::Line(_)));
-        let mut parser = GreetingParser::new(Listing::new([], []));
-        assert_eq!(parser.feed(b"<!DOCTYPE html>"), Err(BadGreeting::Packet(BadPacket::Length)));
+    fn invalid_advertisements_are_rejected() {
+        let error = |lines: &[&str]| read(lines).expect_err("invalid");
+        assert_eq!(error(&[]), RefListError::Truncated);
+        assert_eq!(error(&["# service=git-upload-pack", "FLUSH"]), RefListError::Truncated);
+        assert_eq!(error(&["version 2", "agent=x"]), RefListError::Truncated);
+        assert_eq!(error(&["# service=git-upload-pack", "x"]), RefListError::UnexpectedLine("x".to_owned()));
+        assert_eq!(error(&["ERR go\u{7}away"]), RefListError::Rejected("go away".to_owned()));
+        assert!(matches!(error(&["# service=git-receive-pack", "FLUSH"]), RefListError::UnexpectedLine(_)));
+        assert!(matches!(error(&[&format!("{A} HEAD"), "FLUSH"]), RefListError::UnexpectedLine(_)));
+        assert!(matches!(error(&[&format!("{A} HEAD\0x"), "nonsense", "FLUSH"]), RefListError::UnexpectedLine(_)));
+        let mut parser = RefAdvertisementParser::new(WantSelector::new([], []));
+        assert_eq!(parser.feed(b"<!DOCTYPE html>"), Err(RefListError::Packet(PacketError::InvalidLength)));
     }
 }

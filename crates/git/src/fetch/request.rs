@@ -1,32 +1,32 @@
-//! The bytes of requests to `git-upload-pack`.
+//! Builds the requests to `git-upload-pack`.
 
-use super::ref_advertisement::Offer;
+use super::ref_advertisement::ServerFeatures;
 use crate::pktline;
 
-/// Objects that are asked for.
+/// The objects of a fetch request.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish<'a> {
-    /// The objects.
+pub struct FetchWants<'a> {
+    /// The wanted objects.
     pub wants: &'a [String],
-    /// Objects that are here with everything they need.
+    /// Objects that are present here with everything that they refer to.
     pub haves: &'a [String],
 }
 
-/// A v2 `fetch`: the pack comes at once, whatever both sides have in common. Progress is not declined: it is a sign of life
-/// where a server has no other.
+/// Returns a v2 `fetch` with `done`: the server sends the pack without further negotiation. Progress texts are not
+/// declined, because some servers send no other sign that they are working.
 #[must_use]
-pub fn fetch(agent: &str, wish: Wish<'_>) -> Vec<u8> {
+pub fn fetch_v2(agent: &str, objects: FetchWants<'_>) -> Vec<u8> {
     let mut out = command("fetch", agent);
     pktline::push_line(&mut out, "thin-pack");
     pktline::push_line(&mut out, "ofs-delta");
-    wish.wants.iter().for_each(|oid| pktline::push_line(&mut out, &format!("want {oid}")));
-    wish.haves.iter().for_each(|oid| pktline::push_line(&mut out, &format!("have {oid}")));
+    objects.wants.iter().for_each(|oid| pktline::push_line(&mut out, &format!("want {oid}")));
+    objects.haves.iter().for_each(|oid| pktline::push_line(&mut out, &format!("have {oid}")));
     pktline::push_line(&mut out, "done");
     pktline::push_flush(&mut out);
     out
 }
 
-/// A v2 `ls-refs` for names that begin with one of these.
+/// Returns a v2 `ls-refs` for names that begin with one of the prefixes.
 #[must_use]
 pub fn ls_refs(agent: &str, prefixes: &[String]) -> Vec<u8> {
     let mut out = command("ls-refs", agent);
@@ -36,28 +36,30 @@ pub fn ls_refs(agent: &str, prefixes: &[String]) -> Vec<u8> {
     out
 }
 
-/// A v0 fetch in the words that the server offers. It wants something.
+/// Returns a v0 fetch that uses the features of the server. There must be at least one wanted object.
 #[must_use]
-pub fn fetch_first(agent: &str, wish: Wish<'_>, offer: Offer) -> Vec<u8> {
-    let mut words = String::new();
-    for (offered, word) in
-        [(offer.thin_pack, "thin-pack"), (offer.side_band_64k, "side-band-64k"), (offer.ofs_delta, "ofs-delta")]
-    {
-        if offered {
-            words.push(' ');
-            words.push_str(word);
+pub fn fetch_v0(agent: &str, objects: FetchWants<'_>, features: ServerFeatures) -> Vec<u8> {
+    let mut capabilities = String::new();
+    for (is_supported, name) in [
+        (features.thin_pack, "thin-pack"),
+        (features.side_band_64k, "side-band-64k"),
+        (features.ofs_delta, "ofs-delta"),
+    ] {
+        if is_supported {
+            capabilities.push(' ');
+            capabilities.push_str(name);
         }
     }
-    if offer.agent {
-        words.push_str(&format!(" agent={agent}"));
+    if features.agent {
+        capabilities.push_str(&format!(" agent={agent}"));
     }
     let mut out = Vec::new();
-    for want in wish.wants {
-        // Only the first says what is understood.
-        pktline::push_line(&mut out, &format!("want {want}{}", std::mem::take(&mut words)));
+    for want in objects.wants {
+        // Only the first line has the capabilities.
+        pktline::push_line(&mut out, &format!("want {want}{}", std::mem::take(&mut capabilities)));
     }
     pktline::push_flush(&mut out);
-    wish.haves.iter().for_each(|oid| pktline::push_line(&mut out, &format!("have {oid}")));
+    objects.haves.iter().for_each(|oid| pktline::push_line(&mut out, &format!("have {oid}")));
     pktline::push_line(&mut out, "done");
     out
 }
@@ -73,37 +75,43 @@ fn command(name: &str, agent: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::{Protocol, Request};
+    use crate::serve::{ProtocolVersion, UploadPackRequest};
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
     #[test]
-    fn our_own_server_understands_them() {
+    fn requests_are_accepted_by_our_own_parser() {
         let (wants, haves) = ([A.to_owned(), B.to_owned()], [B.to_owned()]);
-        let wish = Wish { wants: &wants, haves: &haves };
-        let offer = Offer { side_band_64k: true, ofs_delta: true, thin_pack: true, agent: true, sha1: true };
-        for (protocol, body) in
-            [(Protocol::V2, fetch("graspd/1", wish)), (Protocol::V0, fetch_first("graspd/1", wish, offer))]
-        {
-            let Ok(Request::Fetch(fetch)) = Request::read(protocol, &body) else { panic!("a fetch: {protocol:?}") };
+        let objects = FetchWants { wants: &wants, haves: &haves };
+        let features =
+            ServerFeatures { side_band_64k: true, ofs_delta: true, thin_pack: true, agent: true, sha1: true };
+        for (protocol, body) in [
+            (ProtocolVersion::V2, fetch_v2("graspd/1", objects)),
+            (ProtocolVersion::V0, fetch_v0("graspd/1", objects, features)),
+        ] {
+            let Ok(UploadPackRequest::Fetch(fetch)) = UploadPackRequest::parse(protocol, &body) else {
+                panic!("not a fetch: {protocol:?}")
+            };
             assert_eq!(fetch.wants, wants);
-            assert_eq!(fetch.answer, crate::serve::request::Answer::Pack);
+            assert_eq!(fetch.response_kind, crate::serve::request::FetchResponseKind::Pack);
         }
         let body = ls_refs("graspd/1", &["refs/heads/".to_owned(), "refs/nostr/1".to_owned()]);
-        let Ok(Request::LsRefs(question)) = Request::read(Protocol::V2, &body) else { panic!("a question") };
-        assert_eq!(question.prefixes, ["refs/heads/", "refs/nostr/1"]);
-        assert!(question.peel && !question.symrefs);
+        let Ok(UploadPackRequest::LsRefs(request)) = UploadPackRequest::parse(ProtocolVersion::V2, &body) else {
+            panic!("not an ls-refs request")
+        };
+        assert_eq!(request.prefixes, ["refs/heads/", "refs/nostr/1"]);
+        assert!(request.peel && !request.symrefs);
     }
 
     #[test]
-    fn only_what_is_offered_is_asked_for() {
+    fn only_supported_features_are_requested() {
         let wants = [A.to_owned(), B.to_owned()];
-        let wish = Wish { wants: &wants, haves: &[] };
-        let plain = fetch_first("x", wish, Offer::default());
+        let objects = FetchWants { wants: &wants, haves: &[] };
+        let plain = fetch_v0("x", objects, ServerFeatures::default());
         assert_eq!(plain, format!("0032want {A}\n0032want {B}\n00000009done\n").as_bytes());
-        let offer = Offer { side_band_64k: true, ..Offer::default() };
-        let banded = String::from_utf8(fetch_first("x", wish, offer)).expect("text");
+        let features = ServerFeatures { side_band_64k: true, ..ServerFeatures::default() };
+        let banded = String::from_utf8(fetch_v0("x", objects, features)).expect("UTF-8");
         assert!(banded.starts_with(&format!("0040want {A} side-band-64k\n0032want {B}\n0000")), "{banded}");
     }
 }

@@ -1,97 +1,104 @@
-//! One index over all packs of a pool, bitmaps that say what commits need, and the commit-graph.
+//! Writes the multi-pack index of a pool, its bitmaps and the commit-graph.
 //!
-//! A clone of a pool with bitmaps is not counted object by object, and a commit-graph spares git to read commits. Both
-//! are about what is in the pool itself. The history of a site that borrows may leave its pool; such a pool has neither,
-//! and git uses those of the lenders.
+//! With bitmaps, git does not count the objects of a clone one by one, and with a commit-graph it need not read commits.
+//! Both describe only objects in the pool itself. The history of a repository with alternates may continue in other pools;
+//! its own pool then has neither, and git uses those of the alternates.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::inspection::{MIDX, Pack};
-use super::scratch_dir::Workshop;
-use super::{Doing, MAX_WORDS, Maintainer, Problem};
-use crate::process::{ChildProblem, Input};
+use super::inspection::{MULTI_PACK_INDEX, PoolPack};
+use super::scratch_dir::ScratchDir;
+use super::{MAX_OUTPUT, MaintenanceContext, MaintenanceError, PoolMaintainer};
+use crate::process::{GitError, ProcessInput};
 use crate::refs::Refs;
 
-/// What was made in a workshop.
+/// The changes to the multi-pack index and the commit-graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Indexes {
-    pub(super) midx: Fate,
-    pub(super) graph: Fate,
+pub(super) struct IndexChanges {
+    pub(super) midx: FileChange,
+    pub(super) graph: FileChange,
 }
 
-/// What the refs of a site lead to, a line each. Tags are followed to what they are tags of.
+/// The objects that the refs of a repository lead to, one per line. Tags are peeled.
 #[derive(Debug)]
-pub(super) struct Tips(String);
+pub(super) struct RefTips(String);
 
-/// What becomes of a file.
+/// The change to a file of the pool.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) enum Fate {
-    /// It stays as it is.
+pub(super) enum FileChange {
+    /// The file is not changed.
     #[default]
-    Stay,
-    /// It is replaced by this one. Files beside it that belong to it come first.
-    Replaced(PathBuf, Vec<PathBuf>),
-    /// It goes.
-    Gone,
+    Keep,
+    /// The file is replaced by this one. Further files that belong to it are moved first.
+    Replace(PathBuf, Vec<PathBuf>),
+    /// The file is removed.
+    Remove,
 }
 
-impl Maintainer {
-    /// Makes the index over some packs, with bitmaps if the pool has everything that the tips need.
-    pub(super) fn make_midx(&self, workshop: &Workshop, packs: &[&Pack], tips: &Tips) -> Result<Fate, Problem> {
-        let Some(largest) = packs.iter().max_by_key(|pack| pack.objects) else { return Ok(Fate::Gone) };
-        let list = workshop.lists.join("tips");
-        fs::write(&list, &tips.0).doing("list refs")?;
+impl PoolMaintainer {
+    /// Writes the index over some packs, with bitmaps if the pool has everything that the tips need.
+    pub(super) fn write_midx(
+        &self,
+        scratch: &ScratchDir,
+        packs: &[&PoolPack],
+        tips: &RefTips,
+    ) -> Result<FileChange, MaintenanceError> {
+        let Some(largest) = packs.iter().max_by_key(|pack| pack.objects) else { return Ok(FileChange::Remove) };
+        let list = scratch.lists.join("tips");
+        fs::write(&list, &tips.0).context("list refs")?;
         let input: String = packs.iter().map(|pack| format!("{}.idx\n", pack.name)).collect();
-        let write = |bitmaps: bool| {
-            let mut command = workshop.command(self);
+        let write = |with_bitmaps: bool| {
+            let mut command = scratch.command(self);
             command.args(["multi-pack-index", "write", "--no-progress", "--stdin-packs"]);
             command.arg(format!("--preferred-pack={}.pack", largest.name));
-            if bitmaps {
+            if with_bitmaps {
                 command.arg("--bitmap").arg(format!("--refs-snapshot={}", list.display()));
             }
-            self.gentle().run(&mut command, Input::Bytes(input.as_bytes()), self.patience, MAX_WORDS)
+            self.low_priority_git().run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, MAX_OUTPUT)
         };
         match write(true) {
             Ok(_) => {}
-            // Something that is needed is in another pool, or there is too much of it for the memory that a child has.
-            Err(ChildProblem::Failed { .. }) => drop(write(false).doing("index packs")?),
-            Err(problem) => return Err(problem).doing("index packs"),
+            // A needed object is in another pool, or the bitmaps need more memory than a process has.
+            Err(GitError::Failed { .. }) => drop(write(false).context("index packs")?),
+            Err(error) => return Err(error).context("index packs"),
         }
-        let midx = workshop.packs().join(MIDX);
-        let bitmaps = bitmaps_of(&midx).doing("read the index of packs")?;
-        Ok(Fate::Replaced(midx, bitmaps.into_iter().collect()))
+        let midx = scratch.packs().join(MULTI_PACK_INDEX);
+        let bitmaps = bitmaps_of(&midx).context("read the multi-pack index")?;
+        Ok(FileChange::Replace(midx, bitmaps.into_iter().collect()))
     }
 
-    /// Makes the commit-graph, if the pool has all commits that the tips lead to.
-    pub(super) fn make_graph(&self, workshop: &Workshop, tips: &Tips) -> Result<Fate, Problem> {
-        let mut command = workshop.command(self);
+    /// Writes the commit-graph, if the pool has all commits that the tips lead to.
+    pub(super) fn write_graph(&self, scratch: &ScratchDir, tips: &RefTips) -> Result<FileChange, MaintenanceError> {
+        let mut command = scratch.command(self);
         command.args(["commit-graph", "write", "--stdin-commits", "--no-progress"]);
-        match self.gentle().run(&mut command, Input::Bytes(tips.0.as_bytes()), self.patience, MAX_WORDS) {
-            Err(ChildProblem::Failed { .. }) => return Ok(Fate::Gone),
-            result => drop(result.doing("write a commit-graph")?),
+        let input = ProcessInput::Bytes(tips.0.as_bytes());
+        match self.low_priority_git().run(&mut command, input, self.timeout, MAX_OUTPUT) {
+            Err(GitError::Failed { .. }) => return Ok(FileChange::Remove),
+            result => drop(result.context("write a commit-graph")?),
         }
-        let graph = workshop.objects().join("info/commit-graph");
-        // Without a commit none is written.
-        Ok(if graph.exists() { Fate::Replaced(graph, Vec::new()) } else { Fate::Gone })
+        let graph = scratch.objects().join("info/commit-graph");
+        // Git writes no file if there is no commit.
+        Ok(if graph.exists() { FileChange::Replace(graph, Vec::new()) } else { FileChange::Remove })
     }
 }
 
-/// The file of bitmaps that belongs to an index, if there is one: its name ends in the checksum that the index ends in.
+/// Returns the bitmap file that belongs to a multi-pack index, if there is one: its name ends with the checksum that is at
+/// the end of the index.
 pub(super) fn bitmaps_of(midx: &Path) -> std::io::Result<Option<PathBuf>> {
     use std::os::unix::fs::FileExt;
     let file = fs::File::open(midx)?;
     let mut checksum = [0; 20];
     file.read_exact_at(&mut checksum, file.metadata()?.len().saturating_sub(20))?;
-    let name = format!("{MIDX}-{}.bitmap", grasp_core::nostr::hex::encode(&checksum));
+    let name = format!("{MULTI_PACK_INDEX}-{}.bitmap", grasp_core::nostr::hex::encode(&checksum));
     Ok(Some(midx.with_file_name(name)).filter(|path| path.exists()))
 }
 
-impl Tips {
-    /// What the refs of a site lead to; if `among` is given, only refs that point to one of those objects.
-    pub(super) fn of(folder: &Path, among: Option<&BTreeSet<String>>) -> Result<Self, Problem> {
-        let refs = Refs::read(folder).doing("read refs")?;
+impl RefTips {
+    /// Reads the refs of a repository; if `among` is given, only those that point to one of these objects.
+    pub(super) fn read(folder: &Path, among: Option<&BTreeSet<String>>) -> Result<Self, MaintenanceError> {
+        let refs = Refs::read(folder).context("read refs")?;
         let targets = refs.iter().map(|(_, target)| target);
         let targets = targets.filter(|target| among.is_none_or(|among| among.contains(&target.oid)));
         let tips: BTreeSet<&String> = targets.map(|target| target.peeled.as_ref().unwrap_or(&target.oid)).collect();

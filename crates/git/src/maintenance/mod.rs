@@ -1,41 +1,42 @@
-//! Keeps pools in good order: few packs, an index over all of them with bitmaps, a commit-graph, and nothing that nobody
-//! needs.
+//! Maintenance of pools: few packs, a multi-pack index with bitmaps, a commit-graph, and no unneeded objects.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `survey` | what a pool has, and what should be done about it |
-//! | `workshop` | a folder aside in which git works |
-//! | `fold` | makes few packs of many |
-//! | `index` | one index over all packs, bitmaps, the commit-graph |
-//! | `need` | who reads a pool, and what they need |
-//! | `prune` | takes away what nobody needs |
-//! | `swap` | the last step: files change places |
+//! | `inspection` | the packs of a pool, and what should be done about them |
+//! | `scratch_dir` | the folder in which git works |
+//! | `repack` | merges small packs |
+//! | `index` | the multi-pack index, bitmaps, the commit-graph |
+//! | `needed_objects` | the repositories that read a pool, and the objects that they need |
+//! | `prune` | removes unneeded objects |
+//! | `swap` | the last step: moves new files into the pool and removes old ones |
 //!
-//! # Nobody waits, and nothing breaks
+//! Runs on one thread of graspd (`repos::maintenance`).
 //!
-//! No git child writes to a pool. A child works in a `workshop`: a folder under `incoming/` that has links to the pool's
-//! packs as they were. What it made is synced there, and then a `swap` moves it into the pool and removes what it stands
-//! for: a few renames, in the same turn in which an order would work on repositories of that name, so that the two never
-//! meet. Fetches meet it, as they would meet any repack: git opens packs before it relies on them, and looks again when
-//! one is gone.
+//! # Concurrency
 //!
-//! A *fold* takes no object away. The new pack has all objects of the packs that it stands for, which it can see by their
-//! links; packs that come meanwhile are not touched.
+//! No git process writes to a pool. It works in a scratch folder below `incoming/` that has hard links to the pool's packs
+//! as they were. The result is synced there, and a swap then moves it into the pool and removes the packs that it replaces:
+//! a few renames, under the lock that a git job on repositories of that identifier takes, so that the two never overlap.
+//! Fetches may run during a swap, as they may during any repack: git opens packs before it relies on them, and looks again
+//! when one has been removed.
 //!
-//! A *prune* takes an object away when all of this is true: no ref of any site that reads the pool leads to it; no state
-//! or pull request, served or held, that speaks for such a site leads to it; and both were already so a grace period
-//! before. What is found to be unneeded moves into a pack of its own, git's *cruft pack*, and the age of that pack is how
-//! long it has been so. (Git counts from when an object came. An old branch that was replaced a minute ago would go at
-//! once.)
+//! A *repack* removes no object. The new pack has all objects of the packs that it replaces, which are visible through
+//! their links; packs that arrive meanwhile are not touched.
 //!
-//! Between the walk that finds out and the swap, orders go on. They may take up again what is about to go: a state that
-//! names an old commit is complete while the commit is there. So in its turn, with all orders of that name shut out, the
-//! prune asks once more what is needed and walks over what is new in that; if it comes by anything that would go, all
-//! stays as it is until another day. A push whose objects were checked before the swap and which has its turn afterwards
-//! is checked again, because [`Layout::note_pruning`] was called in the turn of the swap, behind its last removal.
+//! A *prune* removes an object when all of these conditions hold: no ref of a repository that reads the pool leads to it;
+//! no state or pull request of such a repository, served or held, leads to it; and both have been so for a grace period.
+//! Unneeded objects move to a separate pack, git's *cruft pack*, and the age of that pack is how long they have been
+//! unneeded. (Git itself counts from when an object arrived. An old branch that was replaced a minute ago would be removed
+//! at once.)
 //!
-//! A commit-graph names commits that git then takes for present without a look. So it names only commits whose objects are
-//! in the same pool, and a prune replaces it before it takes anything away.
+//! Between the walk over the needed objects and the swap, git jobs continue. They may use an object again that is about to
+//! be removed: a state that names an old commit is complete while the commit exists. So under the lock, when no job of that
+//! identifier can run, the prune determines again what is needed and walks over what is new in it; if that includes an
+//! object that would be removed, the prune is deferred. A push whose objects were checked before the swap and whose job
+//! runs after it is checked again, because [`Layout::record_prune`] is called under the lock, after the last removal.
+//!
+//! Git assumes without a check that the commits in a commit-graph exist. So a commit-graph contains only commits whose
+//! objects are in the same pool, and a prune replaces it before it removes anything.
 
 use std::io;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ use std::time::Duration;
 use grasp_core::repo::RepoPath;
 
 use crate::layout::Layout;
-use crate::process::{ChildProblem, Git};
+use crate::process::{Git, GitError};
 
 mod index;
 mod inspection;
@@ -54,87 +55,89 @@ mod repack;
 mod scratch_dir;
 mod swap;
 
-pub use needed_objects::Needs;
+pub use needed_objects::NeededOidsFn;
 
-/// How long something is unneeded before it goes: longer than any event waits for its data, and than any client takes
-/// between reading refs and asking for what they led to. Whoever replaced a branch by mistake has that time too.
-pub const GRACE: Duration = Duration::from_secs(24 * 3_600);
+/// How long an object must be unneeded before it is removed: longer than any event waits for its data, and longer than any
+/// client takes between reading refs and requesting their objects. It is also the time in which a branch that was replaced
+/// by mistake can be restored.
+pub const PRUNE_GRACE: Duration = Duration::from_secs(24 * 3_600);
 
-/// How long after a look for unneeded objects the next one comes, if there was a change at all: a look walks over all of
-/// history.
-pub const PAUSE: Duration = Duration::from_secs(24 * 3_600);
+/// Shortest interval between two prunes of a pool that has changed: a prune walks over all of history.
+pub const PRUNE_INTERVAL: Duration = Duration::from_secs(24 * 3_600);
 
-/// How long the last step waits for an order of that name: most take milliseconds. If it waits in vain, its work is lost.
-const TURN: Duration = Duration::from_secs(60);
+/// How long the last step waits for a git job on the same repository: most take milliseconds. If it waits in vain, its work
+/// is discarded.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a child may say that is not read line by line: the name of a pack.
-const MAX_WORDS: usize = 4 * 1024;
+/// Largest output of a git process whose output is not read line by line: the name of a pack.
+const MAX_OUTPUT: usize = 4 * 1024;
 
-/// Keeps pools in good order. One thread uses it.
+/// Maintains the pools of a git data folder. Used by one thread.
 #[derive(Clone, Debug)]
-pub struct Maintainer {
+pub struct PoolMaintainer {
     git: Git,
     layout: Arc<Layout>,
-    patience: Duration,
+    /// Time limit of each git process.
+    timeout: Duration,
 }
 
-/// Why a pool stays as it is.
+/// The reason why the maintenance of a pool failed. The pool is not changed, or has files that it does not need.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
-    /// The disk does not do what it should.
-    #[error("cannot {doing}: {source}")]
-    Disk {
+pub enum MaintenanceError {
+    /// A file cannot be read or written.
+    #[error("cannot {action}: {source}")]
+    Io {
         /// What was being done.
-        doing: &'static str,
-        /// What went wrong.
+        action: &'static str,
+        /// The reason.
         source: io::Error,
     },
-    /// A git child failed.
-    #[error("cannot {doing}: {source}")]
+    /// A git process failed.
+    #[error("cannot {action}: {source}")]
     Git {
         /// What was being done.
-        doing: &'static str,
-        /// What went wrong.
-        source: ChildProblem,
+        action: &'static str,
+        /// The reason.
+        source: GitError,
     },
 }
 
-/// What came of maintenance.
+/// The outcome of maintenance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tidied {
+pub enum MaintenanceOutcome {
     /// There was nothing to do.
-    Fine,
-    /// Something was done.
+    NothingToDo,
+    /// The pool was changed.
     Done,
-    /// Something came between; it should be tried again later.
-    Later,
+    /// A concurrent change prevented it; it should be tried again later.
+    Deferred,
 }
 
-/// Says what was being done when something went wrong.
-trait Doing<T> {
-    fn doing(self, doing: &'static str) -> Result<T, Problem>;
+/// Adds to an error what was being done.
+trait MaintenanceContext<T> {
+    fn context(self, action: &'static str) -> Result<T, MaintenanceError>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, doing: &'static str) -> Result<T, Problem> {
-        self.map_err(|source| Problem::Disk { doing, source })
+impl<T> MaintenanceContext<T> for io::Result<T> {
+    fn context(self, action: &'static str) -> Result<T, MaintenanceError> {
+        self.map_err(|source| MaintenanceError::Io { action, source })
     }
 }
 
-impl<T> Doing<T> for Result<T, ChildProblem> {
-    fn doing(self, doing: &'static str) -> Result<T, Problem> {
-        self.map_err(|source| Problem::Git { doing, source })
+impl<T> MaintenanceContext<T> for Result<T, GitError> {
+    fn context(self, action: &'static str) -> Result<T, MaintenanceError> {
+        self.map_err(|source| MaintenanceError::Git { action, source })
     }
 }
 
-impl Maintainer {
-    /// Somebody who keeps the pools of a git folder in good order. No git child takes longer than the patience.
+impl PoolMaintainer {
+    /// Returns a maintainer of the pools of a git data folder. No git process takes longer than `timeout`.
     #[must_use]
-    pub fn new(git: &Git, layout: Arc<Layout>, patience: Duration) -> Self {
-        Self { git: git.clone(), layout, patience }
+    pub fn new(git: &Git, layout: Arc<Layout>, timeout: Duration) -> Self {
+        Self { git: git.clone(), layout, timeout }
     }
 
-    /// Whether a site has a pool to look after.
+    /// Returns whether a repository has a pool.
     fn has_pool(&self, repo_path: &RepoPath) -> bool {
         self.layout.pool(repo_path).join("pack").is_dir()
     }

@@ -1,4 +1,4 @@
-//! Who reads a pool, and what they need.
+//! Determines which repositories read a pool, and which objects they need.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,64 +7,70 @@ use std::path::PathBuf;
 use grasp_core::repo::RepoPath;
 use grasp_core::repo::state::is_oid;
 
-use super::{Doing, MAX_WORDS, Maintainer, Problem};
-use crate::apply::alternates::Readable;
-use crate::objects::Pools;
-use crate::process::{ChildProblem, Git, Input};
+use super::{MAX_OUTPUT, MaintenanceContext, MaintenanceError, PoolMaintainer};
+use crate::apply::alternates::Alternates;
+use crate::objects::ObjectLookup;
+use crate::process::{Git, GitError, ProcessInput};
 use crate::refs::Refs;
 
-/// Children that look for objects whose history is not all there: an event that waits may name a few. One bad object
+/// Largest number of git processes that search for incomplete objects: a held event may name a few. One incomplete object
 /// among ten thousand takes about thirty.
-const MAX_LOOKS: usize = 256;
+const MAX_CHECKS: usize = 256;
 
-/// Says what some sites need beside what their refs lead to: the objects that states and pull requests name, served and
-/// held. `None` if that cannot be said now.
-pub type Needs<'n> = dyn FnMut(&[RepoPath]) -> Option<BTreeSet<String>> + 'n;
+/// Returns the objects that some repositories need besides what their refs lead to: those that states and pull requests
+/// name, served and held. `None` if that cannot be determined now.
+pub type NeededOidsFn<'n> = dyn FnMut(&[RepoPath]) -> Option<BTreeSet<String>> + 'n;
 
 /// What the readers of a pool need.
 #[derive(Debug)]
-pub(super) struct Need {
+pub(super) struct NeededObjects {
     /// The pools that they read.
     pub(super) pools: Vec<PathBuf>,
-    /// Where their refs point.
+    /// The objects that their refs point to.
     pub(super) tips: BTreeSet<String>,
-    /// What events name.
+    /// The objects that events name.
     pub(super) named: BTreeSet<String>,
 }
 
-/// A way to look at objects.
-pub(super) struct Look<'l> {
-    /// Git, in a hurry or not.
+/// How git reads objects.
+pub(super) struct ObjectAccess<'l> {
+    /// Git, with low priority or not.
     pub(super) git: &'l Git,
-    /// The pools that are seen.
+    /// The pools that are read.
     pub(super) pools: &'l [PathBuf],
-    /// Makes a command that sees them.
+    /// Makes a command that reads them.
     pub(super) command: &'l dyn Fn() -> io::Result<std::process::Command>,
 }
 
-impl Maintainer {
-    /// What the readers of a site's pool need; `None` if it cannot be said now.
-    pub(super) fn need(&self, repo_path: &RepoPath, needs: &mut Needs<'_>) -> Result<Option<Need>, Problem> {
-        let readers = self.readers(repo_path).doing("find out who reads a pool")?;
-        let Some(named) = needs(&readers) else { return Ok(None) };
-        let mut need = Need { pools: vec![self.layout.pool(repo_path)], tips: BTreeSet::new(), named };
-        need.named.retain(|oid| oid.len() == 40 && is_oid(oid));
+impl PoolMaintainer {
+    /// Returns what the readers of a repository's pool need; `None` if that cannot be determined now.
+    pub(super) fn needed_objects(
+        &self,
+        repo_path: &RepoPath,
+        needed_oids: &mut NeededOidsFn<'_>,
+    ) -> Result<Option<NeededObjects>, MaintenanceError> {
+        let readers = self.readers(repo_path).context("find the readers of a pool")?;
+        let Some(named) = needed_oids(&readers) else { return Ok(None) };
+        let mut needed = NeededObjects { pools: vec![self.layout.pool(repo_path)], tips: BTreeSet::new(), named };
+        needed.named.retain(|oid| oid.len() == 40 && is_oid(oid));
         for folder in readers.iter().map(|reader| self.layout.repo_dir(reader)) {
-            let refs = Refs::read(&folder).doing("read refs")?;
-            need.tips.extend(refs.iter().map(|(_, target)| target.oid.clone()));
-            need.pools.extend(Readable::read(&folder).doing("read which pools are lent")?.pools());
+            let refs = Refs::read(&folder).context("read refs")?;
+            needed.tips.extend(refs.iter().map(|(_, target)| target.oid.clone()));
+            needed.pools.extend(Alternates::read(&folder).context("read alternates")?.pools());
         }
-        need.pools.sort_unstable();
-        need.pools.dedup();
-        Ok(Some(need))
+        needed.pools.sort_unstable();
+        needed.pools.dedup();
+        Ok(Some(needed))
     }
 
-    /// The sites that read the pool of a site, itself included. What is on disk counts, hosted or not.
+    /// Returns the repositories that read the pool of a repository, including itself. The files on disk count, whether or
+    /// not a repository is hosted.
     fn readers(&self, repo_path: &RepoPath) -> io::Result<Vec<RepoPath>> {
         let mut readers = vec![repo_path.clone()];
         if let RepoPath::Announced(repo) = repo_path {
-            for other in self.layout.namesakes(&repo.identifier)? {
-                if other != *repo_path && Readable::read(&self.layout.repo_dir(&other))?.has(&self.layout, repo_path) {
+            for other in self.layout.repos_with_identifier(&repo.identifier)? {
+                if other != *repo_path && Alternates::read(&self.layout.repo_dir(&other))?.has(&self.layout, repo_path)
+                {
                     readers.push(other);
                 }
             }
@@ -72,90 +78,93 @@ impl Maintainer {
         Ok(readers)
     }
 
-    /// Those of the named objects that are here with everything that they need, beyond what `known` ones need. `None` if
-    /// that is too hard to find out.
-    pub(super) fn complete(
+    /// Returns those of the named objects that are present with everything that they refer to, apart from what `known`
+    /// objects refer to. `None` if that takes too many checks.
+    pub(super) fn find_complete(
         &self,
-        look: &Look<'_>,
+        access: &ObjectAccess<'_>,
         named: &BTreeSet<String>,
         known: &BTreeSet<String>,
-    ) -> Result<Option<BTreeSet<String>>, Problem> {
-        let seen = Pools::open(look.pools).doing("read a pool")?;
-        let mut here = Vec::new();
+    ) -> Result<Option<BTreeSet<String>>, MaintenanceError> {
+        let lookup = ObjectLookup::open(access.pools).context("read a pool")?;
+        let mut present = Vec::new();
         for oid in named.difference(known) {
-            if seen.has(oid).doing("read a pool")? {
-                here.push(oid.as_str());
+            if lookup.has(oid).context("read a pool")? {
+                present.push(oid.as_str());
             }
         }
         let mut complete = BTreeSet::new();
-        let mut open: Vec<&[&str]> = vec![&here];
-        let mut looks = 0;
-        while let Some(oids) = open.pop() {
+        let mut unchecked: Vec<&[&str]> = vec![&present];
+        let mut checks = 0;
+        while let Some(oids) = unchecked.pop() {
             if oids.is_empty() {
                 continue;
             }
-            looks += 1;
-            if looks > MAX_LOOKS {
+            checks += 1;
+            if checks > MAX_CHECKS {
                 return Ok(None);
             }
-            let mut command = (look.command)().doing("make room for a look")?;
+            let mut command = (access.command)().context("prepare a connectivity check")?;
             command.args(["-c", "core.commitGraph=false", "rev-list", "--objects", "--quiet", "--stdin"]);
-            let input = question(oids.iter().copied(), known);
-            match look.git.run(&mut command, Input::Bytes(input.as_bytes()), self.patience, MAX_WORDS) {
+            let input = rev_list_input(oids.iter().copied(), known);
+            match access.git.run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, MAX_OUTPUT) {
                 Ok(_) => complete.extend(oids.iter().map(|oid| (*oid).to_owned())),
-                Err(ChildProblem::Failed { .. }) if oids.len() > 1 => {
+                Err(GitError::Failed { .. }) if oids.len() > 1 => {
                     let (one, other) = oids.split_at(oids.len() / 2);
-                    open.extend([one, other]);
+                    unchecked.extend([one, other]);
                 }
-                Err(ChildProblem::Failed { .. }) => {}
-                Err(problem) => return Err(problem).doing("look for what events need"),
+                Err(GitError::Failed { .. }) => {}
+                Err(error) => return Err(error).context("check the objects that events name"),
             }
         }
         Ok(Some(complete))
     }
 
-    /// Walks over everything that some objects need and `known` ones do not.
-    pub(super) fn walk(
+    /// Lists everything that some objects refer to and `known` objects do not, and passes each line to `on_line`.
+    pub(super) fn walk_objects(
         &self,
-        look: &Look<'_>,
+        access: &ObjectAccess<'_>,
         tips: &BTreeSet<String>,
         known: &BTreeSet<String>,
-        mut show: impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<(), Problem> {
-        let mut command = (look.command)().doing("make room for a walk")?;
-        // A commit-graph would be believed.
+        mut on_line: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), MaintenanceError> {
+        let mut command = (access.command)().context("prepare a walk over objects")?;
+        // Git would assume that commits in a commit-graph exist.
         command.args(["-c", "core.commitGraph=false", "rev-list", "--objects", "--stdin"]);
-        let input = question(tips.iter().map(String::as_str), known);
-        let mut line = Line::default();
-        look.git
-            .stream(&mut command, Input::Bytes(input.as_bytes()), self.patience, |said| Ok(line.hear(said, &mut show)?))
-            .doing("walk over what is needed")
+        let input = rev_list_input(tips.iter().map(String::as_str), known);
+        let mut line = LineBuffer::default();
+        access
+            .git
+            .stream(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, |output| {
+                Ok(line.read(output, &mut on_line)?)
+            })
+            .context("list needed objects")
     }
 }
 
-/// What `rev-list` is asked.
-fn question<'o>(tips: impl Iterator<Item = &'o str>, known: &BTreeSet<String>) -> String {
+/// Returns the input of `rev-list`.
+fn rev_list_input<'o>(tips: impl Iterator<Item = &'o str>, known: &BTreeSet<String>) -> String {
     let mut input: String = tips.map(|tip| format!("{tip}\n")).collect();
     input.extend(known.iter().map(|known| format!("^{known}\n")));
     input
 }
 
-/// A line of `rev-list`: an object, and perhaps its path.
+/// The beginning of a line of `rev-list`, which is an object id and possibly a path.
 #[derive(Default)]
-struct Line(Vec<u8>);
+struct LineBuffer(Vec<u8>);
 
-/// Bytes of a line that are kept: the object, and enough of its path for git to find what it is like.
+/// Bytes kept of a line: the object id, and enough of its path for git to find similar objects.
 const MAX_LINE: usize = 1_024;
 
-impl Line {
-    /// Takes lines in whatever pieces they come and shows each.
-    fn hear(&mut self, said: &[u8], show: &mut impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        for piece in said.split_inclusive(|byte| *byte == b'\n') {
-            let text = piece.strip_suffix(b"\n").unwrap_or(piece);
-            let room = MAX_LINE.saturating_sub(self.0.len());
-            self.0.extend_from_slice(&text[..text.len().min(room)]);
-            if piece.len() > text.len() {
-                show(&self.0)?;
+impl LineBuffer {
+    /// Reads output in chunks of any size and passes on each complete line.
+    fn read(&mut self, output: &[u8], on_line: &mut impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        for part in output.split_inclusive(|byte| *byte == b'\n') {
+            let text = part.strip_suffix(b"\n").unwrap_or(part);
+            let capacity = MAX_LINE.saturating_sub(self.0.len());
+            self.0.extend_from_slice(&text[..text.len().min(capacity)]);
+            if part.len() > text.len() {
+                on_line(&self.0)?;
                 self.0.clear();
             }
         }

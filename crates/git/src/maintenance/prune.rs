@@ -1,4 +1,4 @@
-//! Takes away what nobody needs.
+//! Removes unneeded objects from a pool.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,282 +9,316 @@ use std::{fs, io};
 
 use grasp_core::repo::RepoPath;
 
-use super::index::{Fate, Indexes, Tips};
-use super::inspection::{Pack, Survey};
-use super::needed_objects::{Look, Need, Needs};
-use super::scratch_dir::Workshop;
-use super::swap::{Swap, remove};
-use super::{Doing, MAX_WORDS, Maintainer, Problem, TURN, Tidied};
-use crate::objects::Pools;
-use crate::process::{Git, Input};
+use super::index::{FileChange, IndexChanges, RefTips};
+use super::inspection::{PoolInspection, PoolPack};
+use super::needed_objects::{NeededObjects, NeededOidsFn, ObjectAccess};
+use super::scratch_dir::ScratchDir;
+use super::swap::{PoolSwap, remove_if_exists};
+use super::{LOCK_TIMEOUT, MAX_OUTPUT, MaintenanceContext, MaintenanceError, MaintenanceOutcome, PoolMaintainer};
+use crate::objects::ObjectLookup;
+use crate::process::{Git, ProcessInput};
 
-/// When somebody last looked for unneeded objects: the time of this file, in the pool's `info`.
-const LOOKED: &str = "looked";
+/// A file in the pool's `info`. Its modification time is when the last prune started.
+const LAST_PRUNE: &str = "looked";
 
-/// A prune that is under way.
-struct Pruning<'p> {
+/// A prune in progress.
+struct PruneRun<'p> {
     repo_path: &'p RepoPath,
     pool: PathBuf,
-    survey: Survey,
-    workshop: Workshop,
-    /// What was walked over.
-    walked: BTreeSet<String>,
+    inspection: PoolInspection,
+    scratch: ScratchDir,
+    /// The objects from which the walk over needed objects starts.
+    tips: BTreeSet<String>,
 }
 
-/// What a walk over everything that is needed came by.
-struct Found {
-    /// Needed objects in packs of needed objects.
-    needed: List,
-    /// Needed objects that are only among the unneeded: somebody has taken them up again.
-    rescued: List,
+/// The needed objects of the pool, as the walk found them.
+struct NeededLists {
+    /// Needed objects in normal packs.
+    normal: ObjectList,
+    /// Needed objects that are only in cruft packs: they are needed again.
+    rescued: ObjectList,
 }
 
-/// Objects, written down for git.
-struct List {
+/// A list of objects in a file, for git.
+struct ObjectList {
     file: BufWriter<File>,
     objects: u64,
 }
 
-impl Maintainer {
-    /// Whether it is time to look for unneeded objects: the last time was long ago, and there was a change since, or
-    /// something has been unneeded for the grace period. `changed` is when the refs of any reader last changed.
+impl PoolMaintainer {
+    /// Returns whether a prune is due: the last one was at least `interval` ago, and there was a change since, or objects
+    /// have been unneeded for the grace period. `changed` is when the refs of any reader last changed.
     #[must_use]
-    pub fn is_prune_due(&self, repo_path: &RepoPath, changed: SystemTime, pause: Duration, grace: Duration) -> bool {
+    pub fn is_prune_due(&self, repo_path: &RepoPath, changed: SystemTime, interval: Duration, grace: Duration) -> bool {
         let pool = self.layout.pool(repo_path);
         let now = SystemTime::now();
         let Ok(packs_changed) = modified(&pool.join("pack")) else { return false };
-        let Ok(looked) = modified(&pool.join("info").join(LOOKED)) else {
-            // Nobody has. A new site is given the same time.
-            return modified(&self.layout.repo_dir(repo_path).join("config")).is_ok_and(|made| now >= made + pause);
+        let Ok(last_prune) = modified(&pool.join("info").join(LAST_PRUNE)) else {
+            // There was none yet. A new repository is first pruned after the same interval.
+            let created = modified(&self.layout.repo_dir(repo_path).join("config"));
+            return created.is_ok_and(|created| now >= created + interval);
         };
-        let overdue = || Survey::of(&pool.join("pack")).is_ok_and(|survey| survey.overdue(now, grace).next().is_some());
-        now >= looked + pause && (packs_changed > looked || changed > looked || overdue())
+        let has_expired = || {
+            PoolInspection::read(&pool.join("pack"))
+                .is_ok_and(|inspection| inspection.expired(now, grace).next().is_some())
+        };
+        now >= last_prune + interval && (packs_changed > last_prune || changed > last_prune || has_expired())
     }
 
-    /// When the refs of any of some sites last changed, or which pools one reads.
+    /// Returns when the refs or the alternates of any of some repositories last changed.
     #[must_use]
-    pub fn changed(&self, repo_paths: &[RepoPath]) -> SystemTime {
+    pub fn last_changed(&self, repo_paths: &[RepoPath]) -> SystemTime {
         let times = repo_paths.iter().map(|repo_path| self.layout.repo_dir(repo_path)).flat_map(|folder| {
             [modified(&folder.join("packed-refs")), modified(&folder.join("objects/info/alternates"))]
         });
         times.flatten().max().unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// Puts aside what nobody needs, and takes away what was put aside a grace period ago and is still not needed.
-    pub fn prune(&self, repo_path: &RepoPath, grace: Duration, needs: &mut Needs<'_>) -> Result<Tidied, Problem> {
+    /// Moves unneeded objects to a cruft pack, and removes cruft packs that are older than the grace period and whose
+    /// objects are still unneeded.
+    ///
+    /// # Errors
+    /// If the pool or the scratch folder cannot be read or written, or if git fails.
+    pub fn prune(
+        &self,
+        repo_path: &RepoPath,
+        grace: Duration,
+        needed_oids: &mut NeededOidsFn<'_>,
+    ) -> Result<MaintenanceOutcome, MaintenanceError> {
         if !self.has_pool(repo_path) {
-            return Ok(Tidied::Fine);
+            return Ok(MaintenanceOutcome::NothingToDo);
         }
-        let began = SystemTime::now();
-        self.clear_leftovers(repo_path, grace)?;
-        let Some(need) = self.need(repo_path, needs)? else { return Ok(Tidied::Later) };
+        let started = SystemTime::now();
+        self.remove_leftovers(repo_path, grace)?;
+        let Some(needed) = self.needed_objects(repo_path, needed_oids)? else {
+            return Ok(MaintenanceOutcome::Deferred);
+        };
         let pool = self.layout.pool(repo_path);
-        let survey = Survey::of(&pool.join("pack")).doing("read a pool")?;
-        let workshop = Workshop::with(&self.layout, &pool, &survey.packs).doing("make room for packs")?;
-        let mut pruning = Pruning { repo_path, pool, survey, workshop, walked: need.tips.clone() };
-        let gentle = self.gentle();
-        let result = match self.named_here(&pruning, &need, &gentle)? {
-            None => return Ok(Tidied::Later),
+        let inspection = PoolInspection::read(&pool.join("pack")).context("read a pool")?;
+        let scratch =
+            ScratchDir::with_packs(&self.layout, &pool, &inspection.packs).context("create a scratch folder")?;
+        let mut run = PruneRun { repo_path, pool, inspection, scratch, tips: needed.tips.clone() };
+        let result = match self.complete_named(&run, &needed, &self.low_priority_git())? {
+            None => return Ok(MaintenanceOutcome::Deferred),
             Some(named) => {
-                pruning.walked.extend(named);
-                self.look_and_swap(&pruning, &need, grace, needs)?
+                run.tips.extend(named);
+                self.prune_pool(&run, &needed, grace, needed_oids)?
             }
         };
-        if result != Tidied::Later {
-            stamp(&pruning.pool, began).doing("note that a pool was looked at")?;
+        if result != MaintenanceOutcome::Deferred {
+            record_start(&run.pool, started).context("record the time of a prune")?;
         }
         Ok(result)
     }
 
-    fn named_here(&self, pruning: &Pruning<'_>, need: &Need, git: &Git) -> Result<Option<BTreeSet<String>>, Problem> {
-        let look = Look { git, pools: &need.pools, command: &|| pruning.workshop.see(self, &need.pools) };
-        self.complete(&look, &need.named, &need.tips)
-    }
-
-    fn look_and_swap(
+    fn complete_named(
         &self,
-        pruning: &Pruning<'_>,
-        need: &Need,
-        grace: Duration,
-        needs: &mut Needs<'_>,
-    ) -> Result<Tidied, Problem> {
-        let all: u64 = pruning.survey.normal().map(|pack| pack.objects).sum();
-        if need.pools.len() == 1
-            && pruning.survey.cruft().next().is_none()
-            && self.count(pruning)?.is_some_and(|count| count == all)
-        {
-            return Ok(Tidied::Fine);
-        }
-        let found = self.find(pruning, need)?;
-        let mut swap = Swap::default();
-        if found.needed.objects < all {
-            swap.made = self.divide(pruning, found)?;
-            swap.going.extend(pruning.survey.normal().cloned());
-        } else if found.rescued.objects > 0 {
-            swap.made = pruning.workshop.pack(self, &[], Input::File(found.rescued.finish().doing("list objects")?))?;
-        }
-        swap.going.extend(pruning.survey.overdue(SystemTime::now(), grace).cloned());
-        if swap.made.is_empty() && swap.going.is_empty() {
-            return Ok(Tidied::Fine);
-        }
-        swap.indexes = self.indexes_after(pruning, &swap)?;
-        swap.sync(&pruning.workshop).doing("write packs to the disk")?;
-        let _removal = self.layout.removal();
-        let Some(_turn) = self.layout.turns.wait_within(pruning.repo_path.identifier(), TURN) else {
-            return Ok(Tidied::Later);
-        };
-        if !swap.fits(&pruning.pool, &pruning.survey.packs) || self.is_missed(pruning, &swap, needs)? {
-            return Ok(Tidied::Later);
-        }
-        let result = swap.carry_out(&pruning.workshop, &pruning.pool);
-        // Also if it failed in the middle: something may be gone.
-        self.layout.note_pruning();
-        result.doing("put packs in their place")?;
-        Ok(Tidied::Done)
+        run: &PruneRun<'_>,
+        needed: &NeededObjects,
+        git: &Git,
+    ) -> Result<Option<BTreeSet<String>>, MaintenanceError> {
+        let command = || run.scratch.pools_command(self, &needed.pools);
+        let access = ObjectAccess { git, pools: &needed.pools, command: &command };
+        self.find_complete(&access, &needed.named, &needed.tips)
     }
 
-    /// How many objects are needed, where nobody shares anything. With bitmaps this is a matter of milliseconds.
-    fn count(&self, pruning: &Pruning<'_>) -> Result<Option<u64>, Problem> {
-        pruning.workshop.link_index(&pruning.pool).doing("make room for packs")?;
-        let mut command = pruning.workshop.command(self);
+    fn prune_pool(
+        &self,
+        run: &PruneRun<'_>,
+        needed: &NeededObjects,
+        grace: Duration,
+        needed_oids: &mut NeededOidsFn<'_>,
+    ) -> Result<MaintenanceOutcome, MaintenanceError> {
+        let all: u64 = run.inspection.normal().map(|pack| pack.objects).sum();
+        if needed.pools.len() == 1
+            && run.inspection.cruft().next().is_none()
+            && self.count_needed(run)?.is_some_and(|count| count == all)
+        {
+            return Ok(MaintenanceOutcome::NothingToDo);
+        }
+        let lists = self.list_needed(run, needed)?;
+        let mut swap = PoolSwap::default();
+        if lists.normal.objects < all {
+            swap.added = self.split_packs(run, lists)?;
+            swap.removed.extend(run.inspection.normal().cloned());
+        } else if lists.rescued.objects > 0 {
+            let rescued = ProcessInput::File(lists.rescued.into_file().context("list objects")?);
+            swap.added = run.scratch.pack_objects(self, &[], rescued)?;
+        }
+        swap.removed.extend(run.inspection.expired(SystemTime::now(), grace).cloned());
+        if swap.added.is_empty() && swap.removed.is_empty() {
+            return Ok(MaintenanceOutcome::NothingToDo);
+        }
+        swap.indexes = self.index_changes(run, &swap)?;
+        swap.sync(&run.scratch).context("sync packs to disk")?;
+        let _removal = self.layout.begin_removal();
+        let Some(_lock) = self.layout.repo_locks.lock_within(run.repo_path.identifier(), LOCK_TIMEOUT) else {
+            return Ok(MaintenanceOutcome::Deferred);
+        };
+        if !swap.is_applicable(&run.pool, &run.inspection.packs) || self.removes_needed(run, &swap, needed_oids)? {
+            return Ok(MaintenanceOutcome::Deferred);
+        }
+        let result = swap.apply(&run.scratch, &run.pool);
+        // Also after a failure in the middle: objects may have been removed.
+        self.layout.record_prune();
+        result.context("move packs into the pool")?;
+        Ok(MaintenanceOutcome::Done)
+    }
+
+    /// Counts the needed objects of a pool that only its own repository reads. With bitmaps this takes milliseconds.
+    fn count_needed(&self, run: &PruneRun<'_>) -> Result<Option<u64>, MaintenanceError> {
+        run.scratch.link_index(&run.pool).context("create a scratch folder")?;
+        let mut command = run.scratch.command(self);
         command.args(["-c", "core.commitGraph=false", "rev-list", "--objects", "--count", "--use-bitmap-index"]);
         command.arg("--stdin");
-        let input: String = pruning.walked.iter().map(|tip| format!("{tip}\n")).collect();
-        let said = self.gentle().run(&mut command, Input::Bytes(input.as_bytes()), self.patience, MAX_WORDS);
-        let said = said.doing("count what is needed")?;
-        Ok(String::from_utf8_lossy(&said).trim().parse().ok())
+        let input: String = run.tips.iter().map(|tip| format!("{tip}\n")).collect();
+        let input = ProcessInput::Bytes(input.as_bytes());
+        let output = self.low_priority_git().run(&mut command, input, self.timeout, MAX_OUTPUT);
+        let output = output.context("count needed objects")?;
+        Ok(String::from_utf8_lossy(&output).trim().parse().ok())
     }
 
-    /// Walks over everything that is needed.
-    fn find(&self, pruning: &Pruning<'_>, need: &Need) -> Result<Found, Problem> {
-        let workshop = &pruning.workshop;
-        let open = |packs: Vec<&Pack>| indexes(&workshop.packs(), packs.into_iter());
-        let normal = open(pruning.survey.normal().collect()).doing("read a pool")?;
-        let cruft = open(pruning.survey.cruft().collect()).doing("read a pool")?;
-        let list = |name: &str| List::create(&workshop.lists.join(name)).doing("list objects");
-        let mut found = Found { needed: list("needed")?, rescued: list("rescued")? };
-        let others: Vec<PathBuf> = need.pools.iter().filter(|pool| **pool != pruning.pool).cloned().collect();
-        let look = Look { git: &self.gentle(), pools: &[], command: &|| workshop.view(self, &others) };
-        self.walk(&look, &pruning.walked, &BTreeSet::new(), |line| {
-            let Some(oid) = oid_of(line) else { return Ok(()) };
+    /// Lists the needed objects of the pool.
+    fn list_needed(&self, run: &PruneRun<'_>, needed: &NeededObjects) -> Result<NeededLists, MaintenanceError> {
+        let scratch = &run.scratch;
+        let lookup = |packs: Vec<&PoolPack>| lookup_in(&scratch.packs(), packs.into_iter());
+        let normal = lookup(run.inspection.normal().collect()).context("read a pool")?;
+        let cruft = lookup(run.inspection.cruft().collect()).context("read a pool")?;
+        let list = |name: &str| ObjectList::create(&scratch.lists.join(name)).context("list objects");
+        let mut lists = NeededLists { normal: list("needed")?, rescued: list("rescued")? };
+        let others: Vec<PathBuf> = needed.pools.iter().filter(|pool| **pool != run.pool).cloned().collect();
+        let command = || scratch.command_with_pools(self, &others);
+        let access = ObjectAccess { git: &self.low_priority_git(), pools: &[], command: &command };
+        self.walk_objects(&access, &run.tips, &BTreeSet::new(), |line| {
+            let Some(oid) = line_oid(line) else { return Ok(()) };
             if normal.has(oid)? {
-                found.needed.add(line)?;
+                lists.normal.add(line)?;
             } else if cruft.has(oid)? {
-                found.rescued.add(line)?;
+                lists.rescued.add(line)?;
             }
             Ok(())
         })?;
-        Ok(found)
+        Ok(lists)
     }
 
-    /// Makes a pack of what is needed and one of what is not.
-    fn divide(&self, pruning: &Pruning<'_>, found: Found) -> Result<Vec<Pack>, Problem> {
-        let listed = found.needed.objects + found.rescued.objects;
-        let list = found.needed.join(found.rescued).doing("list objects")?;
-        let mut made = pruning.workshop.pack(self, &[], Input::File(list))?;
-        if made.iter().map(|pack| pack.objects).sum::<u64>() != listed {
-            let source = io::Error::new(ErrorKind::InvalidData, "a new pack has not what it should have");
-            return Err(Problem::Disk { doing: "pack objects", source });
+    /// Writes a pack of the needed objects and a cruft pack of the unneeded ones.
+    fn split_packs(&self, run: &PruneRun<'_>, lists: NeededLists) -> Result<Vec<PoolPack>, MaintenanceError> {
+        let listed = lists.normal.objects + lists.rescued.objects;
+        let list = lists.normal.into_joined_file(lists.rescued).context("list objects")?;
+        let mut added = run.scratch.pack_objects(self, &[], ProcessInput::File(list))?;
+        if added.iter().map(|pack| pack.objects).sum::<u64>() != listed {
+            let source = io::Error::new(ErrorKind::InvalidData, "a new pack does not have the listed objects");
+            return Err(MaintenanceError::Io { action: "pack objects", source });
         }
-        // What is in these is left out; what is in the others is taken.
-        let mut input: String = made.iter().map(|pack| format!("{}.pack\n", pack.name)).collect();
-        input.extend(pruning.survey.cruft().map(|pack| format!("{}.pack\n", pack.name)));
-        let taken = pruning.survey.normal().filter(|pack| !made.iter().any(|made| made.name == pack.name));
-        input.extend(taken.map(|pack| format!("-{}.pack\n", pack.name)));
-        made.extend(pruning.workshop.pack(self, &["--cruft"], Input::Bytes(input.as_bytes()))?);
-        Ok(made)
+        // The cruft pack gets the objects of the packs that are marked with a minus, except those of the other packs.
+        let mut input: String = added.iter().map(|pack| format!("{}.pack\n", pack.name)).collect();
+        input.extend(run.inspection.cruft().map(|pack| format!("{}.pack\n", pack.name)));
+        let split = run.inspection.normal().filter(|pack| !added.iter().any(|added| added.name == pack.name));
+        input.extend(split.map(|pack| format!("-{}.pack\n", pack.name)));
+        added.extend(run.scratch.pack_objects(self, &["--cruft"], ProcessInput::Bytes(input.as_bytes()))?);
+        Ok(added)
     }
 
-    /// The index and the commit-graph as they should be afterwards. A graph that named what is gone would be believed.
-    fn indexes_after(&self, pruning: &Pruning<'_>, swap: &Swap) -> Result<Indexes, Problem> {
-        // A ref that came later may point to what goes.
-        let tips = Tips::of(&self.layout.repo_dir(pruning.repo_path), Some(&pruning.walked))?;
-        let staying = swap.staying(&pruning.survey.packs);
-        let worth_it = pruning.survey.is_worth_an_index();
-        let breaks = pruning.survey.index_breaks(&swap.going);
-        let midx = match (worth_it, breaks) {
+    /// Returns the multi-pack index and the commit-graph after the swap. Git would assume that the removed commits of an
+    /// old commit-graph exist.
+    fn index_changes(&self, run: &PruneRun<'_>, swap: &PoolSwap) -> Result<IndexChanges, MaintenanceError> {
+        // A ref that was set later may point to an object that is removed.
+        let tips = RefTips::read(&self.layout.repo_dir(run.repo_path), Some(&run.tips))?;
+        let remaining = swap.remaining(&run.inspection.packs);
+        let is_worth_it = run.inspection.is_worth_an_index();
+        let is_invalidated = run.inspection.index_covers_any(&swap.removed);
+        let midx = match (is_worth_it, is_invalidated) {
             (true, _) => {
-                pruning.workshop.link_index(&pruning.pool).doing("make room for packs")?;
-                self.make_midx(&pruning.workshop, &staying, &tips)?
+                run.scratch.link_index(&run.pool).context("create a scratch folder")?;
+                self.write_midx(&run.scratch, &remaining, &tips)?
             }
-            (false, true) => Fate::Gone,
-            (false, false) => Fate::Stay,
+            (false, true) => FileChange::Remove,
+            (false, false) => FileChange::Keep,
         };
-        let graph = if worth_it { self.make_graph(&pruning.workshop, &tips)? } else { Fate::Gone };
-        Ok(Indexes { midx, graph })
+        let graph = if is_worth_it { self.write_graph(&run.scratch, &tips)? } else { FileChange::Remove };
+        Ok(IndexChanges { midx, graph })
     }
 
-    /// Whether anybody needs, by now, what is about to go. The caller has the turn, so that nobody can begin to.
-    fn is_missed(&self, pruning: &Pruning<'_>, swap: &Swap, needs: &mut Needs<'_>) -> Result<bool, Problem> {
-        let Some(need) = self.need(pruning.repo_path, needs)? else { return Ok(true) };
-        let look = Look { git: &self.git, pools: &need.pools, command: &|| pruning.workshop.see(self, &need.pools) };
-        let Some(named) = self.complete(&look, &need.named, &pruning.walked)? else { return Ok(true) };
-        let fresh: BTreeSet<String> = need.tips.difference(&pruning.walked).cloned().chain(named).collect();
-        if fresh.is_empty() {
+    /// Returns whether an object that would be removed is needed by now. The caller holds the repository lock, so that this
+    /// cannot change before the swap.
+    fn removes_needed(
+        &self,
+        run: &PruneRun<'_>,
+        swap: &PoolSwap,
+        needed_oids: &mut NeededOidsFn<'_>,
+    ) -> Result<bool, MaintenanceError> {
+        let Some(needed) = self.needed_objects(run.repo_path, needed_oids)? else { return Ok(true) };
+        let command = || run.scratch.pools_command(self, &needed.pools);
+        let access = ObjectAccess { git: &self.git, pools: &needed.pools, command: &command };
+        let Some(named) = self.find_complete(&access, &needed.named, &run.tips)? else { return Ok(true) };
+        let new_tips: BTreeSet<String> = needed.tips.difference(&run.tips).cloned().chain(named).collect();
+        if new_tips.is_empty() {
             return Ok(false);
         }
-        let there = Survey::of(&pruning.pool.join("pack")).doing("read a pool")?;
-        let goes = |pack: &&Pack| swap.going.iter().any(|going| going.name == pack.name);
-        let staying = indexes(&pruning.pool.join("pack"), there.packs.iter().filter(|pack| !goes(pack)));
-        let made = indexes(&pruning.workshop.packs(), swap.made.iter());
-        let going = indexes(&pruning.workshop.packs(), swap.going.iter());
-        let [staying, made, going] =
-            [staying.doing("read a pool")?, made.doing("read a pool")?, going.doing("read a pool")?];
-        let mut missed = false;
-        self.walk(&look, &fresh, &pruning.walked, |line| {
-            if let Some(oid) = oid_of(line).filter(|_| !missed) {
-                missed = going.has(oid)? && !made.has(oid)? && !staying.has(oid)?;
+        let inspection = PoolInspection::read(&run.pool.join("pack")).context("read a pool")?;
+        let is_removed = |pack: &&PoolPack| swap.removed.iter().any(|removed| removed.name == pack.name);
+        let kept = lookup_in(&run.pool.join("pack"), inspection.packs.iter().filter(|pack| !is_removed(pack)));
+        let added = lookup_in(&run.scratch.packs(), swap.added.iter());
+        let removed = lookup_in(&run.scratch.packs(), swap.removed.iter());
+        let [kept, added, removed] =
+            [kept.context("read a pool")?, added.context("read a pool")?, removed.context("read a pool")?];
+        let mut removes_needed = false;
+        self.walk_objects(&access, &new_tips, &run.tips, |line| {
+            if let Some(oid) = line_oid(line).filter(|_| !removes_needed) {
+                removes_needed = removed.has(oid)? && !added.has(oid)? && !kept.has(oid)?;
             }
             Ok(())
         })?;
-        Ok(missed)
+        Ok(removes_needed)
     }
 
-    /// Removes what is no pack and not about to become one: parts that a crash or a full disk left behind.
-    fn clear_leftovers(&self, repo_path: &RepoPath, grace: Duration) -> Result<(), Problem> {
+    /// Removes old files of incomplete packs, which a crash or a full disk has left.
+    fn remove_leftovers(&self, repo_path: &RepoPath, grace: Duration) -> Result<(), MaintenanceError> {
         let packs = self.layout.pool(repo_path).join("pack");
         let now = SystemTime::now();
-        if leftovers(&packs, now, grace).doing("read a pool")?.is_empty() {
+        if find_leftovers(&packs, now, grace).context("read a pool")?.is_empty() {
             return Ok(());
         }
-        // An order may be moving a pack into the pool, part by part.
-        let Some(_turn) = self.layout.turns.wait_within(repo_path.identifier(), TURN) else { return Ok(()) };
-        for path in leftovers(&packs, now, grace).doing("read a pool")? {
-            remove(&path).doing("remove parts of packs")?;
+        // A git job may be moving the files of a pack into the pool one by one.
+        let Some(_lock) = self.layout.repo_locks.lock_within(repo_path.identifier(), LOCK_TIMEOUT) else {
+            return Ok(());
+        };
+        for path in find_leftovers(&packs, now, grace).context("read a pool")? {
+            remove_if_exists(&path).context("remove files of incomplete packs")?;
         }
         Ok(())
     }
 }
 
-impl Survey {
-    /// Packs of what has been unneeded for the grace period.
-    fn overdue(&self, now: SystemTime, grace: Duration) -> impl Iterator<Item = &Pack> {
+impl PoolInspection {
+    /// Returns the cruft packs that are older than the grace period.
+    fn expired(&self, now: SystemTime, grace: Duration) -> impl Iterator<Item = &PoolPack> {
         self.cruft().filter(move |pack| now >= pack.modified + grace)
     }
 }
 
-/// Parts of packs that have no index or no pack, and files that are being written, if they are old.
-fn leftovers(packs: &Path, now: SystemTime, grace: Duration) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+/// Returns files of packs that have no index or no pack file, and temporary files, if they are old.
+fn find_leftovers(packs: &Path, now: SystemTime, grace: Duration) -> io::Result<Vec<PathBuf>> {
+    let mut leftovers = Vec::new();
     for entry in fs::read_dir(packs)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let whole = || ["pack", "idx"].iter().all(|part| path.with_extension(part).exists());
-        let stray = name.starts_with("tmp_") || (name.starts_with("pack-") && !whole());
-        if stray && modified(&path).is_ok_and(|modified| now >= modified + grace) {
-            found.push(path);
+        let is_complete = || ["pack", "idx"].iter().all(|extension| path.with_extension(extension).exists());
+        let is_leftover = name.starts_with("tmp_") || (name.starts_with("pack-") && !is_complete());
+        if is_leftover && modified(&path).is_ok_and(|modified| now >= modified + grace) {
+            leftovers.push(path);
         }
     }
-    Ok(found)
+    Ok(leftovers)
 }
 
-/// Some packs of a folder.
-fn indexes<'p>(folder: &Path, packs: impl Iterator<Item = &'p Pack>) -> io::Result<Pools> {
+/// Returns a lookup in some packs of a folder.
+fn lookup_in<'p>(folder: &Path, packs: impl Iterator<Item = &'p PoolPack>) -> io::Result<ObjectLookup> {
     let paths: Vec<PathBuf> = packs.map(|pack| pack.file(folder, "idx")).collect();
-    Pools::of_packs(&paths)
+    ObjectLookup::from_packs(&paths)
 }
 
-fn oid_of(line: &[u8]) -> Option<&str> {
+fn line_oid(line: &[u8]) -> Option<&str> {
     std::str::from_utf8(line.get(..40)?).ok()
 }
 
@@ -292,12 +326,12 @@ fn modified(path: &Path) -> io::Result<SystemTime> {
     fs::metadata(path)?.modified()
 }
 
-/// Notes when somebody began to look. What changed since will be looked at again.
-fn stamp(pool: &Path, began: SystemTime) -> io::Result<()> {
-    File::create(pool.join("info").join(LOOKED))?.set_modified(began)
+/// Records when a prune started. Later changes are covered by the next one.
+fn record_start(pool: &Path, started: SystemTime) -> io::Result<()> {
+    File::create(pool.join("info").join(LAST_PRUNE))?.set_modified(started)
 }
 
-impl List {
+impl ObjectList {
     fn create(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
         Ok(Self { file: BufWriter::new(file), objects: 0 })
@@ -309,16 +343,16 @@ impl List {
         self.file.write_all(b"\n")
     }
 
-    /// The file, to be read from its beginning.
-    fn finish(self) -> io::Result<File> {
-        let mut file = self.file.into_inner().map_err(|problem| problem.into_error())?;
+    /// Returns the file, positioned at its beginning.
+    fn into_file(self) -> io::Result<File> {
+        let mut file = self.file.into_inner().map_err(|error| error.into_error())?;
         file.rewind()?;
         Ok(file)
     }
 
-    /// The file, with what another list has behind it.
-    fn join(mut self, other: Self) -> io::Result<File> {
-        io::copy(&mut other.finish()?, &mut self.file)?;
-        self.finish()
+    /// Returns a file with this list and then another one, positioned at its beginning.
+    fn into_joined_file(mut self, other: Self) -> io::Result<File> {
+        io::copy(&mut other.into_file()?, &mut self.file)?;
+        self.into_file()
     }
 }

@@ -1,74 +1,80 @@
-//! Makes few packs of many. Every object that was there is there afterwards.
+//! Merges small packs into one. No object is removed.
 
 use grasp_core::repo::RepoPath;
 
-use super::index::{Fate, Indexes, Tips};
-use super::inspection::{Pack, Survey};
-use super::scratch_dir::Workshop;
-use super::swap::Swap;
-use super::{Doing, Maintainer, Problem, TURN, Tidied};
-use crate::process::Input;
+use super::index::{FileChange, IndexChanges, RefTips};
+use super::inspection::{PoolInspection, PoolPack};
+use super::scratch_dir::ScratchDir;
+use super::swap::PoolSwap;
+use super::{LOCK_TIMEOUT, MaintenanceContext, MaintenanceError, MaintenanceOutcome, PoolMaintainer};
+use crate::process::ProcessInput;
 
-impl Maintainer {
-    /// Whether a pool has too many packs or its index misses too much. A look at file names and a few bytes.
+impl PoolMaintainer {
+    /// Returns whether a pool has too many packs, or its index covers too few objects. Reads file names and a few bytes.
     #[must_use]
-    pub fn is_fold_due(&self, repo_path: &RepoPath) -> bool {
-        Survey::of(&self.layout.pool(repo_path).join("pack")).is_ok_and(|survey| {
-            let folded = survey.foldable();
-            !folded.is_empty() || survey.index_is_due(&folded)
+    pub fn is_repack_due(&self, repo_path: &RepoPath) -> bool {
+        PoolInspection::read(&self.layout.pool(repo_path).join("pack")).is_ok_and(|inspection| {
+            let merged = inspection.packs_to_merge();
+            !merged.is_empty() || inspection.is_index_due(&merged)
         })
     }
 
-    /// Makes one pack of the small ones of a pool, if it has many, and an index over all if that is worth it.
-    pub fn fold(&self, repo_path: &RepoPath) -> Result<Tidied, Problem> {
+    /// Merges the small packs of a pool if it has many, and writes an index over all packs if there are enough objects.
+    ///
+    /// # Errors
+    /// If the pool or the scratch folder cannot be read or written, or if git fails.
+    pub fn repack(&self, repo_path: &RepoPath) -> Result<MaintenanceOutcome, MaintenanceError> {
         if !self.has_pool(repo_path) {
-            return Ok(Tidied::Fine);
+            return Ok(MaintenanceOutcome::NothingToDo);
         }
         let (folder, pool) = (self.layout.repo_dir(repo_path), self.layout.pool(repo_path));
-        let survey = Survey::of(&pool.join("pack")).doing("read a pool")?;
-        let going = survey.foldable();
-        let indexes = survey.index_is_due(&going);
-        if going.is_empty() && !indexes {
-            return Ok(Tidied::Fine);
+        let inspection = PoolInspection::read(&pool.join("pack")).context("read a pool")?;
+        let removed = inspection.packs_to_merge();
+        let is_index_due = inspection.is_index_due(&removed);
+        if removed.is_empty() && !is_index_due {
+            return Ok(MaintenanceOutcome::NothingToDo);
         }
-        let packs: Vec<Pack> = survey.normal().cloned().collect();
-        let workshop = Workshop::with(&self.layout, &pool, &packs).doing("make room for packs")?;
-        let mut swap = Swap { made: self.merge(&workshop, &going)?, going, ..Swap::default() };
-        if indexes {
-            workshop.link_index(&pool).doing("make room for packs")?;
-            let tips = Tips::of(&folder, None)?;
-            let midx = self.make_midx(&workshop, &swap.staying(&packs), &tips)?;
-            // What the old one names is there still.
-            let graph = Some(self.make_graph(&workshop, &tips)?).filter(|graph| *graph != Fate::Gone);
-            swap.indexes = Indexes { midx, graph: graph.unwrap_or(Fate::Stay) };
-        } else if survey.index_breaks(&swap.going) {
-            swap.indexes.midx = Fate::Gone;
+        let packs: Vec<PoolPack> = inspection.normal().cloned().collect();
+        let scratch = ScratchDir::with_packs(&self.layout, &pool, &packs).context("create a scratch folder")?;
+        let mut swap = PoolSwap { added: self.merge_packs(&scratch, &removed)?, removed, ..PoolSwap::default() };
+        if is_index_due {
+            scratch.link_index(&pool).context("create a scratch folder")?;
+            let tips = RefTips::read(&folder, None)?;
+            let midx = self.write_midx(&scratch, &swap.remaining(&packs), &tips)?;
+            // An old commit-graph stays valid: the commits that it contains still exist.
+            let graph = Some(self.write_graph(&scratch, &tips)?).filter(|graph| *graph != FileChange::Remove);
+            swap.indexes = IndexChanges { midx, graph: graph.unwrap_or(FileChange::Keep) };
+        } else if inspection.index_covers_any(&swap.removed) {
+            swap.indexes.midx = FileChange::Remove;
         }
-        swap.sync(&workshop).doing("write packs to the disk")?;
-        let Some(_turn) = self.layout.turns.wait_within(repo_path.identifier(), TURN) else { return Ok(Tidied::Later) };
-        if !swap.fits(&pool, &packs) {
-            return Ok(Tidied::Later);
+        swap.sync(&scratch).context("sync packs to disk")?;
+        let Some(_lock) = self.layout.repo_locks.lock_within(repo_path.identifier(), LOCK_TIMEOUT) else {
+            return Ok(MaintenanceOutcome::Deferred);
+        };
+        if !swap.is_applicable(&pool, &packs) {
+            return Ok(MaintenanceOutcome::Deferred);
         }
-        swap.carry_out(&workshop, &pool).doing("put packs in their place")?;
-        Ok(Tidied::Done)
+        swap.apply(&scratch, &pool).context("move packs into the pool")?;
+        Ok(MaintenanceOutcome::Done)
     }
 
-    /// Makes one pack of some.
-    fn merge(&self, workshop: &Workshop, packs: &[Pack]) -> Result<Vec<Pack>, Problem> {
+    /// Merges some packs into one.
+    fn merge_packs(&self, scratch: &ScratchDir, packs: &[PoolPack]) -> Result<Vec<PoolPack>, MaintenanceError> {
         if packs.is_empty() {
             return Ok(Vec::new());
         }
         let input: String = packs.iter().map(|pack| format!("{}.pack\n", pack.name)).collect();
-        workshop.pack(self, &["--stdin-packs"], Input::Bytes(input.as_bytes()))
+        scratch.pack_objects(self, &["--stdin-packs"], ProcessInput::Bytes(input.as_bytes()))
     }
 }
 
-impl Swap {
-    /// The packs of needed objects that there are afterwards.
-    pub(super) fn staying<'s>(&'s self, packs: &'s [Pack]) -> Vec<&'s Pack> {
-        let goes = |pack: &&Pack| self.going.iter().any(|going| going.name == pack.name);
-        let made = self.made.iter().filter(|pack| !pack.cruft);
-        let kept = packs.iter().filter(|pack| !pack.cruft && !self.made.iter().any(|made| made.name == pack.name));
-        kept.filter(|pack| !goes(pack)).chain(made).collect()
+impl PoolSwap {
+    /// Returns the packs of needed objects that the pool has after the swap.
+    pub(super) fn remaining<'s>(&'s self, packs: &'s [PoolPack]) -> Vec<&'s PoolPack> {
+        let is_removed = |pack: &&PoolPack| self.removed.iter().any(|removed| removed.name == pack.name);
+        let added = self.added.iter().filter(|pack| !pack.is_cruft);
+        let kept =
+            packs.iter().filter(|pack| !pack.is_cruft && !self.added.iter().any(|added| added.name == pack.name));
+        kept.filter(|pack| !is_removed(pack)).chain(added).collect()
     }
 }

@@ -1,7 +1,7 @@
-//! A folder aside in which git works: an object directory with links to the packs of a pool.
+//! The folder in which git works during maintenance: an object directory with hard links to the packs of a pool.
 //!
-//! The links keep what they lead to, whatever happens to the pool. What git makes lies beside them and is on the same file
-//! system, so that it can be moved into the pool.
+//! The links keep the packs, whatever happens to the pool. What git writes is next to them, on the same file system, so
+//! that it can be moved into the pool.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -11,73 +11,75 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::ReceivedPack;
 
-use super::inspection::{MIDX, Pack};
-use super::{Doing, MAX_WORDS, Maintainer, Problem};
+use super::inspection::{MULTI_PACK_INDEX, PoolPack};
+use super::{MAX_OUTPUT, MaintenanceContext, MaintenanceError, PoolMaintainer};
 use crate::layout::Layout;
-use crate::process::{Git, Input};
-use crate::serve::upload_pack::MEMORY;
+use crate::process::{Git, ProcessInput};
+use crate::serve::upload_pack::MEMORY_SETTINGS;
 
-/// The files of a pack, in the order in which they move: git takes a pack for complete as soon as it has an index.
-pub(super) const PARTS: [&str; 4] = ["pack", "rev", "mtimes", "idx"];
+/// The extensions of the files of a pack, in the order in which they move: git considers a pack complete as soon as it has
+/// an index.
+pub(super) const EXTENSIONS: [&str; 4] = ["pack", "rev", "mtimes", "idx"];
 
-/// The folder. It goes with this value.
+/// A scratch folder. It is removed when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Workshop {
+pub(super) struct ScratchDir {
     folder: PathBuf,
-    /// Object ids that are given to git.
+    /// The folder of lists of object ids, which are input of git.
     pub(super) lists: PathBuf,
 }
 
-impl Workshop {
-    /// A folder with links to packs.
-    pub(super) fn with(layout: &Layout, pool: &Path, packs: &[Pack]) -> io::Result<Self> {
-        let folder = layout.received_pack(&ReceivedPack::Incoming(layout.number()));
-        let workshop = Self { lists: folder.join("lists"), folder };
+impl ScratchDir {
+    /// Creates a folder with links to some packs of a pool.
+    pub(super) fn with_packs(layout: &Layout, pool: &Path, packs: &[PoolPack]) -> io::Result<Self> {
+        let folder = layout.received_pack(&ReceivedPack::Incoming(layout.next_number()));
+        let scratch = Self { lists: folder.join("lists"), folder };
         for part in ["objects/pack", "objects/info", "view/pack", "view/info", "lists"] {
-            fs::create_dir_all(workshop.folder.join(part))?;
+            fs::create_dir_all(scratch.folder.join(part))?;
         }
         let from = pool.join("pack");
         for pack in packs {
-            for part in PARTS {
-                link(&pack.file(&from, part), &pack.file(&workshop.packs(), part))?;
+            for extension in EXTENSIONS {
+                link(&pack.file(&from, extension), &pack.file(&scratch.packs(), extension))?;
             }
         }
-        Ok(workshop)
+        Ok(scratch)
     }
 
-    /// The object directory.
+    /// Returns the object directory.
     pub(super) fn objects(&self) -> PathBuf {
         self.folder.join("objects")
     }
 
-    /// Its packs.
+    /// Returns the folder of packs.
     pub(super) fn packs(&self) -> PathBuf {
         self.objects().join("pack")
     }
 
-    /// Links the index over all packs and its bitmaps: git copies from them what is still right.
+    /// Links the multi-pack index and its bitmaps: git copies from them what is still valid.
     pub(super) fn link_index(&self, pool: &Path) -> io::Result<()> {
         for entry in fs::read_dir(pool.join("pack"))? {
             let name = entry?.file_name();
-            if name.to_str().is_some_and(|name| name.starts_with(MIDX)) {
+            if name.to_str().is_some_and(|name| name.starts_with(MULTI_PACK_INDEX)) {
                 link(&pool.join("pack").join(&name), &self.packs().join(&name))?;
             }
         }
         Ok(())
     }
 
-    /// A command that sees the packs and nothing else.
-    pub(super) fn command(&self, maintainer: &Maintainer) -> Command {
+    /// Returns a command that reads the packs of this folder only.
+    pub(super) fn command(&self, maintainer: &PoolMaintainer) -> Command {
         maintainer.command(&self.objects())
     }
 
-    /// A command that sees the packs and other pools. A file names these: there may be more than a variable could hold.
-    pub(super) fn view(&self, maintainer: &Maintainer, pools: &[PathBuf]) -> io::Result<Command> {
-        self.see(maintainer, &[&[self.objects()], pools].concat())
+    /// Returns a command that reads the packs of this folder and some pools.
+    pub(super) fn command_with_pools(&self, maintainer: &PoolMaintainer, pools: &[PathBuf]) -> io::Result<Command> {
+        self.pools_command(maintainer, &[&[self.objects()], pools].concat())
     }
 
-    /// A command that sees pools as they are.
-    pub(super) fn see(&self, maintainer: &Maintainer, pools: &[PathBuf]) -> io::Result<Command> {
+    /// Returns a command that reads some pools. An alternates file lists them, because there may be more than an
+    /// environment variable can hold.
+    pub(super) fn pools_command(&self, maintainer: &PoolMaintainer, pools: &[PathBuf]) -> io::Result<Command> {
         let view = self.folder.join("view");
         let mut names = Vec::new();
         for pool in pools {
@@ -88,59 +90,59 @@ impl Workshop {
         Ok(maintainer.command(&view))
     }
 
-    /// Makes packs; gives those that were made.
-    pub(super) fn pack(
+    /// Runs `pack-objects` and returns the packs that it has written.
+    pub(super) fn pack_objects(
         &self,
-        maintainer: &Maintainer,
+        maintainer: &PoolMaintainer,
         arguments: &[&str],
-        input: Input<'_>,
-    ) -> Result<Vec<Pack>, Problem> {
+        input: ProcessInput<'_>,
+    ) -> Result<Vec<PoolPack>, MaintenanceError> {
         let mut command = self.command(maintainer);
         command.args(["pack-objects", "-q", "--non-empty", "--delta-base-offset"]).args(arguments);
         command.arg(self.packs().join("pack"));
-        let said =
-            maintainer.gentle().run(&mut command, input, maintainer.patience, MAX_WORDS).doing("pack objects")?;
-        let said = String::from_utf8_lossy(&said);
-        let names = said.lines().map(|hash| format!("pack-{}", hash.trim()));
-        names.map(|name| Pack::made(&self.packs(), &name).doing("read a new pack")).collect()
+        let output = maintainer.low_priority_git().run(&mut command, input, maintainer.timeout, MAX_OUTPUT);
+        let output = output.context("pack objects")?;
+        let output = String::from_utf8_lossy(&output);
+        let names = output.lines().map(|hash| format!("pack-{}", hash.trim()));
+        names.map(|name| PoolPack::read(&self.packs(), &name).context("read a new pack")).collect()
     }
 }
 
-impl Drop for Workshop {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // If it stays it is removed at the next start.
+        // If this fails, the folder is removed at the next start.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-impl Maintainer {
-    /// Git, behind everybody else.
-    pub(super) fn gentle(&self) -> Git {
-        self.git.gentle()
+impl PoolMaintainer {
+    /// Returns git with the lowest scheduling priority.
+    pub(super) fn low_priority_git(&self) -> Git {
+        self.git.low_priority()
     }
 
     fn command(&self, objects: &Path) -> Command {
-        let mut command = self.git.command(&self.layout.template());
+        let mut command = self.git.command(&self.layout.empty_repo());
         command.env("GIT_OBJECT_DIRECTORY", objects);
-        for setting in MEMORY.iter().chain(&["pack.threads=1"]) {
+        for setting in MEMORY_SETTINGS.iter().chain(&["pack.threads=1"]) {
             command.args(["-c", setting]);
         }
         command
     }
 }
 
-/// Links a file that may not be there, or may be linked already.
+/// Links a file. Does nothing if it does not exist or is linked already.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
-        Err(problem) if matches!(problem.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => Ok(()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => Ok(()),
         result => result,
     }
 }
 
-/// Writes a file to the disk, if it is there.
+/// Syncs a file to disk, if it exists.
 pub(super) fn sync_file(path: &Path) -> io::Result<()> {
     match File::open(path) {
-        Err(problem) if problem.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         file => file?.sync_all(),
     }
 }

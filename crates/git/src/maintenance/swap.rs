@@ -1,38 +1,38 @@
-//! The last step of maintenance: what was made moves into the pool, and what it stands for goes.
+//! The last step of maintenance: moves new files into the pool and removes those that they replace.
 //!
-//! Every part is durable before the next one counts on it: new packs, commit-graph, index over all packs, removal. Whoever
-//! ends in between leaves a pool with too much in it.
+//! Every part is durable before the next one relies on it: new packs, commit-graph, multi-pack index, removal. An
+//! interruption in between leaves a pool with more files than it needs.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::index::{Fate, Indexes, bitmaps_of};
-use super::inspection::{MIDX, Pack};
-use super::scratch_dir::{PARTS, Workshop, sync_file};
+use super::index::{FileChange, IndexChanges, bitmaps_of};
+use super::inspection::{MULTI_PACK_INDEX, PoolPack};
+use super::scratch_dir::{EXTENSIONS, ScratchDir, sync_file};
 use crate::crash_point;
 use crate::layout::sync_folder;
 
-/// What changes.
+/// The changes to a pool.
 #[derive(Debug, Default)]
-pub(super) struct Swap {
-    /// Packs that come.
-    pub(super) made: Vec<Pack>,
-    /// Packs that go.
-    pub(super) going: Vec<Pack>,
-    pub(super) indexes: Indexes,
+pub(super) struct PoolSwap {
+    /// Packs that are added.
+    pub(super) added: Vec<PoolPack>,
+    /// Packs that are removed.
+    pub(super) removed: Vec<PoolPack>,
+    pub(super) indexes: IndexChanges,
 }
 
-impl Swap {
-    /// Writes what comes to the disk. This may take long and needs no turn.
-    pub(super) fn sync(&self, workshop: &Workshop) -> io::Result<()> {
-        for pack in &self.made {
-            for part in PARTS {
-                sync_file(&pack.file(&workshop.packs(), part))?;
+impl PoolSwap {
+    /// Syncs the new files to disk. This may take long and needs no lock.
+    pub(super) fn sync(&self, scratch: &ScratchDir) -> io::Result<()> {
+        for pack in &self.added {
+            for extension in EXTENSIONS {
+                sync_file(&pack.file(&scratch.packs(), extension))?;
             }
         }
-        for fate in [&self.indexes.midx, &self.indexes.graph] {
-            if let Fate::Replaced(file, others) = fate {
+        for change in [&self.indexes.midx, &self.indexes.graph] {
+            if let FileChange::Replace(file, others) = change {
                 sync_file(file)?;
                 others.iter().try_for_each(|other| sync_file(other))?;
             }
@@ -41,40 +41,41 @@ impl Swap {
         Ok(())
     }
 
-    /// Whether the pool still has what must be there: it may have gone, and another one may have come in its place.
-    pub(super) fn fits(&self, pool: &Path, packs: &[Pack]) -> bool {
+    /// Returns whether the pool still has the packs that the swap is based on. The repository may have been removed, and
+    /// another one may have been created in its place.
+    pub(super) fn is_applicable(&self, pool: &Path, packs: &[PoolPack]) -> bool {
         let folder = pool.join("pack");
         packs.iter().all(|pack| pack.file(&folder, "idx").exists() && pack.file(&folder, "pack").exists())
     }
 
-    /// Changes places. The caller has the turn.
-    pub(super) fn carry_out(&self, workshop: &Workshop, pool: &Path) -> io::Result<()> {
-        let (from, packs, info) = (workshop.packs(), pool.join("pack"), pool.join("info"));
-        for part in PARTS {
-            for pack in &self.made {
-                shift(&pack.file(&from, part), &pack.file(&packs, part))?;
+    /// Changes the pool. The caller holds the repository lock.
+    pub(super) fn apply(&self, scratch: &ScratchDir, pool: &Path) -> io::Result<()> {
+        let (from, packs, info) = (scratch.packs(), pool.join("pack"), pool.join("info"));
+        for extension in EXTENSIONS {
+            for pack in &self.added {
+                rename_if_exists(&pack.file(&from, extension), &pack.file(&packs, extension))?;
             }
-            if part == "pack" {
+            if extension == "pack" {
                 crash_point::point("tidy.pack");
             }
         }
         sync_folder(&packs)?;
         crash_point::point("tidy.packs");
-        if self.indexes.graph != Fate::Stay {
-            settle(&self.indexes.graph, &info.join("commit-graph"))?;
+        if self.indexes.graph != FileChange::Keep {
+            apply_change(&self.indexes.graph, &info.join("commit-graph"))?;
             sync_folder(&info)?;
             crash_point::point("tidy.graph");
         }
-        if self.indexes.midx != Fate::Stay {
-            settle(&self.indexes.midx, &packs.join(MIDX))?;
+        if self.indexes.midx != FileChange::Keep {
+            apply_change(&self.indexes.midx, &packs.join(MULTI_PACK_INDEX))?;
             sync_folder(&packs)?;
             crash_point::point("tidy.index");
-            drop_old_bitmaps(&packs)?;
+            remove_old_bitmaps(&packs)?;
         }
-        for pack in self.going.iter().filter(|pack| !self.made.iter().any(|made| made.name == pack.name)) {
-            // Without its index it is no pack to anybody who looks from now on.
-            for part in PARTS.iter().rev() {
-                remove(&pack.file(&packs, part))?;
+        for pack in self.removed.iter().filter(|pack| !self.added.iter().any(|added| added.name == pack.name)) {
+            // The index is removed first: without it, a new reader ignores the pack.
+            for extension in EXTENSIONS.iter().rev() {
+                remove_if_exists(&pack.file(&packs, extension))?;
             }
             crash_point::point("tidy.removed");
         }
@@ -82,46 +83,46 @@ impl Swap {
     }
 }
 
-/// Puts a file in its place, with what belongs to it, or removes it.
-fn settle(fate: &Fate, place: &Path) -> io::Result<()> {
-    match fate {
-        Fate::Stay => Ok(()),
-        Fate::Gone => remove(place),
-        Fate::Replaced(file, others) => {
+/// Replaces or removes a file, with the files that belong to it.
+fn apply_change(change: &FileChange, path: &Path) -> io::Result<()> {
+    match change {
+        FileChange::Keep => Ok(()),
+        FileChange::Remove => remove_if_exists(path),
+        FileChange::Replace(file, others) => {
             for other in others {
-                shift(other, &place.with_file_name(other.file_name().unwrap_or_default()))?;
+                rename_if_exists(other, &path.with_file_name(other.file_name().unwrap_or_default()))?;
             }
-            fs::rename(file, place)
+            fs::rename(file, path)
         }
     }
 }
 
-/// Removes bitmaps that belong to no index.
-fn drop_old_bitmaps(packs: &Path) -> io::Result<()> {
-    let midx = packs.join(MIDX);
+/// Removes bitmaps that do not belong to the multi-pack index.
+fn remove_old_bitmaps(packs: &Path) -> io::Result<()> {
+    let midx = packs.join(MULTI_PACK_INDEX);
     let current: Option<PathBuf> = if midx.exists() { bitmaps_of(&midx)? } else { None };
     for entry in fs::read_dir(packs)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with(MIDX) && name.ends_with(".bitmap") && Some(&path) != current.as_ref() {
-            remove(&path)?;
+        if name.starts_with(MULTI_PACK_INDEX) && name.ends_with(".bitmap") && Some(&path) != current.as_ref() {
+            remove_if_exists(&path)?;
         }
     }
     Ok(())
 }
 
-/// Moves a file that may not be there: not every pack has all parts.
-fn shift(from: &Path, to: &Path) -> io::Result<()> {
-    fine_if_gone(fs::rename(from, to))
+/// Renames a file if it exists: not every pack has all files.
+fn rename_if_exists(from: &Path, to: &Path) -> io::Result<()> {
+    ignore_not_found(fs::rename(from, to))
 }
 
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    fine_if_gone(fs::remove_file(path))
+pub(super) fn remove_if_exists(path: &Path) -> io::Result<()> {
+    ignore_not_found(fs::remove_file(path))
 }
 
-fn fine_if_gone(result: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
-        Err(problem) if problem.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => result,
     }
 }

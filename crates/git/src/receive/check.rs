@@ -1,7 +1,7 @@
-//! The real git checks what came: that each object is sound, that nothing is missing, and what it is.
+//! Checks received packs with git: that each object is valid, that nothing is missing, and which types objects have.
 //!
-//! Each check is one short-lived child that sees the received pack and the pools that the repository may read, and
-//! nothing else. None of them writes anything but packs under `incoming/`.
+//! Each check is one short-lived process that reads the received pack and the pools that the repository may read, and
+//! nothing else. The checks write only packs below `incoming/`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -12,231 +12,240 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use super::object_walk::{Must, Tip, Tips, Walk, is_oid};
+use super::object_walk::{ObjectWalk, RequiredTip, RequiredTips, TipRequirement, is_oid};
 use super::pack_contents;
-use super::pack_contents::Carried;
-use super::pack_error::{PackProblem, Reading};
-use super::quarantine::{Body, Incoming, PackLimits, Received};
+use super::pack_contents::PackContents;
+use super::pack_error::{GitErrorTranslator, PackError};
+use super::quarantine::{PackData, PackLimits, Quarantine, SpooledBytes};
 use crate::layout::Layout;
-use crate::process::{Git, Input};
+use crate::objects::ObjectKind;
+use crate::process::{Git, ProcessInput};
 
-/// Every link and every object is looked at. Three faults are forgiven, because the history of well-known projects has
-/// them and nobody can mend it.
+/// Checks every object and every reference between objects. Three faults are ignored, because the published history of
+/// well-known projects has them and cannot be changed.
 const STRICT: &str = "--strict=zeroPaddedFilemode=ignore,badTimezone=ignore,missingSpaceBeforeDate=ignore";
 
-/// No blob is too large to be held in memory, so that the bound on an allocation is a bound on every object. Git would
-/// stream larger blobs past it.
+/// Makes git hold every blob in memory, so that the limit on an allocation limits every object. Git would stream larger
+/// blobs past that limit.
 const NEVER_STREAM: &str = "core.bigFileThreshold=1024g";
 
-/// Packs above this size get a second thread: below it, starting one costs more than it saves.
-const LARGE: u64 = 32 * 1024 * 1024;
+/// Packs above this size are indexed with a second thread: for smaller ones, starting it costs more than it saves.
+const TWO_THREADS_BYTES: u64 = 32 * 1024 * 1024;
 
-/// Bytes that an index has for each object, at most.
-const INDEX_BYTES: u64 = 40;
+/// Largest number of bytes that an index has for each object.
+const INDEX_ENTRY_BYTES: u64 = 40;
 
-/// Checks packs.
+/// Checks received packs.
 #[derive(Clone, Copy, Debug)]
-pub struct Checker<'a> {
+pub struct PackChecker<'a> {
     /// The git program.
     pub git: &'a Git,
-    /// Where things lie.
+    /// The git data folder.
     pub layout: &'a Layout,
-    /// What a check may take.
+    /// Limits on packs and checks.
     pub limits: PackLimits,
 }
 
-/// The objects that a check sees.
+/// The objects that a check can read.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    /// What is being received.
-    pub incoming: Option<&'a Incoming>,
+pub struct VisibleObjects<'a> {
+    /// The received pack.
+    pub quarantine: Option<&'a Quarantine>,
     /// The pools that the repository may read.
     pub pools: &'a [PathBuf],
 }
 
-/// Everything that the tips need is here.
+/// The result of a successful connectivity check: everything that the tips refer to is present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Connected {
-    /// Objects that the tips need and the known tips do not. Some may have been here: an old file may come back.
+pub struct Connectivity {
+    /// Objects that the tips need and the known tips do not. Some may have been present before: a commit can bring an old
+    /// file back.
     pub objects: u64,
-    /// Objects of the received pack that the tips do not need, or that were here already. If there are any, the pack must
-    /// be [narrowed](Checker::narrow) before it may become part of a pool.
+    /// Objects of the received pack that the tips do not need, or that were present before. If there are any, the pack must
+    /// be [repacked](PackChecker::repack_needed) before it is moved into a pool.
     pub extra: u64,
 }
 
-/// What an object is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A commit.
-    Commit,
-    /// A folder.
-    Tree,
-    /// A file.
-    Blob,
-    /// An annotated tag.
-    Tag,
-}
-
-impl Kind {
-    fn read(text: &str) -> Option<Self> {
-        [Self::Commit, Self::Tree, Self::Blob, Self::Tag].into_iter().find(|kind| kind.name() == text)
-    }
-
-    /// Git's name for it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Commit => "commit",
-            Self::Tree => "tree",
-            Self::Blob => "blob",
-            Self::Tag => "tag",
-        }
-    }
-}
-
-/// An object, and what it is a tag of in the end.
+/// The type of an object, and the object that it leads to if it is a tag.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Peeled {
-    /// What it is.
-    pub kind: Kind,
-    /// If it is a tag, the object that it is a tag of in the end.
+pub struct PeeledObject {
+    /// The type.
+    pub kind: ObjectKind,
+    /// For a tag, the object that it leads to when all tags are followed.
     pub peeled: Option<String>,
 }
 
-impl Checker<'_> {
-    /// Checks each object of a received pack and makes it readable in its folder. Deltas to objects of the pools are
-    /// fine.
-    pub fn index(&self, incoming: &mut Incoming, received: Received, pools: &[PathBuf]) -> Result<(), PackProblem> {
-        let Received::Pack(pack) = received else { return Ok(()) };
-        let mut command = self.command(View { incoming: Some(incoming), pools });
+impl PackChecker<'_> {
+    /// Checks each object of a received pack and indexes the pack in its folder. The pack may contain deltas against
+    /// objects of the pools.
+    ///
+    /// # Errors
+    /// If the pack is invalid, exceeds a limit or has a delta whose base is missing.
+    pub fn index_pack(&self, quarantine: &mut Quarantine, data: PackData, pools: &[PathBuf]) -> Result<(), PackError> {
+        let PackData::Pack(pack) = data else { return Ok(()) };
+        let mut command = self.command(VisibleObjects { quarantine: Some(quarantine), pools });
         command.args(["-c", NEVER_STREAM, "index-pack", "--stdin", "--fix-thin", STRICT]);
         command.arg(format!("--max-input-size={}", self.limits.max_bytes));
-        command.arg(if pack.bytes > LARGE { "--threads=2" } else { "--threads=1" });
+        command.arg(if pack.bytes > TWO_THREADS_BYTES { "--threads=2" } else { "--threads=1" });
         let input = match &pack.body {
-            Body::Memory(bytes) => Input::Bytes(bytes),
-            Body::File(path) => Input::File(File::open(path)?),
+            SpooledBytes::Memory(bytes) => ProcessInput::Bytes(bytes),
+            SpooledBytes::File(path) => ProcessInput::File(File::open(path)?),
         };
-        let result = self.writer().run(&mut command, input, self.patience(), 1_024);
-        if let Body::File(path) = &pack.body {
+        let result = self.git_with_file_limit().run(&mut command, input, self.timeout(), 1_024);
+        if let SpooledBytes::File(path) = &pack.body {
             fs::remove_file(path)?;
         }
-        result.map_err(|problem| self.reading(PackProblem::Check).problem(problem))?;
-        incoming.sent = u64::from(pack.objects);
+        result.map_err(|error| self.translator(PackError::Check).translate(error))?;
+        quarantine.sent_objects = u64::from(pack.objects);
         Ok(())
     }
 
-    /// Finds out whether everything that the tips need is here. What `known` tips need is taken for granted: they must be
-    /// refs of which that has been found out before. One that is not here itself is passed over.
-    pub fn connect(&self, view: View<'_>, tips: &Tips, known: &[String]) -> Result<Connected, PackProblem> {
+    /// Checks that everything that the tips refer to is present. What `known` tips refer to is assumed to be present: they
+    /// must be refs that have been checked before. A known tip that does not exist is ignored.
+    ///
+    /// # Errors
+    /// If an object is missing, or if a branch does not point to a commit.
+    pub fn check_connectivity(
+        &self,
+        visible: VisibleObjects<'_>,
+        tips: &RequiredTips,
+        known: &[String],
+    ) -> Result<Connectivity, PackError> {
         if let Some(tip) = tips.iter().find(|tip| !is_oid(tip.oid)) {
             return Err(tip.missing());
         }
         let known: BTreeSet<&str> = known.iter().map(String::as_str).filter(|oid| is_oid(oid)).collect();
-        let walk = match self.walk(view, tips, &known) {
-            Err(PackProblem::Incomplete(why)) => {
-                self.check_tips(view, tips.iter())?;
-                let here = self.present(view, &known)?;
-                if here.len() == known.len() {
-                    return Err(PackProblem::Incomplete(why));
+        let walk = match self.walk(visible, tips, &known) {
+            Err(PackError::Incomplete(reason)) => {
+                self.check_tips(visible, tips.iter())?;
+                let present = self.find_present(visible, &known)?;
+                if present.len() == known.len() {
+                    return Err(PackError::Incomplete(reason));
                 }
-                self.walk(view, tips, &here)?
+                self.walk(visible, tips, &present)?
             }
             result => result?,
         };
-        // A tip that was not walked over is here with all that it needs, or is a known one's ancestor. A branch may still
-        // be no commit but a tag of one.
-        let in_doubt = |tip: &Tip<'_>| match tip.must {
-            Must::BeACommit => !walk.commits.contains(tip.oid),
-            Must::Exist => known.contains(tip.oid),
+        // A tip that the walk did not reach is complete, or is an ancestor of a known tip. The object of a branch may still
+        // be a tag of a commit instead of a commit.
+        let is_unchecked = |tip: &RequiredTip<'_>| match tip.requirement {
+            TipRequirement::Commit => !walk.commits.contains(tip.oid),
+            TipRequirement::AnyObject => known.contains(tip.oid),
         };
-        self.check_tips(view, tips.iter().filter(in_doubt))?;
-        Ok(Connected { objects: walk.objects, extra: walk.extra() })
+        self.check_tips(visible, tips.iter().filter(is_unchecked))?;
+        Ok(Connectivity { objects: walk.objects, extra: walk.unreached() })
     }
 
-    /// Packs what the tips need and the known tips do not, and nothing else, into a folder of its own. All of it must be
-    /// in view.
-    pub fn narrow(&self, view: View<'_>, tips: &[String], known: &[String]) -> Result<Incoming, PackProblem> {
-        let mut narrow = Incoming::create(self.layout)?;
+    /// Packs what the tips need and the known tips do not, and nothing else, into a new quarantine folder. All of it must be
+    /// visible.
+    ///
+    /// # Errors
+    /// If an object is missing, or if the pack exceeds a limit.
+    pub fn repack_needed(
+        &self,
+        visible: VisibleObjects<'_>,
+        tips: &[String],
+        known: &[String],
+    ) -> Result<Quarantine, PackError> {
+        let mut repacked = Quarantine::create(self.layout)?;
         let tips: BTreeSet<&str> = tips.iter().map(String::as_str).filter(|oid| is_oid(oid)).collect();
         let known: BTreeSet<&str> = known.iter().map(String::as_str).filter(|oid| is_oid(oid)).collect();
-        if let Err(problem) = self.pack(view, &narrow, &tips, &known) {
-            let here = self.present(view, &known)?;
-            if here.len() == known.len() {
-                return Err(problem);
+        if let Err(error) = self.pack_objects(visible, &repacked, &tips, &known) {
+            let present = self.find_present(visible, &known)?;
+            if present.len() == known.len() {
+                return Err(error);
             }
-            self.pack(view, &narrow, &tips, &here)?;
+            self.pack_objects(visible, &repacked, &tips, &present)?;
         }
-        narrow.sent = pack_contents::count(&narrow.packs())?;
-        Ok(narrow)
+        repacked.sent_objects = pack_contents::count_objects(&repacked.packs())?;
+        Ok(repacked)
     }
 
-    /// Says what objects are, and what those that are tags are tags of. Objects that are not here are not in the answer.
-    pub fn peel(&self, view: View<'_>, oids: &[String]) -> Result<BTreeMap<String, Peeled>, PackProblem> {
+    /// Returns the types of objects, and what tags lead to. Objects that do not exist are not in the result.
+    ///
+    /// # Errors
+    /// If a tag leads to an object that does not exist, or if git fails.
+    pub fn peel(
+        &self,
+        visible: VisibleObjects<'_>,
+        oids: &[String],
+    ) -> Result<BTreeMap<String, PeeledObject>, PackError> {
         let oids: BTreeSet<&String> = oids.iter().filter(|oid| is_oid(oid)).collect();
-        let questions = oids.iter().flat_map(|oid| [(*oid).clone(), format!("{oid}^{{}}")]).collect::<Vec<_>>();
-        let answers = self.ask(view, &questions)?;
+        let revisions = oids.iter().flat_map(|oid| [(*oid).clone(), format!("{oid}^{{}}")]).collect::<Vec<_>>();
+        let found = self.object_kinds(visible, &revisions)?;
         let mut peeled = BTreeMap::new();
-        for (oid, pair) in oids.into_iter().zip(answers.as_chunks::<2>().0) {
+        for (oid, pair) in oids.into_iter().zip(found.as_chunks::<2>().0) {
             match pair {
                 [Some((kind, _)), Some((_, end))] => {
-                    let end = (*kind == Kind::Tag).then(|| end.clone());
-                    peeled.insert(oid.clone(), Peeled { kind: *kind, peeled: end });
+                    let end = (*kind == ObjectKind::Tag).then(|| end.clone());
+                    peeled.insert(oid.clone(), PeeledObject { kind: *kind, peeled: end });
                 }
-                [Some(_), None] => return Err(PackProblem::Incomplete(format!("tag {oid} is a tag of nothing"))),
+                [Some(_), None] => {
+                    return Err(PackError::Incomplete(format!("the object that tag {oid} points to is missing")));
+                }
                 [None, _] => {}
             }
         }
         Ok(peeled)
     }
 
-    fn walk<'t>(&self, view: View<'_>, tips: &'t Tips, known: &BTreeSet<&str>) -> Result<Walk<'t>, PackProblem> {
-        let carried = view.incoming.map(Carried::read).transpose()?.unwrap_or_default();
-        let mut walk = Walk::new(tips, carried);
+    fn walk<'t>(
+        &self,
+        visible: VisibleObjects<'_>,
+        tips: &'t RequiredTips,
+        known: &BTreeSet<&str>,
+    ) -> Result<ObjectWalk<'t>, PackError> {
+        let pack_contents = visible.quarantine.map(PackContents::read).transpose()?.unwrap_or_default();
+        let mut walk = ObjectWalk::new(tips, pack_contents);
         let new = tips.iter().filter(|tip| !known.contains(tip.oid));
-        let mut input: String = new.map(|tip| tip.expression() + "\n").collect();
+        let mut input: String = new.map(|tip| tip.revision() + "\n").collect();
         if input.is_empty() {
             return Ok(walk);
         }
         input.extend(known.iter().map(|oid| format!("^{oid}\n")));
-        let mut command = self.command(view);
+        let mut command = self.command(visible);
         command.args(["rev-list", "--objects", "--stdin"]);
         self.git
-            .stream(&mut command, Input::Bytes(input.as_bytes()), self.patience(), |said| {
-                walk.hear(said);
+            .stream(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout(), |output| {
+                walk.read(output);
                 Ok(())
             })
-            .map_err(|problem| self.reading(PackProblem::Incomplete).problem(problem))?;
+            .map_err(|error| self.translator(PackError::Incomplete).translate(error))?;
         Ok(walk)
     }
 
-    fn pack(
+    fn pack_objects(
         &self,
-        view: View<'_>,
-        narrow: &Incoming,
+        visible: VisibleObjects<'_>,
+        into: &Quarantine,
         tips: &BTreeSet<&str>,
         known: &BTreeSet<&str>,
-    ) -> Result<(), PackProblem> {
+    ) -> Result<(), PackError> {
         let mut input: String = tips.iter().map(|oid| format!("{oid}\n")).collect();
         input.extend(known.iter().map(|oid| format!("^{oid}\n")));
-        let mut command = self.command(view);
-        // A window of that many bytes: ten large objects side by side would be more than a child may have.
+        let mut command = self.command(visible);
+        // The window is limited in bytes: the default of ten objects can exceed the memory limit of a process.
         command.args(["-c", "pack.windowMemory=64m", "pack-objects", "--revs", "--non-empty", "-q"]);
-        command.args(["--no-sparse", "--delta-base-offset", "--threads=1"]).arg(narrow.packs().join("pack"));
-        self.writer()
-            .run(&mut command, Input::Bytes(input.as_bytes()), self.patience(), 1_024)
-            .map_err(|problem| self.reading(PackProblem::Incomplete).problem(problem))?;
+        command.args(["--no-sparse", "--delta-base-offset", "--threads=1"]).arg(into.packs().join("pack"));
+        self.git_with_file_limit()
+            .run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout(), 1_024)
+            .map_err(|error| self.translator(PackError::Incomplete).translate(error))?;
         Ok(())
     }
 
-    /// Checks that tips are here, and that those which must be are commits.
-    fn check_tips<'t>(&self, view: View<'_>, tips: impl Iterator<Item = Tip<'t>>) -> Result<(), PackProblem> {
-        let (tips, oids): (Vec<Tip<'_>>, Vec<String>) = tips.map(|tip| (tip, tip.oid.to_owned())).unzip();
-        for (tip, answer) in tips.into_iter().zip(self.ask(view, &oids)?) {
-            match answer {
+    /// Checks that tips exist, and that those which must be commits are commits.
+    fn check_tips<'t>(
+        &self,
+        visible: VisibleObjects<'_>,
+        tips: impl Iterator<Item = RequiredTip<'t>>,
+    ) -> Result<(), PackError> {
+        let (tips, oids): (Vec<RequiredTip<'_>>, Vec<String>) = tips.map(|tip| (tip, tip.oid.to_owned())).unzip();
+        for (tip, found) in tips.into_iter().zip(self.object_kinds(visible, &oids)?) {
+            match found {
                 None => return Err(tip.missing()),
-                Some((kind, _)) if kind != Kind::Commit && tip.must == Must::BeACommit => {
+                Some((kind, _)) if kind != ObjectKind::Commit && tip.requirement == TipRequirement::Commit => {
                     let (name, oid) = (tip.name.to_owned(), tip.oid.to_owned());
-                    return Err(PackProblem::NotACommit { name, oid, found: kind.name() });
+                    return Err(PackError::NotACommit { name, oid, found: kind.name() });
                 }
                 Some(_) => {}
             }
@@ -244,65 +253,77 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Those of some objects that are here.
-    fn present<'o>(&self, view: View<'_>, oids: &BTreeSet<&'o str>) -> Result<BTreeSet<&'o str>, PackProblem> {
-        let questions: Vec<String> = oids.iter().map(|oid| (*oid).to_owned()).collect();
-        let answers = self.ask(view, &questions)?;
-        Ok(oids.iter().zip(answers).filter(|(_, answer)| answer.is_some()).map(|(oid, _)| *oid).collect())
+    /// Returns those of some objects that exist.
+    fn find_present<'o>(
+        &self,
+        visible: VisibleObjects<'_>,
+        oids: &BTreeSet<&'o str>,
+    ) -> Result<BTreeSet<&'o str>, PackError> {
+        let revisions: Vec<String> = oids.iter().map(|oid| (*oid).to_owned()).collect();
+        let found = self.object_kinds(visible, &revisions)?;
+        Ok(oids.iter().zip(found).filter(|(_, found)| found.is_some()).map(|(oid, _)| *oid).collect())
     }
 
-    /// Asks what objects are, each by an expression; in the order of the questions.
-    fn ask(&self, view: View<'_>, questions: &[String]) -> Result<Vec<Option<(Kind, String)>>, PackProblem> {
-        if questions.is_empty() {
+    /// Returns the type and id of the object of each revision, or `None` where it does not exist.
+    fn object_kinds(
+        &self,
+        visible: VisibleObjects<'_>,
+        revisions: &[String],
+    ) -> Result<Vec<Option<(ObjectKind, String)>>, PackError> {
+        if revisions.is_empty() {
             return Ok(Vec::new());
         }
-        let mut command = self.command(view);
+        let mut command = self.command(visible);
         command.args(["cat-file", "--batch-check=%(objecttype) %(objectname)", "--buffer"]);
-        let input: String = questions.iter().map(|question| format!("{question}\n")).collect();
+        let input: String = revisions.iter().map(|revision| format!("{revision}\n")).collect();
         // A line is an object id and a word.
-        let most = questions.len() * 64 + 1_024;
-        let said = self
+        let max_output = revisions.len() * 64 + 1_024;
+        let output = self
             .git
-            .run(&mut command, Input::Bytes(input.as_bytes()), self.patience(), most)
-            .map_err(|problem| self.reading(PackProblem::Check).problem(problem))?;
-        let said = String::from_utf8_lossy(&said);
-        let read = |line: &str| {
+            .run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout(), max_output)
+            .map_err(|error| self.translator(PackError::Check).translate(error))?;
+        let output = String::from_utf8_lossy(&output);
+        let parse = |line: &str| {
             let (kind, oid) = line.split_once(' ')?;
-            Some((Kind::read(kind)?, oid.to_owned()))
+            Some((ObjectKind::from_name(kind)?, oid.to_owned()))
         };
-        let answers: Vec<_> = said.lines().map(read).collect();
-        if answers.len() != questions.len() {
-            return Err(PackProblem::Server("git did not answer every question".to_owned()));
+        let found: Vec<_> = output.lines().map(parse).collect();
+        if found.len() != revisions.len() {
+            return Err(PackError::Server("git cat-file printed too few lines".to_owned()));
         }
-        Ok(answers)
+        Ok(found)
     }
 
-    /// A git command that sees these objects.
-    fn command(&self, view: View<'_>) -> Command {
-        let template = self.layout.template();
-        let mut command = self.git.command(&template);
-        let objects = view.incoming.map_or_else(|| template.join("objects"), |incoming| incoming.folder().to_owned());
-        command.env("GIT_OBJECT_DIRECTORY", objects).env("GIT_ALTERNATE_OBJECT_DIRECTORIES", alternates(view.pools));
+    /// Returns a git command that can read these objects.
+    fn command(&self, visible: VisibleObjects<'_>) -> Command {
+        let empty_repo = self.layout.empty_repo();
+        let mut command = self.git.command(&empty_repo);
+        let objects =
+            visible.quarantine.map_or_else(|| empty_repo.join("objects"), |quarantine| quarantine.folder().to_owned());
+        command
+            .env("GIT_OBJECT_DIRECTORY", objects)
+            .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", alternates_variable(visible.pools));
         command
     }
 
-    /// Git, with a bound on the files that it writes: a few bytes of deltas to large objects of a pool, or of deltas to
-    /// each other, can become a pack of any size.
-    fn writer(&self) -> Git {
-        self.git.with_file_bytes(self.limits.max_bytes.max(INDEX_BYTES * u64::from(self.limits.max_objects)))
+    /// Returns git with a limit on the files that it writes: a few bytes of deltas against large objects of a pool, or
+    /// against each other, can expand to a pack of any size.
+    fn git_with_file_limit(&self) -> Git {
+        self.git.with_file_bytes(self.limits.max_bytes.max(INDEX_ENTRY_BYTES * u64::from(self.limits.max_objects)))
     }
 
-    fn reading(&self, otherwise: fn(String) -> PackProblem) -> Reading<'_> {
-        Reading { root: self.layout.root(), max_bytes: self.limits.max_bytes, otherwise }
+    fn translator(&self, otherwise: fn(String) -> PackError) -> GitErrorTranslator<'_> {
+        GitErrorTranslator { root: self.layout.root(), max_bytes: self.limits.max_bytes, otherwise }
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_secs(self.limits.check_secs)
     }
 }
 
-/// A list of folders as git wants it: parted by colons, and in quotes if a name has one.
-fn alternates(pools: &[PathBuf]) -> OsString {
+/// Returns a list of folders as git expects it in an environment variable: separated by colons, and quoted where a name
+/// contains a special character.
+fn alternates_variable(pools: &[PathBuf]) -> OsString {
     let mut list = Vec::new();
     for pool in pools {
         let name = pool.as_os_str().as_bytes();
@@ -331,8 +352,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_are_quoted_as_git_wants_it() {
-        let list = |names: &[&str]| alternates(&names.iter().map(PathBuf::from).collect::<Vec<_>>());
+    fn folders_are_quoted_as_git_expects() {
+        let list = |names: &[&str]| alternates_variable(&names.iter().map(PathBuf::from).collect::<Vec<_>>());
         assert_eq!(list(&[]), "");
         assert_eq!(list(&["/a%2f", "/b c"]), "/a%2f:/b c");
         assert_eq!(list(&["/a:b", "/c"]), "\"/a:b\":/c");

@@ -1,12 +1,13 @@
-//! Receiving a push: what it asks for, what it brings, whether that is whole, and what the client is told.
+//! Server side of pushes: parses the request, receives and checks the pack, and writes the report.
 //!
-//! - [`commands`]: the beginning of the request: the commands, what the client can do, and its options.
-//! - [`incoming`]: the pack that follows, kept apart from everything that is served.
-//! - [`check`]: the real git says whether the pack is sound and whether anything is missing.
-//! - [`problem`]: why a pack is not taken.
-//! - [`report`]: the bytes of the answer.
+//! - [`commands`]: the beginning of the request: commands, capabilities of the client, and push options.
+//! - [`quarantine`]: the pack that follows, kept apart from everything that is served.
+//! - [`check`]: git processes that check whether the pack is valid and complete.
+//! - [`pack_error`]: the reasons why a pack is rejected.
+//! - [`report`]: the bytes of the response.
 //!
-//! Nothing here moves a ref or reaches a pool; that is an order of the registrar's.
+//! Called by the push handler of graspd, and by its fetch client, which checks fetched packs in the same way. Nothing here
+//! changes a ref or a pool; a git job does ([`apply`](crate::apply)).
 
 pub mod check;
 pub mod commands;
@@ -16,8 +17,8 @@ pub mod pack_error;
 pub mod quarantine;
 pub mod report;
 
-pub use check::{Checker, Connected, Kind, Peeled, View};
-pub use commands::{BadPush, Capabilities, Progress, PushLimits, PushParser, PushRequest};
-pub use object_walk::Tips;
-pub use pack_error::PackProblem;
-pub use quarantine::{Incoming, Pack, PackLimits, PackSink, Received};
+pub use check::{Connectivity, PackChecker, PeeledObject, VisibleObjects};
+pub use commands::{ClientCapabilities, PushLimits, PushParseProgress, PushParser, PushRequest, PushRequestError};
+pub use object_walk::RequiredTips;
+pub use pack_error::PackError;
+pub use quarantine::{PackData, PackLimits, PackSink, Quarantine, UncheckedPack};

@@ -1,98 +1,102 @@
-//! A walk from where refs should point over all that they need.
+//! The walk from the requested ref targets over everything that they refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::nostr::hex;
 
-use super::pack_contents::{Carried, Oid};
-use super::pack_error::PackProblem;
+use super::pack_contents::{PackContents, RawOid};
+use super::pack_error::PackError;
 
-/// Where refs should point: each a name and an object.
+/// The refs that a push sets, each with its name and its object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Tips {
-    /// Refs that must be commits: branches and pull requests.
+pub struct RequiredTips {
+    /// Refs that must point to commits: branches and pull requests.
     pub branches: Vec<(String, String)>,
-    /// Refs that may be anything: tags.
+    /// Refs that may point to any object: tags.
     pub others: Vec<(String, String)>,
 }
 
-/// One ref and what it must be.
+/// One ref and its requirement.
 #[derive(Clone, Copy)]
-pub(super) struct Tip<'t> {
+pub(super) struct RequiredTip<'t> {
     pub(super) name: &'t str,
     pub(super) oid: &'t str,
-    pub(super) must: Must,
+    pub(super) requirement: TipRequirement,
 }
 
-/// What a ref must be.
+/// The requirement on the object of a ref.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Must {
-    BeACommit,
-    Exist,
+pub(super) enum TipRequirement {
+    Commit,
+    AnyObject,
 }
 
-impl Tips {
-    pub(super) fn iter(&self) -> impl Iterator<Item = Tip<'_>> {
-        let branches = self.branches.iter().map(|(name, oid)| Tip { name, oid, must: Must::BeACommit });
-        branches.chain(self.others.iter().map(|(name, oid)| Tip { name, oid, must: Must::Exist }))
+impl RequiredTips {
+    pub(super) fn iter(&self) -> impl Iterator<Item = RequiredTip<'_>> {
+        let branches =
+            self.branches.iter().map(|(name, oid)| RequiredTip { name, oid, requirement: TipRequirement::Commit });
+        let others =
+            self.others.iter().map(|(name, oid)| RequiredTip { name, oid, requirement: TipRequirement::AnyObject });
+        branches.chain(others)
     }
 }
 
-impl Tip<'_> {
-    pub(super) fn missing(&self) -> PackProblem {
-        PackProblem::MissingTip { name: self.name.to_owned(), oid: self.oid.to_owned() }
+impl RequiredTip<'_> {
+    pub(super) fn missing(&self) -> PackError {
+        PackError::MissingTip { name: self.name.to_owned(), oid: self.oid.to_owned() }
     }
 
-    /// What git is told to begin at.
-    pub(super) fn expression(&self) -> String {
-        match self.must {
-            Must::BeACommit => format!("{}^{{commit}}", self.oid),
-            Must::Exist => self.oid.to_owned(),
+    /// Returns the revision at which git starts the walk.
+    pub(super) fn revision(&self) -> String {
+        match self.requirement {
+            TipRequirement::Commit => format!("{}^{{commit}}", self.oid),
+            TipRequirement::AnyObject => self.oid.to_owned(),
         }
     }
 }
 
-/// What a walk over history came by.
-pub(super) struct Walk<'t> {
+/// Reads the output of `rev-list --objects` and records what it reached.
+pub(super) struct ObjectWalk<'t> {
     pub(super) objects: u64,
-    carried: Carried,
+    pack_contents: PackContents,
     /// The tips that must be commits.
-    branches: BTreeMap<Oid, &'t str>,
-    /// Those of them that the walk has shown to be.
+    branches: BTreeMap<RawOid, &'t str>,
+    /// Those of them that the walk has shown to be commits.
     pub(super) commits: BTreeSet<&'t str>,
-    /// The beginning of a line.
+    /// The beginning of a line that is not complete yet.
     line: Vec<u8>,
 }
 
-impl<'t> Walk<'t> {
-    pub(super) fn new(tips: &'t Tips, carried: Carried) -> Self {
+impl<'t> ObjectWalk<'t> {
+    pub(super) fn new(tips: &'t RequiredTips, pack_contents: PackContents) -> Self {
         let branches = tips.branches.iter().filter_map(|(_, oid)| Some((hex::decode(oid)?, oid.as_str()))).collect();
-        Self { objects: 0, carried, branches, commits: BTreeSet::new(), line: Vec::new() }
+        Self { objects: 0, pack_contents, branches, commits: BTreeSet::new(), line: Vec::new() }
     }
 
-    /// Reads lines in whatever pieces they come. A commit's is its id alone; others have a space and a path behind it.
-    pub(super) fn hear(&mut self, said: &[u8]) {
-        for piece in said.split_inclusive(|byte| *byte == b'\n') {
-            // Of a path that somebody made very long, only the space counts.
-            let room = 42_usize.saturating_sub(self.line.len());
-            self.line.extend_from_slice(&piece[..piece.len().min(room)]);
+    /// Reads output in pieces of any size. The line of a commit is its id alone; other lines have a space and a path after
+    /// the id.
+    pub(super) fn read(&mut self, output: &[u8]) {
+        for piece in output.split_inclusive(|byte| *byte == b'\n') {
+            // A path can be very long; only the space before it matters.
+            let capacity = 42_usize.saturating_sub(self.line.len());
+            self.line.extend_from_slice(&piece[..piece.len().min(capacity)]);
             if piece.ends_with(b"\n") {
-                self.object();
+                self.read_line();
                 self.line.clear();
             }
         }
     }
 
-    /// Objects of the received pack that it did not come by.
-    pub(super) fn extra(&self) -> u64 {
-        self.carried.extra()
+    /// Returns how many objects of the received pack the walk has not reached.
+    pub(super) fn unreached(&self) -> u64 {
+        self.pack_contents.unreached()
     }
 
-    fn object(&mut self) {
+    fn read_line(&mut self) {
         let Some((oid, rest)) = self.line.split_at_checked(40) else { return };
         let Some(oid) = std::str::from_utf8(oid).ok().and_then(hex::decode) else { return };
         self.objects += 1;
-        self.carried.reach(&oid);
+        self.pack_contents.mark_reached(&oid);
         if rest == b"\n"
             && let Some(tip) = self.branches.get(&oid)
         {
@@ -101,7 +105,7 @@ impl<'t> Walk<'t> {
     }
 }
 
-/// Whether this is an object id, and nothing that git would take for an option.
+/// Returns whether a text is an object id, and so nothing that git could parse as an option.
 pub(super) fn is_oid(text: &str) -> bool {
     hex::decode::<20>(text).is_some()
 }

@@ -1,74 +1,74 @@
-//! Why a pack is not taken. The code is stable; the text says what is wrong and, where that helps, what to do.
+//! The reasons why a pack is rejected. The code is stable; the text says what is wrong and, where that helps, what to do.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use crate::process::ChildProblem;
+use crate::process::GitError;
 
-/// The signal for a file that grew beyond what it may.
+/// The signal that ends a process whose file exceeds its limit.
 const SIGXFSZ: i32 = 25;
 
-/// Characters of git's own words that are passed on: two lines of them.
-const MAX_WORDS: usize = 400;
+/// Characters of git's own message that are passed on: about two lines.
+const MAX_MESSAGE_CHARS: usize = 400;
 
-/// Why a pack is not taken.
+/// The reason why a pack is rejected.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PackProblem {
-    /// More bytes than a push may bring, as they come or with the objects that a thin pack builds upon.
+pub enum PackError {
+    /// The pack exceeds the size limit, as it is sent or with the delta bases that git appends to a thin pack.
     #[error("the pack takes more than {0} bytes: push less history at once")]
     TooLarge(u64),
-    /// More objects than a push may bring.
-    #[error("the pack has {claimed} objects, more than {most}: push less history at once")]
+    /// The pack exceeds the limit on its number of objects.
+    #[error("the pack has {claimed} objects, more than the limit of {most}: push less history at once")]
     TooManyObjects {
-        /// What its header says.
+        /// Objects, as its header says.
         claimed: u32,
-        /// What is taken.
+        /// The limit.
         most: u32,
     },
-    /// One object, or what it takes to build it, is larger than an object may be.
-    #[error("the pack has an object that is larger than this server takes")]
+    /// One object, or the memory needed to build it, exceeds the limit.
+    #[error("the pack has an object that is larger than this server accepts")]
     ObjectTooLarge,
-    /// No pack.
-    #[error("not a pack: {0}")]
+    /// The data is not a pack.
+    #[error("not a valid pack: {0}")]
     Format(&'static str),
-    /// The server has no room.
+    /// The disk is full.
     #[error("the server's disk is full: try again later")]
     DiskFull,
-    /// The checks took too long.
+    /// A check exceeded its time limit.
     #[error("checking the pack took longer than {0} seconds: push less history at once")]
     Time(u64),
-    /// The checks found something bad.
-    #[error("git does not take the pack: {0}")]
+    /// A check failed.
+    #[error("git rejects the pack: {0}")]
     Check(String),
-    /// Something that the pack refers to is not there.
+    /// An object that the pack refers to is missing.
     #[error("objects are missing: {0}: push from a complete clone, not a shallow or partial one")]
     Incomplete(String),
-    /// The object that a ref should point to is not there.
-    #[error("{name}: object {oid} is neither here nor in the pack")]
+    /// The object that a ref should point to is missing.
+    #[error("{name}: object {oid} is neither on the server nor in the pack")]
     MissingTip {
         /// The ref.
         name: String,
         /// The object.
         oid: String,
     },
-    /// A branch or a pull request that would not be a commit.
+    /// The object of a branch or pull request is not a commit.
     #[error("{name}: {oid} is a {found}, not a commit")]
     NotACommit {
         /// The ref.
         name: String,
         /// The object.
         oid: String,
-        /// What it is.
+        /// The type of the object.
         found: &'static str,
     },
-    /// The server could not do its part.
-    #[error("the server could not take the pack: {0}")]
+    /// A failure of the server.
+    #[error("the server could not receive the pack: {0}")]
     Server(String),
 }
 
-impl PackProblem {
-    /// The stable name of the reason.
+impl PackError {
+    /// Returns the stable code of the reason.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -85,9 +85,9 @@ impl PackProblem {
         }
     }
 
-    /// The ref that the reason is about, if it is about one.
+    /// Returns the ref that the reason applies to; `None` if it applies to the whole push.
     #[must_use]
-    pub fn about(&self) -> Option<&str> {
+    pub fn ref_name(&self) -> Option<&str> {
         match self {
             Self::MissingTip { name, .. } | Self::NotACommit { name, .. } => Some(name),
             _ => None,
@@ -95,71 +95,69 @@ impl PackProblem {
     }
 }
 
-impl From<io::Error> for PackProblem {
-    fn from(problem: io::Error) -> Self {
-        match problem.kind() {
+impl From<io::Error> for PackError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
-            // The kind, not the error: that may name a place on the server's disk.
+            // The kind, not the error: that may name a path on the server.
             kind => Self::Server(kind.to_string()),
         }
     }
 }
 
-/// What a failed child means, and what its own words mean if they are none of those that we know.
-pub(super) struct Reading<'a> {
-    /// The git folder, which strangers need not know.
+/// Translates errors of git processes into [`PackError`]s.
+pub(super) struct GitErrorTranslator<'a> {
+    /// The git data folder, whose path is not shown to clients.
     pub(super) root: &'a Path,
-    /// Bytes that a file may have.
+    /// Largest size of a written file.
     pub(super) max_bytes: u64,
-    /// What any other failure is.
-    pub(super) otherwise: fn(String) -> PackProblem,
+    /// Makes the error for messages that are not recognised.
+    pub(super) otherwise: fn(String) -> PackError,
 }
 
-impl Reading<'_> {
-    /// The problem that a child had.
-    pub(super) fn problem(&self, problem: ChildProblem) -> PackProblem {
-        match problem {
-            ChildProblem::Start(problem) => problem.into(),
-            ChildProblem::Slow(patience) => PackProblem::Time(patience.as_secs()),
-            ChildProblem::Verbose | ChildProblem::Unwanted => PackProblem::Server(problem.to_string()),
-            ChildProblem::Failed { status, .. } if status.signal() == Some(SIGXFSZ) => {
-                PackProblem::TooLarge(self.max_bytes)
-            }
-            ChildProblem::Failed { status, complaint } if complaint.is_empty() => {
+impl GitErrorTranslator<'_> {
+    /// Translates the error of a git process.
+    pub(super) fn translate(&self, error: GitError) -> PackError {
+        match error {
+            GitError::Io(error) => error.into(),
+            GitError::Timeout(timeout) => PackError::Time(timeout.as_secs()),
+            GitError::OutputTooLarge | GitError::Cancelled => PackError::Server(error.to_string()),
+            GitError::Failed { status, .. } if status.signal() == Some(SIGXFSZ) => PackError::TooLarge(self.max_bytes),
+            GitError::Failed { status, stderr } if stderr.is_empty() => {
                 (self.otherwise)(format!("git ended with {status}"))
             }
-            ChildProblem::Failed { complaint, .. } => self.complaint(&complaint),
+            GitError::Failed { stderr, .. } => self.translate_message(&stderr),
         }
     }
 
-    /// The last line decides: lines above it may have words of strangers in them.
-    fn complaint(&self, complaint: &str) -> PackProblem {
-        let last = complaint.lines().last().unwrap_or_default();
-        let says = |words: &[&str]| words.iter().any(|words| last.contains(words));
-        if says(&["over limit", "ut of memory", "Cannot allocate memory"]) {
-            PackProblem::ObjectTooLarge
-        } else if says(&["No space left on device", "Out of diskspace", "Disk quota exceeded"]) {
-            PackProblem::DiskFull
-        } else if says(&["maximum allowed size", "File too large"]) {
-            PackProblem::TooLarge(self.max_bytes)
-        } else if says(&["id not receive expected object", "unresolved delta"]) {
-            PackProblem::Incomplete(self.words(complaint))
+    /// Classifies a message by its last line: lines above it may contain text from the pack.
+    fn translate_message(&self, stderr: &str) -> PackError {
+        let last = stderr.lines().last().unwrap_or_default();
+        let contains = |texts: &[&str]| texts.iter().any(|text| last.contains(text));
+        if contains(&["over limit", "ut of memory", "Cannot allocate memory"]) {
+            PackError::ObjectTooLarge
+        } else if contains(&["No space left on device", "Out of diskspace", "Disk quota exceeded"]) {
+            PackError::DiskFull
+        } else if contains(&["maximum allowed size", "File too large"]) {
+            PackError::TooLarge(self.max_bytes)
+        } else if contains(&["id not receive expected object", "unresolved delta"]) {
+            PackError::Incomplete(self.summary(stderr))
         } else {
-            (self.otherwise)(self.words(complaint))
+            (self.otherwise)(self.summary(stderr))
         }
     }
 
-    /// The last line, and the last error above it, which says more.
-    fn words(&self, complaint: &str) -> String {
-        let mut lines = complaint.lines().rev();
+    /// Returns the last line, preceded by the last error above it, which is more specific.
+    fn summary(&self, stderr: &str) -> String {
+        let mut lines = stderr.lines().rev();
         let last = lines.next().unwrap_or_default();
         let last = last.strip_prefix("fatal: ").unwrap_or(last).trim_start_matches("error: ");
-        let words = match lines.find_map(|line| line.strip_prefix("error: ")) {
+        let message = match lines.find_map(|line| line.strip_prefix("error: ")) {
             Some(error) => format!("{error}; {last}"),
             None => last.to_owned(),
         };
-        let words = words.replace(&*self.root.to_string_lossy(), "");
-        words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_WORDS).collect()
+        let message = message.replace(&*self.root.to_string_lossy(), "");
+        message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE_CHARS).collect()
     }
 }
 
@@ -170,14 +168,15 @@ mod tests {
 
     use super::*;
 
-    fn read(raw: i32, complaint: &str) -> PackProblem {
-        let reading = Reading { root: Path::new("/srv/git"), max_bytes: 7, otherwise: PackProblem::Check };
-        reading.problem(ChildProblem::Failed { status: ExitStatus::from_raw(raw), complaint: complaint.to_owned() })
+    fn translate(raw_status: i32, stderr: &str) -> PackError {
+        let translator = GitErrorTranslator { root: Path::new("/srv/git"), max_bytes: 7, otherwise: PackError::Check };
+        let status = ExitStatus::from_raw(raw_status);
+        translator.translate(GitError::Failed { status, stderr: stderr.to_owned() })
     }
 
     #[test]
-    fn what_git_says_has_a_name() {
-        for (complaint, code) in [
+    fn git_messages_have_stable_codes() {
+        for (stderr, code) in [
             ("fatal: attempting to allocate 2147483649 over limit 67108864", "E-PACK-OBJECT-TOO-LARGE"),
             ("fatal: Out of memory, malloc failed (tried to allocate 99 bytes)", "E-PACK-OBJECT-TOO-LARGE"),
             ("fatal: write error: No space left on device", "E-PACK-DISK-FULL"),
@@ -187,19 +186,19 @@ mod tests {
             ("error: name: No space left on device\nfatal: fsck error in packed object", "E-PACK-CHECK"),
             ("", "E-PACK-CHECK"),
         ] {
-            assert_eq!(read(256, complaint).code(), code, "{complaint}");
+            assert_eq!(translate(256, stderr).code(), code, "{stderr}");
         }
-        assert_eq!(read(SIGXFSZ, ""), PackProblem::TooLarge(7));
-        let words = "git does not take the pack: cannot read /incoming/3 here; it ends";
-        assert_eq!(read(256, "error: cannot read /srv/git/incoming/3\there\nfatal: it ends").to_string(), words);
-        let reading = Reading { root: Path::new("/"), max_bytes: 7, otherwise: PackProblem::Check };
-        assert_eq!(reading.problem(ChildProblem::Slow(Duration::from_secs(9))), PackProblem::Time(9));
+        assert_eq!(translate(SIGXFSZ, ""), PackError::TooLarge(7));
+        let text = "git rejects the pack: cannot read /incoming/3 here; it ends";
+        assert_eq!(translate(256, "error: cannot read /srv/git/incoming/3\there\nfatal: it ends").to_string(), text);
+        let translator = GitErrorTranslator { root: Path::new("/"), max_bytes: 7, otherwise: PackError::Check };
+        assert_eq!(translator.translate(GitError::Timeout(Duration::from_secs(9))), PackError::Time(9));
     }
 
     #[test]
-    fn a_full_disk_has_a_name() {
-        assert_eq!(PackProblem::from(io::Error::from(io::ErrorKind::StorageFull)), PackProblem::DiskFull);
+    fn full_disk_is_recognised_and_paths_are_not_shown() {
+        assert_eq!(PackError::from(io::Error::from(io::ErrorKind::StorageFull)), PackError::DiskFull);
         let other = io::Error::other("/srv/git/incoming/3 is strange");
-        assert!(!PackProblem::from(other).to_string().contains("srv"));
+        assert!(!PackError::from(other).to_string().contains("srv"));
     }
 }

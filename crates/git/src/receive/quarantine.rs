@@ -1,4 +1,4 @@
-//! A pack that is being received: a folder of its own, which is gone when nobody wants it any more.
+//! A pack that is being received: it has its own folder, which is removed when the pack is no longer needed.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,75 +7,75 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::ReceivedPack;
 
-use super::pack_error::PackProblem;
+use super::pack_error::PackError;
 use crate::layout::Layout;
 
-/// Packs up to this size stay in memory until they are checked: most pushes are a few kilobytes, and a file that is
+/// Packs up to this size stay in memory until they are checked: most pushes have a few kilobytes, and a file that is
 /// written only to be read again costs more than it saves.
-const IN_MEMORY: usize = 1024 * 1024;
+const MAX_MEMORY_BYTES: usize = 1024 * 1024;
 
 /// Bytes of a pack's header: `PACK`, the version, the number of objects.
-const HEADER: usize = 12;
+const HEADER_BYTES: usize = 12;
 
 /// Bytes of a pack without objects: its header and a SHA-1.
-const EMPTY_PACK: u64 = 32;
+const EMPTY_PACK_BYTES: u64 = 32;
 
-/// How much a push may bring.
+/// Limits on a received pack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackLimits {
-    /// Bytes of the pack, both as it comes and as it is kept.
+    /// Bytes of the pack, both as it is sent and as it is stored.
     pub max_bytes: u64,
-    /// Objects of the pack. Checking takes a hundred bytes of memory for each.
+    /// Objects of the pack. A check uses a hundred bytes of memory for each.
     pub max_objects: u32,
-    /// Seconds that each check may take.
+    /// Time limit of each check, in seconds.
     pub check_secs: u64,
 }
 
-/// A folder `incoming/<n>`: an object directory that nobody reads but the checks. Dropping it removes the folder, unless
-/// that was renamed away.
+/// A folder `incoming/<n>`: an object directory that only the checks read. Dropping this value removes the folder, unless
+/// it was renamed.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct Quarantine {
     number: u64,
     folder: PathBuf,
-    /// Objects that the client sent; git may have added some of ours, to which they are deltas.
-    pub(super) sent: u64,
+    /// Objects that the client sent. Git may have appended delta bases from our pools.
+    pub(super) sent_objects: u64,
 }
 
-impl Incoming {
-    /// Makes an empty one.
+impl Quarantine {
+    /// Creates an empty quarantine folder.
     pub fn create(layout: &Layout) -> io::Result<Self> {
-        let number = layout.number();
+        let number = layout.next_number();
         let folder = layout.received_pack(&ReceivedPack::Incoming(number));
         fs::create_dir(&folder)?;
-        let incoming = Self { number, folder, sent: 0 };
-        fs::create_dir(incoming.packs())?;
-        Ok(incoming)
+        let quarantine = Self { number, folder, sent_objects: 0 };
+        fs::create_dir(quarantine.packs())?;
+        Ok(quarantine)
     }
 
-    /// The name under which an order may ask for it.
+    /// Returns the name by which a git job refers to the pack.
     #[must_use]
     pub fn received_pack(&self) -> ReceivedPack {
         ReceivedPack::Incoming(self.number)
     }
 
-    /// Its folder.
+    /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether it holds no objects.
+    /// Returns whether there are no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.sent == 0
+        self.sent_objects == 0
     }
 
-    /// Bytes that its files take.
+    /// Returns the bytes of the files.
     pub fn bytes(&self) -> io::Result<u64> {
         fs::read_dir(self.packs())?.map(|entry| Ok(entry?.metadata()?.len())).sum()
     }
 
-    /// Where git puts its packs.
+    /// Returns the folder in which git writes packs.
     pub(super) fn packs(&self) -> PathBuf {
         self.folder.join("pack")
     }
@@ -85,81 +85,84 @@ impl Incoming {
     }
 }
 
-impl Drop for Incoming {
+impl Drop for Quarantine {
     fn drop(&mut self) {
-        // It may have become a staged upload; and what cannot be removed now is removed at the next start.
+        // The folder may have become a staged upload. What cannot be removed now is removed at the next start.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// What came after the commands.
+/// The data after the commands of a push, or in the response to a fetch.
 #[derive(Debug)]
-pub enum Received {
-    /// Nothing: a push that only deletes.
-    Nothing,
-    /// A pack without objects: everything is here already.
+pub enum PackData {
+    /// No data: a push that only deletes refs.
+    None,
+    /// A pack without objects: all objects are present already.
     Empty,
     /// A pack.
-    Pack(Pack),
+    Pack(UncheckedPack),
 }
 
-/// A pack that is complete and unchecked.
+/// A pack that was received completely and is not checked yet.
 #[derive(Debug)]
-pub struct Pack {
+pub struct UncheckedPack {
     /// Objects, as its header says.
     pub objects: u32,
     /// Bytes.
     pub bytes: u64,
-    pub(super) body: Body,
+    pub(super) body: SpooledBytes,
 }
 
 /// Where the bytes of a pack are.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum SpooledBytes {
     Memory(Vec<u8>),
     File(PathBuf),
 }
 
-/// Takes the bytes of a pack as they come, and refuses as early as it can.
+/// Receives the bytes of a pack, and rejects it as early as possible.
 #[derive(Debug)]
 pub struct PackSink {
     limits: PackLimits,
-    /// Where it goes when it outgrows memory.
+    /// The file for a pack that is too large for memory.
     path: PathBuf,
     bytes: u64,
-    /// All bytes, or those that are not in the file yet.
+    /// All bytes, or none once there is a file.
     buffer: Vec<u8>,
     file: Option<File>,
-    header: Header,
+    header: HeaderState,
 }
 
-/// The header of a pack.
+/// How far the header of a pack has been read.
 #[derive(Clone, Copy, Debug)]
-enum Header {
-    Unread,
-    Objects(u32),
+enum HeaderState {
+    Incomplete,
+    Complete { objects: u32 },
 }
 
 impl PackSink {
-    /// An empty one.
+    /// Returns an empty sink.
     #[must_use]
-    pub fn new(incoming: &Incoming, limits: PackLimits) -> Self {
-        let path = incoming.body();
-        Self { limits, path, bytes: 0, buffer: Vec::new(), file: None, header: Header::Unread }
+    pub fn new(quarantine: &Quarantine, limits: PackLimits) -> Self {
+        let path = quarantine.body();
+        Self { limits, path, bytes: 0, buffer: Vec::new(), file: None, header: HeaderState::Incomplete }
     }
 
-    /// Takes some bytes.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), PackProblem> {
+    /// Adds some bytes.
+    ///
+    /// # Errors
+    /// If the pack is too large or has too many objects, if its header is invalid, or if the disk cannot be written.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), PackError> {
         self.bytes += bytes.len() as u64;
         if self.bytes > self.limits.max_bytes {
-            return Err(PackProblem::TooLarge(self.limits.max_bytes));
+            return Err(PackError::TooLarge(self.limits.max_bytes));
         }
         if let Some(file) = &mut self.file {
             return Ok(file.write_all(bytes)?);
         }
         self.buffer.extend_from_slice(bytes);
         self.read_header()?;
-        if self.buffer.len() > IN_MEMORY {
+        if self.buffer.len() > MAX_MEMORY_BYTES {
             let mut file = File::create(&self.path)?;
             file.write_all(&std::mem::take(&mut self.buffer))?;
             self.file = Some(file);
@@ -167,40 +170,46 @@ impl PackSink {
         Ok(())
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// There is no more to come.
-    pub fn finish(self) -> Result<Received, PackProblem> {
+    /// Ends the pack.
+    ///
+    /// # Errors
+    /// If the header is incomplete, or if a pack without objects has another size than such a pack has.
+    pub fn finish(self) -> Result<PackData, PackError> {
         match self.header {
-            Header::Unread if self.bytes == 0 => Ok(Received::Nothing),
-            Header::Unread => Err(PackProblem::Format("it ends within its header")),
-            Header::Objects(0) if self.bytes == EMPTY_PACK => Ok(Received::Empty),
-            Header::Objects(0) => Err(PackProblem::Format("a pack without objects has 32 bytes")),
-            Header::Objects(objects) => {
-                let body = if self.file.is_some() { Body::File(self.path) } else { Body::Memory(self.buffer) };
-                Ok(Received::Pack(Pack { objects, bytes: self.bytes, body }))
+            HeaderState::Incomplete if self.bytes == 0 => Ok(PackData::None),
+            HeaderState::Incomplete => Err(PackError::Format("its header is incomplete")),
+            HeaderState::Complete { objects: 0 } if self.bytes == EMPTY_PACK_BYTES => Ok(PackData::Empty),
+            HeaderState::Complete { objects: 0 } => Err(PackError::Format("a pack without objects has 32 bytes")),
+            HeaderState::Complete { objects } => {
+                let body =
+                    if self.file.is_some() { SpooledBytes::File(self.path) } else { SpooledBytes::Memory(self.buffer) };
+                Ok(PackData::Pack(UncheckedPack { objects, bytes: self.bytes, body }))
             }
         }
     }
 
-    fn read_header(&mut self) -> Result<(), PackProblem> {
-        let (Header::Unread, Some(header)) = (self.header, self.buffer.first_chunk::<HEADER>()) else { return Ok(()) };
+    fn read_header(&mut self) -> Result<(), PackError> {
+        let (HeaderState::Incomplete, Some(header)) = (self.header, self.buffer.first_chunk::<HEADER_BYTES>()) else {
+            return Ok(());
+        };
         let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         if !header.starts_with(b"PACK") {
-            return Err(PackProblem::Format("it does not begin with PACK"));
+            return Err(PackError::Format("it does not begin with PACK"));
         }
         if number(4) != 2 {
-            return Err(PackProblem::Format("its version is not 2"));
+            return Err(PackError::Format("its version is not 2"));
         }
         let (claimed, most) = (number(8), self.limits.max_objects);
         if claimed > most {
-            return Err(PackProblem::TooManyObjects { claimed, most });
+            return Err(PackError::TooManyObjects { claimed, most });
         }
-        self.header = Header::Objects(claimed);
+        self.header = HeaderState::Complete { objects: claimed };
         Ok(())
     }
 }
@@ -211,11 +220,11 @@ mod tests {
 
     const LIMITS: PackLimits = PackLimits { max_bytes: 4 * 1024 * 1024, max_objects: 100, check_secs: 10 };
 
-    fn incoming() -> (tempfile::TempDir, Layout, Incoming) {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        let layout = Layout::open(folder.path()).expect("opens");
-        let incoming = Incoming::create(&layout).expect("is made");
-        (folder, layout, incoming)
+    fn quarantine() -> (tempfile::TempDir, Layout, Quarantine) {
+        let folder = tempfile::TempDir::new().expect("create a folder");
+        let layout = Layout::open(folder.path()).expect("open a layout");
+        let quarantine = Quarantine::create(&layout).expect("create a quarantine");
+        (folder, layout, quarantine)
     }
 
     fn pack(objects: u32, length: usize) -> Vec<u8> {
@@ -225,64 +234,66 @@ mod tests {
         bytes
     }
 
-    fn take(incoming: &Incoming, bytes: &[u8], piece: usize) -> Result<Received, PackProblem> {
-        let mut sink = PackSink::new(incoming, LIMITS);
-        for part in bytes.chunks(piece) {
+    fn receive(quarantine: &Quarantine, bytes: &[u8], chunk_size: usize) -> Result<PackData, PackError> {
+        let mut sink = PackSink::new(quarantine, LIMITS);
+        for part in bytes.chunks(chunk_size) {
             sink.write(part)?;
         }
         sink.finish()
     }
 
     #[test]
-    fn the_header_is_read_whatever_the_pieces() {
-        let (_folder, _layout, incoming) = incoming();
-        for piece in [1, 5, 12, 4_096] {
-            let code = |bytes: &[u8]| take(&incoming, bytes, piece).expect_err("refused").code();
+    fn header_is_read_from_chunks_of_any_size() {
+        let (_folder, _layout, quarantine) = quarantine();
+        for chunk_size in [1, 5, 12, 4_096] {
+            let code = |bytes: &[u8]| receive(&quarantine, bytes, chunk_size).expect_err("rejected").code();
             assert_eq!(code(&pack(101, 40)), "E-PACK-OBJECTS");
             assert_eq!(code(b"PACX\0\0\0\x02\0\0\0\x01"), "E-PACK-FORMAT");
             assert_eq!(code(b"PACK\0\0\0\x03\0\0\0\x01"), "E-PACK-FORMAT");
             assert_eq!(code(b"PACK\0\0"), "E-PACK-FORMAT");
             assert_eq!(code(&pack(0, 33)), "E-PACK-FORMAT");
-            assert!(matches!(take(&incoming, b"", piece), Ok(Received::Nothing)));
-            assert!(matches!(take(&incoming, &pack(0, 32), piece), Ok(Received::Empty)));
-            let whole = take(&incoming, &pack(100, 50), piece);
-            assert!(matches!(whole, Ok(Received::Pack(Pack { objects: 100, bytes: 50, .. }))), "{whole:?}");
+            assert!(matches!(receive(&quarantine, b"", chunk_size), Ok(PackData::None)));
+            assert!(matches!(receive(&quarantine, &pack(0, 32), chunk_size), Ok(PackData::Empty)));
+            let whole = receive(&quarantine, &pack(100, 50), chunk_size);
+            assert!(matches!(whole, Ok(PackData::Pack(UncheckedPack { objects: 100, bytes: 50, .. }))), "{whole:?}");
         }
     }
 
     #[test]
-    fn large_packs_go_to_disk_and_larger_ones_are_refused() {
-        let (_folder, _layout, incoming) = incoming();
-        let bytes = pack(9, IN_MEMORY + 1);
-        let Ok(Received::Pack(Pack { body: Body::File(path), .. })) = take(&incoming, &bytes, 65_536) else {
-            panic!("a file")
+    fn large_packs_go_to_disk_and_larger_ones_are_rejected() {
+        let (_folder, _layout, quarantine) = quarantine();
+        let bytes = pack(9, MAX_MEMORY_BYTES + 1);
+        let Ok(PackData::Pack(UncheckedPack { body: SpooledBytes::File(path), .. })) =
+            receive(&quarantine, &bytes, 65_536)
+        else {
+            panic!("the pack is not in a file")
         };
-        assert_eq!(fs::read(path).expect("reads"), bytes);
-        let bytes = pack(9, IN_MEMORY);
-        let small = take(&incoming, &bytes, 65_536);
-        assert!(matches!(small, Ok(Received::Pack(Pack { body: Body::Memory(_), .. }))));
-        let large = take(&incoming, &pack(9, 4 * 1024 * 1024 + 1), 65_536).expect_err("refused");
+        assert_eq!(fs::read(path).expect("read the file"), bytes);
+        let bytes = pack(9, MAX_MEMORY_BYTES);
+        let small = receive(&quarantine, &bytes, 65_536);
+        assert!(matches!(small, Ok(PackData::Pack(UncheckedPack { body: SpooledBytes::Memory(_), .. }))));
+        let large = receive(&quarantine, &pack(9, 4 * 1024 * 1024 + 1), 65_536).expect_err("rejected");
         assert_eq!(large.code(), "E-PACK-TOO-LARGE");
     }
 
     #[test]
-    fn a_full_disk_is_told() {
-        let (_folder, _layout, incoming) = incoming();
-        std::os::unix::fs::symlink("/dev/full", incoming.body()).expect("links");
-        let full = take(&incoming, &pack(9, IN_MEMORY + 1), 65_536).expect_err("refused");
+    fn full_disk_is_reported() {
+        let (_folder, _layout, quarantine) = quarantine();
+        std::os::unix::fs::symlink("/dev/full", quarantine.body()).expect("create a link");
+        let full = receive(&quarantine, &pack(9, MAX_MEMORY_BYTES + 1), 65_536).expect_err("rejected");
         assert_eq!(full.code(), "E-PACK-DISK-FULL");
     }
 
     #[test]
-    fn nothing_is_left_and_what_was_renamed_stays() {
-        let (folder, layout, first) = incoming();
-        let second = Incoming::create(&layout).expect("is made");
+    fn dropped_quarantine_is_removed_unless_it_was_renamed() {
+        let (folder, layout, first) = quarantine();
+        let second = Quarantine::create(&layout).expect("create a quarantine");
         assert_ne!(first.received_pack(), second.received_pack());
-        take(&first, &pack(9, IN_MEMORY + 1), 65_536).expect("is taken");
+        receive(&first, &pack(9, MAX_MEMORY_BYTES + 1), 65_536).expect("accepted");
         let staged = layout.received_pack(&ReceivedPack::Staged(3));
-        fs::rename(second.folder(), &staged).expect("moves");
+        fs::rename(second.folder(), &staged).expect("rename the folder");
         drop((first, second));
-        assert_eq!(fs::read_dir(folder.path().join("incoming")).expect("reads").count(), 0);
+        assert_eq!(fs::read_dir(folder.path().join("incoming")).expect("list a folder").count(), 0);
         assert!(staged.join("pack").is_dir());
     }
 }

@@ -1,12 +1,14 @@
-//! What clients are told and sent: advertisements and the answers to `git-upload-pack`.
+//! Server side of fetches: ref advertisements and responses of `git-upload-pack`.
 //!
-//! - [`capabilities`]: what the installed git can do, learned once.
-//! - [`advertise`]: the answers to `info/refs`, made in memory.
-//! - [`request`]: what a client asks for, and the answers that need no git.
-//! - [`upload`]: the answers that need the real git.
+//! - [`capabilities`]: what the installed git supports, detected once at start.
+//! - [`advertisement`]: the responses to `info/refs`, made in memory.
+//! - [`request`]: parses what a client requests, and makes the responses that need no git process.
+//! - [`upload_pack`](mod@upload_pack): the responses that need a git process.
 //!
-//! A fetch goes [`Protocol::read`] → [`Request::read`] → [`ls_refs_answer`], nothing, or [`upload_pack`]. A request that
-//! is none is answered with [`BadRequest::answer`]; it is a 200 to HTTP, or git would not show the reason.
+//! Called by the smart-HTTP handlers of graspd. A fetch goes through [`ProtocolVersion::from_header`] and
+//! [`UploadPackRequest::parse`], and then to [`ls_refs_response`], an empty response, or
+//! [`upload_pack`](fn@upload_pack). An invalid request is answered with [`UploadPackRequestError::to_response`] and HTTP
+//! status 200, because git shows the reason only then.
 
 pub mod advertisement;
 pub mod capabilities;
@@ -15,69 +17,73 @@ mod lines;
 pub mod request;
 pub mod upload_pack;
 
-pub use capabilities::{Capabilities, LearnProblem};
-pub use request::{Answer, BadRequest, Fetch, Key, Protocol, Request, ls_refs_answer};
-pub use upload_pack::{Effort, upload_pack};
+pub use capabilities::{CapabilityError, ServerCapabilities};
+pub use request::{
+    FetchCommand, FetchKey, FetchResponseKind, ProtocolVersion, UploadPackRequest, UploadPackRequestError,
+    ls_refs_response,
+};
+pub use upload_pack::{UploadPackLimits, upload_pack};
 
 use crate::pktline;
 
-/// How we call ourselves where git says its version.
+/// The agent name that this server sends.
 pub const AGENT: &str = concat!("graspd/", env!("CARGO_PKG_VERSION"));
 
-/// One of the two things that a client does with a repository.
+/// A git service of smart HTTP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Service {
-    /// Fetching, cloning, listing refs.
-    Upload,
+pub enum PackService {
+    /// Fetching, cloning and listing refs.
+    UploadPack,
     /// Pushing.
-    Receive,
+    ReceivePack,
 }
 
-impl Service {
-    /// The service of the name that stands in a request's address.
+impl PackService {
+    /// Returns the service with a name as it appears in a request URL.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        [Self::Upload, Self::Receive].into_iter().find(|service| service.name() == name)
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::UploadPack, Self::ReceivePack].into_iter().find(|service| service.name() == name)
     }
 
-    /// Its name in addresses and in the first line of an advertisement.
+    /// Returns the name in URLs and in the first line of an advertisement.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Upload => "git-upload-pack",
-            Self::Receive => "git-receive-pack",
+            Self::UploadPack => "git-upload-pack",
+            Self::ReceivePack => "git-receive-pack",
         }
     }
 
-    /// The content type of its advertisement.
+    /// Returns the content type of an advertisement.
     #[must_use]
     pub fn advertisement_type(self) -> &'static str {
         match self {
-            Self::Upload => "application/x-git-upload-pack-advertisement",
-            Self::Receive => "application/x-git-receive-pack-advertisement",
+            Self::UploadPack => "application/x-git-upload-pack-advertisement",
+            Self::ReceivePack => "application/x-git-receive-pack-advertisement",
         }
     }
 
-    /// The content type of its answers.
+    /// Returns the content type of a response.
     #[must_use]
     pub fn result_type(self) -> &'static str {
         match self {
-            Self::Upload => "application/x-git-upload-pack-result",
-            Self::Receive => "application/x-git-receive-pack-result",
+            Self::UploadPack => "application/x-git-upload-pack-result",
+            Self::ReceivePack => "application/x-git-receive-pack-result",
         }
     }
 }
 
-/// The whole answer to a fetch that failed: git shows it as `remote error: upload-pack: <text>`.
+/// Returns the response to a fetch that failed. Git shows it as `remote error: upload-pack: <text>`.
 #[must_use]
-pub fn refusal(text: &str) -> Vec<u8> {
+pub fn error_response(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     pktline::push(&mut out, &[b"ERR upload-pack: ", text.as_bytes()]);
     out
 }
 
-/// The answer to a fetch of an object that is not here, for instance from a repository that has no folder yet.
+/// Returns the response to a fetch of an object that this server does not have, for example from a repository that has no
+/// folder yet.
 #[must_use]
-pub fn no_such_object(oid: &str) -> Vec<u8> {
-    refusal(&format!("not our ref {oid}"))
+pub fn not_our_ref_response(oid: &str) -> Vec<u8> {
+    error_response(&format!("not our ref {oid}"))
 }

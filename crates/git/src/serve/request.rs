@@ -1,41 +1,41 @@
-//! What a client asks for.
+//! Parses requests to `git-upload-pack`.
 //!
-//! A fetch is read completely and written anew: git is given what we have understood, not what was sent.
+//! A fetch is parsed completely and written again: git receives what was understood, not what was sent.
 
-use super::fetch_request::Question;
-use super::lines::{Line, Lines};
-use crate::pktline::BadPacket;
-use crate::refs::{LsRefs, Refs};
+use super::fetch_request::FetchParser;
+use super::lines::{RequestLine, RequestLines};
+use crate::pktline::PacketError;
+use crate::refs::{LsRefsRequest, Refs};
 
-/// The longest request, after decompression. git's client sends at most some 32,000 haves (1.6 MB), and a want for each
-/// of twenty thousand refs is another megabyte.
+/// Largest request, after decompression. git's client sends at most some 32,000 haves (1.6 MB), and a want for each of
+/// twenty thousand refs is another megabyte.
 pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// Lines of a request: a body full of haves has 167,000.
+/// Largest number of lines of a request: a body full of haves has 167,000.
 pub(super) const MAX_LINES: usize = 170_000;
 
-/// Prefixes of one `ls-refs`; with more than that all refs are listed, as git does. Six stand for one name.
+/// Prefixes of one `ls-refs`; with more than that all refs are listed, as git does. Six prefixes stand for one name.
 const MAX_PREFIXES: usize = 65_536;
 
-/// Characters of a line that are repeated to who sent it.
+/// Characters of a line that are repeated in an error.
 const MAX_EXCERPT: usize = 80;
 
-/// The version of the protocol that a client speaks.
+/// The version of git's wire protocol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Protocol {
-    /// Without a version.
+pub enum ProtocolVersion {
+    /// Version 0, which is used if none is requested.
     V0,
-    /// Version 0 that says so.
+    /// Version 1: version 0 after a line that names the version.
     V1,
-    /// Commands.
+    /// Version 2: commands.
     V2,
 }
 
-impl Protocol {
-    /// Reads a `Git-Protocol` header: keys parted by colons, of which the highest version that we know counts. Nothing
-    /// of it is passed on.
+impl ProtocolVersion {
+    /// Returns the version that a `Git-Protocol` header requests: the highest supported one among its keys, which are
+    /// separated by colons. No part of the header is passed to git.
     #[must_use]
-    pub fn read(header: Option<&str>) -> Self {
+    pub fn from_header(header: Option<&str>) -> Self {
         let version = |key: &str| match key {
             "version=1" => Self::V1,
             "version=2" => Self::V2,
@@ -44,8 +44,8 @@ impl Protocol {
         header.unwrap_or_default().split(':').map(version).max().unwrap_or(Self::V0)
     }
 
-    /// The value of `GIT_PROTOCOL`.
-    pub(super) fn variable(self) -> Option<&'static str> {
+    /// Returns the value of the environment variable `GIT_PROTOCOL`.
+    pub(super) fn env_value(self) -> Option<&'static str> {
         match self {
             Self::V0 => None,
             Self::V1 => Some("version=1"),
@@ -56,171 +56,174 @@ impl Protocol {
 
 /// A request to `git-upload-pack`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Request {
-    /// It wants nothing, as who clones an empty repository does. The answer is empty.
-    Nothing,
-    /// It wants to know refs.
-    LsRefs(LsRefs),
-    /// It wants objects.
-    Fetch(Fetch),
+pub enum UploadPackRequest {
+    /// Requests nothing, as the clone of an empty repository does. The response is empty.
+    Empty,
+    /// Requests the list of refs.
+    LsRefs(LsRefsRequest),
+    /// Requests objects.
+    Fetch(FetchCommand),
 }
 
-/// A wish for objects.
+/// A request for objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fetch {
-    /// Equal for equal questions.
-    pub key: Key,
-    /// The objects that are asked for, sorted.
+pub struct FetchCommand {
+    /// Identifies the request; equal for equal requests.
+    pub key: FetchKey,
+    /// The wanted objects, sorted.
     pub wants: Vec<String>,
-    /// What comes back.
-    pub answer: Answer,
-    /// The question as git is asked it.
+    /// What the response contains.
+    pub response_kind: FetchResponseKind,
+    /// The request as it is sent to git.
     pub body: Vec<u8>,
 }
 
-/// Names a question. Its answer is a function of this and of the repository's refs and pools.
+/// Identifies a request. The response is a function of this key and of the repository's refs and pools.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Key(pub [u8; 32]);
+pub struct FetchKey(pub [u8; 32]);
 
-/// What comes back for a fetch.
+/// What the response to a fetch contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// A pack, whatever else.
+pub enum FetchResponseKind {
+    /// A pack, and possibly other sections.
     Pack,
-    /// Which objects both sides have, and perhaps a pack.
+    /// Acknowledged common objects, and possibly a pack.
     Negotiation,
 }
 
-/// Why bytes are no request.
+/// The reason why a request is invalid. The client is shown the text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadRequest {
-    /// Longer than a request may be.
+pub enum UploadPackRequestError {
+    /// Longer than [`MAX_BODY_BYTES`].
     #[error("the request has more than {} MiB", MAX_BODY_BYTES >> 20)]
     TooLong,
-    /// More lines than a request may have.
+    /// More lines than are accepted.
     #[error("the request has more than {MAX_LINES} lines")]
     TooManyLines,
-    /// Not packets.
+    /// Not pkt-lines.
     #[error("{0}")]
-    Packet(#[from] BadPacket),
-    /// It ends too early.
-    #[error("the request ends in the middle")]
+    Packet(#[from] PacketError),
+    /// The request is incomplete.
+    #[error("the request is incomplete")]
     Truncated,
-    /// A line that does not belong there; its beginning.
+    /// A line that is not expected there; its beginning.
     #[error("unexpected line '{0}'")]
-    Line(String),
-    /// A separator that does not belong there.
+    UnexpectedLine(String),
+    /// A flush, delimiter or response-end packet that is not expected there.
     #[error("unexpected packet")]
-    Misplaced,
-    /// v2 without a command.
+    UnexpectedPacket,
+    /// A v2 request without a command.
     #[error("no command requested")]
     NoCommand,
     /// A command that is not offered; its beginning.
     #[error("unknown command '{0}'")]
-    Command(String),
-    /// A kind of repository that we do not have.
+    UnknownCommand(String),
+    /// An object format other than SHA-1.
     #[error("this server has only sha1 repositories, not '{0}'")]
     ObjectFormat(String),
 }
 
-impl BadRequest {
-    /// The whole answer.
+impl UploadPackRequestError {
+    /// Returns the response to the request.
     #[must_use]
-    pub fn answer(&self) -> Vec<u8> {
-        super::refusal(&self.to_string())
+    pub fn to_response(&self) -> Vec<u8> {
+        super::error_response(&self.to_string())
     }
 
-    pub(super) fn line(text: &str) -> Self {
-        Self::Line(excerpt(text))
+    pub(super) fn unexpected_line(text: &str) -> Self {
+        Self::UnexpectedLine(excerpt(text))
     }
 }
 
-/// The beginning of a stranger's text, fit to be shown.
+/// Returns the beginning of a client's text without control characters.
 fn excerpt(text: &str) -> String {
     text.chars().take(MAX_EXCERPT).map(|char| if char.is_control() { ' ' } else { char }).collect()
 }
 
-impl Request {
-    /// Reads the decompressed body of a request.
-    pub fn read(protocol: Protocol, body: &[u8]) -> Result<Self, BadRequest> {
-        let mut lines = Lines::new(body)?;
+impl UploadPackRequest {
+    /// Parses the decompressed body of a request.
+    ///
+    /// # Errors
+    /// If the request is malformed, too large or uses what is not offered.
+    pub fn parse(protocol: ProtocolVersion, body: &[u8]) -> Result<Self, UploadPackRequestError> {
+        let mut lines = RequestLines::new(body)?;
         match protocol {
-            Protocol::V0 | Protocol::V1 => Question::read_first(&mut lines),
-            Protocol::V2 => read_second(&mut lines),
+            ProtocolVersion::V0 | ProtocolVersion::V1 => FetchParser::parse_v0(&mut lines),
+            ProtocolVersion::V2 => parse_v2(&mut lines),
         }
     }
 }
 
-/// The whole answer to `ls-refs`.
+/// Returns the response to `ls-refs`.
 #[must_use]
-pub fn ls_refs_answer(refs: &Refs, question: &LsRefs) -> Vec<u8> {
+pub fn ls_refs_response(refs: &Refs, request: &LsRefsRequest) -> Vec<u8> {
     let mut out = Vec::new();
-    refs.list(&mut out, question);
+    refs.write_ls_refs(&mut out, request);
     out
 }
 
-/// The commands of v2 that we answer.
+/// The supported commands of v2.
 #[derive(Clone, Copy)]
-enum Command {
+enum V2Command {
     LsRefs,
     Fetch,
 }
 
-fn read_second(lines: &mut Lines<'_>) -> Result<Request, BadRequest> {
+fn parse_v2(lines: &mut RequestLines<'_>) -> Result<UploadPackRequest, UploadPackRequestError> {
     let mut command = None;
-    let mut begun = false;
-    let more = loop {
+    let mut is_first = true;
+    let has_arguments = loop {
         let text = match lines.next()? {
-            Line::Text(text) => text,
-            Line::Flush | Line::End if !begun => return Ok(Request::Nothing),
-            Line::End => return Err(BadRequest::Truncated),
-            Line::Flush => break false,
-            Line::Delimiter => break true,
+            RequestLine::Text(text) => text,
+            RequestLine::Flush | RequestLine::End if is_first => return Ok(UploadPackRequest::Empty),
+            RequestLine::End => return Err(UploadPackRequestError::Truncated),
+            RequestLine::Flush => break false,
+            RequestLine::Delimiter => break true,
         };
-        begun = true;
+        is_first = false;
         match text.split_once('=') {
-            Some(("command", _)) if command.is_some() => return Err(BadRequest::line(text)),
-            Some(("command", "ls-refs")) => command = Some(Command::LsRefs),
-            Some(("command", "fetch")) => command = Some(Command::Fetch),
-            Some(("command", other)) => return Err(BadRequest::Command(excerpt(other))),
+            Some(("command", _)) if command.is_some() => return Err(UploadPackRequestError::unexpected_line(text)),
+            Some(("command", "ls-refs")) => command = Some(V2Command::LsRefs),
+            Some(("command", "fetch")) => command = Some(V2Command::Fetch),
+            Some(("command", other)) => return Err(UploadPackRequestError::UnknownCommand(excerpt(other))),
             Some(("object-format", "sha1")) | Some(("agent" | "session-id" | "server-option", _)) => {}
-            Some(("object-format", other)) => return Err(BadRequest::ObjectFormat(excerpt(other))),
-            _ => return Err(BadRequest::line(text)),
+            Some(("object-format", other)) => return Err(UploadPackRequestError::ObjectFormat(excerpt(other))),
+            _ => return Err(UploadPackRequestError::unexpected_line(text)),
         }
     };
-    let arguments = if more { arguments(lines)? } else { Vec::new() };
-    match command.ok_or(BadRequest::NoCommand)? {
-        Command::LsRefs => ls_refs(&arguments).map(Request::LsRefs),
-        Command::Fetch => Question::read_arguments(&arguments),
+    let arguments = if has_arguments { read_arguments(lines)? } else { Vec::new() };
+    match command.ok_or(UploadPackRequestError::NoCommand)? {
+        V2Command::LsRefs => parse_ls_refs(&arguments).map(UploadPackRequest::LsRefs),
+        V2Command::Fetch => FetchParser::parse_v2(&arguments),
     }
 }
 
-/// The lines up to the flush that ends a v2 request.
-fn arguments<'a>(lines: &mut Lines<'a>) -> Result<Vec<&'a str>, BadRequest> {
+/// Reads the lines up to the flush that ends a v2 request.
+fn read_arguments<'a>(lines: &mut RequestLines<'a>) -> Result<Vec<&'a str>, UploadPackRequestError> {
     let mut arguments = Vec::new();
     loop {
         match lines.next()? {
-            Line::Text(text) => arguments.push(text),
-            Line::Flush => return Ok(arguments),
-            Line::Delimiter => return Err(BadRequest::Misplaced),
-            Line::End => return Err(BadRequest::Truncated),
+            RequestLine::Text(text) => arguments.push(text),
+            RequestLine::Flush => return Ok(arguments),
+            RequestLine::Delimiter => return Err(UploadPackRequestError::UnexpectedPacket),
+            RequestLine::End => return Err(UploadPackRequestError::Truncated),
         }
     }
 }
 
-fn ls_refs(arguments: &[&str]) -> Result<LsRefs, BadRequest> {
-    let mut question = LsRefs::default();
+fn parse_ls_refs(arguments: &[&str]) -> Result<LsRefsRequest, UploadPackRequestError> {
+    let mut request = LsRefsRequest::default();
     for argument in arguments {
         match argument.split_once(' ') {
-            None if *argument == "peel" => question.peel = true,
-            None if *argument == "symrefs" => question.symrefs = true,
-            None if *argument == "unborn" => question.unborn = true,
-            Some(("ref-prefix", prefix)) => question.prefixes.push(prefix.to_owned()),
-            _ => return Err(BadRequest::line(argument)),
+            None if *argument == "peel" => request.peel = true,
+            None if *argument == "symrefs" => request.symrefs = true,
+            None if *argument == "unborn" => request.unborn = true,
+            Some(("ref-prefix", prefix)) => request.prefixes.push(prefix.to_owned()),
+            _ => return Err(UploadPackRequestError::unexpected_line(argument)),
         }
     }
-    if question.prefixes.len() >= MAX_PREFIXES {
-        question.prefixes.clear();
+    if request.prefixes.len() >= MAX_PREFIXES {
+        request.prefixes.clear();
     }
-    Ok(question)
+    Ok(request)
 }

@@ -1,91 +1,96 @@
-//! The answers to fetches that need the real git.
+//! Runs `git upload-pack` for fetches.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{AGENT, Protocol, refusal};
-use crate::process::{ChildProblem, Git, Input};
+use super::{AGENT, ProtocolVersion, error_response};
+use crate::process::{Git, GitError, ProcessInput};
 
-/// What `upload-pack` offers and allows.
-const OFFERS: [&str; 5] = [
-    // v2 asks nobody whether an object is reachable. With this, v0 neither: what is in the pools is public by its id,
-    // and a fetch does not lose the race against a push that moved the branch.
+/// Settings of `upload-pack`.
+const UPLOAD_PACK_SETTINGS: [&str; 5] = [
+    // v2 does not check whether an object is reachable. With this setting v0 does not either: every object in the pools
+    // can be fetched by its id, and a fetch does not fail because a push has just moved the branch.
     "uploadpack.allowAnySHA1InWant=true",
     "uploadpack.allowFilter=true",
-    // Patterns from a stranger's blob, matched against every path. No client needs it.
+    // Patterns from a blob that any client can push, matched against every path. No client needs it.
     "uploadpackfilter.sparse:oid.allow=false",
-    // Seconds of silence before it says that it still counts: less than what proxies wait for.
+    // Seconds of silence before it sends a keepalive while it counts objects: less than the timeout of proxies.
     "uploadpack.keepAlive=5",
-    // It alone asks who owns the folder. On a volume that may be somebody else, and the folder is ours all the same.
+    // Only upload-pack checks the owner of the folder. On a mounted volume the owner may be another user.
     "safe.directory=*",
 ];
 
-/// How much memory it takes: these bounds, the second of them in pages that the kernel may take back, and about 500 bytes
-/// per object that is sent. A clone of 220,000 objects and 366 MB takes 440 MB and fits in half a gigabyte of address
-/// space; in two it is three million objects.
-pub(crate) const MEMORY: [&str; 4] = [
-    // Unpacked bases of deltas, for whoever walks trees; git's default is 96.
+/// Memory settings. A process uses these amounts, the mapped packs, which the kernel can reclaim, and about 500 bytes per
+/// object that is sent. A clone of 220,000 objects and 366 MB uses 440 MB and fits in half a gigabyte of address space;
+/// two gigabytes are enough for three million objects.
+pub(crate) const MEMORY_SETTINGS: [&str; 4] = [
+    // Unpacked delta bases, for walks over trees; git's default is 96 MiB.
     "core.deltaBaseCacheLimit=64m",
-    // Objects that are compared with each other, per thread; git has no bound.
+    // Objects that are compared with each other, per thread; git's default is no limit.
     "pack.windowMemory=64m",
-    // Deltas that were found and are not written yet; git's default is 256.
+    // Deltas that were found and are not written yet; git's default is 256 MiB.
     "pack.deltaCacheSize=64m",
-    // A larger blob is sent as it lies: comparing two takes several times their size, whatever the bounds above say.
+    // A larger blob is sent as it is stored: comparing two takes several times their size in spite of the limits above.
     "core.bigFileThreshold=32m",
 ];
 
-/// What one fetch may take.
+/// Limits of one fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Effort {
-    /// Threads that look for deltas.
+pub struct UploadPackLimits {
+    /// Threads that search for deltas.
     pub threads: u32,
-    /// How long it may take, the client's reading included.
-    pub patience: Duration,
+    /// Longest duration, including the time that the client takes to read.
+    pub timeout: Duration,
 }
 
-/// Answers a fetch with the real git and shows the answer as it comes; an error of `show` ends git and all that it has
-/// started. The body is that of a [`Fetch`](super::Fetch).
+/// Runs git for a fetch and passes its response to `on_output` as it arrives. The body is that of a
+/// [`FetchCommand`](super::FetchCommand).
 ///
-/// What was shown is the answer, whether or not there is a problem: git tells the client why it fails, and where it has
-/// said nothing we do.
+/// What was passed to `on_output` is the complete response, even if the result is an error: git reports its errors to the
+/// client, and if it has written nothing, this function reports the error.
+///
+/// # Errors
+/// If git cannot be started, fails or exceeds its time limit, or if `on_output` fails, which kills git and all processes
+/// that it has started.
 pub fn upload_pack(
     git: &Git,
     folder: &Path,
-    (protocol, body): (Protocol, &[u8]),
-    effort: Effort,
-    mut show: impl FnMut(&[u8]) -> Result<(), ChildProblem>,
-) -> Result<(), ChildProblem> {
+    (protocol, body): (ProtocolVersion, &[u8]),
+    limits: UploadPackLimits,
+    mut on_output: impl FnMut(&[u8]) -> Result<(), GitError>,
+) -> Result<(), GitError> {
     let mut command = command(git, folder, protocol);
-    command.args(["-c", &format!("pack.threads={}", effort.threads)]);
+    command.args(["-c", &format!("pack.threads={}", limits.threads)]);
     command.args(["upload-pack", "--stateless-rpc", "--strict"]);
-    // A second clock, in case the thread that watches ours is gone.
-    command.arg(format!("--timeout={}", effort.patience.as_secs().max(1))).arg(".");
-    let mut silent = true;
-    let result = git.stream(&mut command, Input::Bytes(body), effort.patience, |said| {
-        silent = false;
-        show(said)
+    // A second timeout, in case the thread that enforces ours is gone.
+    command.arg(format!("--timeout={}", limits.timeout.as_secs().max(1))).arg(".");
+    let mut is_silent = true;
+    let result = git.stream(&mut command, ProcessInput::Bytes(body), limits.timeout, |output| {
+        is_silent = false;
+        on_output(output)
     });
-    if let (true, Err(problem)) = (silent, &result) {
-        let reason = match problem {
-            ChildProblem::Slow(_) => "this took too long",
-            // The complaint is not repeated: it may name folders.
-            ChildProblem::Failed { .. } => "git refuses this request",
+    if let (true, Err(error)) = (is_silent, &result) {
+        // `fetch::client::negotiation` of graspd recognises the first and the last of these texts.
+        let reason = match error {
+            GitError::Timeout(_) => "this took too long",
+            // Standard error is not passed on: it may name folders.
+            GitError::Failed { .. } => "git refuses this request",
             _ => "the server cannot start git",
         };
-        show(&refusal(reason))?;
+        on_output(&error_response(reason))?;
     }
     result
 }
 
-/// A command with our configuration, to which `upload-pack` and its arguments are added.
-pub(super) fn command(git: &Git, folder: &Path, protocol: Protocol) -> Command {
+/// Returns a command with our configuration, to which `upload-pack` and its arguments are added.
+pub(super) fn command(git: &Git, folder: &Path, protocol: ProtocolVersion) -> Command {
     let mut command = git.command(folder);
     command.env("GIT_USER_AGENT", AGENT);
-    if let Some(version) = protocol.variable() {
+    if let Some(version) = protocol.env_value() {
         command.env("GIT_PROTOCOL", version);
     }
-    for setting in OFFERS.iter().chain(&MEMORY) {
+    for setting in UPLOAD_PACK_SETTINGS.iter().chain(&MEMORY_SETTINGS) {
         command.args(["-c", setting]);
     }
     command

@@ -1,4 +1,4 @@
-//! A git folder, a keeper, and somebody who makes commits.
+//! Test fixtures: a git data folder with a job runner, and an author's repository.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,122 +13,127 @@ use grasp_core::admission::git_job::{
 };
 use grasp_core::nostr::{EventId, PublicKey};
 use grasp_core::repo::{Identifier, RepoId, RepoPath};
-use grasp_git::apply::{Carried, Keeper};
+use grasp_git::apply::{GitJobResult, GitJobRunner};
 use grasp_git::layout::Layout;
-use grasp_git::process::{Bounds, Git};
+use grasp_git::process::{Git, ProcessLimits};
 use tempfile::TempDir;
 
-/// A git folder with a keeper.
-pub(crate) struct World {
+/// A git data folder with a job runner.
+pub(crate) struct GitFixture {
     pub(crate) layout: Arc<Layout>,
-    pub(crate) keeper: Keeper,
+    pub(crate) runner: GitJobRunner,
 }
 
-impl World {
-    /// Opens a git folder, as a start of the server does.
+impl GitFixture {
+    /// Opens a git data folder, as the start of the server does.
     pub(crate) fn open(root: &Path) -> Self {
-        Self::with_patience(root, Duration::from_secs(60))
+        Self::with_timeout(root, Duration::from_secs(60))
     }
 
-    /// The same with another patience for git.
-    pub(crate) fn with_patience(root: &Path, patience: Duration) -> Self {
-        let layout = Arc::new(Layout::open(root).expect("a git folder"));
-        let git = Git::new(Path::new("git"), Bounds { alloc_bytes: 1 << 28, address_bytes: 1 << 32 });
-        Self { keeper: Keeper::new(git, Arc::clone(&layout), patience), layout }
+    /// Like [`open`](Self::open), with another time limit of git processes.
+    pub(crate) fn with_timeout(root: &Path, timeout: Duration) -> Self {
+        let layout = Arc::new(Layout::open(root).expect("open a git data folder"));
+        let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 1 << 28, address_bytes: 1 << 32 });
+        Self { runner: GitJobRunner::new(git, Arc::clone(&layout), timeout), layout }
     }
 
-    /// Carries out work, and then once more: the second time must give the same and touch nothing.
-    pub(crate) fn work(&self, repo_path: &RepoPath, work: GitOperation) -> Carried {
-        let order = GitJob { id: GitJobId(1), repo_path: repo_path.clone(), operation: work };
-        let carried = self.keeper.carry_out(&order);
-        let before = self.everything();
-        let again = self.keeper.carry_out(&order);
-        assert_eq!(again.outcome, carried.outcome);
-        let after = self.everything();
+    /// Runs a job twice: the second run must have the same outcome and change no file.
+    pub(crate) fn run_twice(&self, repo_path: &RepoPath, operation: GitOperation) -> GitJobResult {
+        let job = GitJob { id: GitJobId(1), repo_path: repo_path.clone(), operation };
+        let result = self.runner.run(&job);
+        let before = self.all_files();
+        let again = self.runner.run(&job);
+        assert_eq!(again.outcome, result.outcome);
+        let after = self.all_files();
         for (path, entry) in &after {
-            assert!(before.get(path) == Some(entry), "{} was touched", path.display());
+            assert!(before.get(path) == Some(entry), "{} was changed", path.display());
         }
         assert_eq!(before.len(), after.len());
-        let left: Vec<_> = fs::read_dir(self.layout.root().join("incoming")).expect("a folder").collect();
+        let left: Vec<_> = fs::read_dir(self.layout.root().join("incoming")).expect("list a folder").collect();
         assert!(left.is_empty(), "{left:?}");
-        // What is in place already is shown once more.
-        for (repo_path, refs) in carried.refs.iter().chain(&again.refs) {
-            let read = grasp_git::refs::Refs::read(&self.layout.repo_dir(repo_path)).expect("reads");
-            assert_eq!(read, *refs, "the snapshot is the file");
+        // Refs that did not change are reported again.
+        for (repo_path, refs) in result.refs.iter().chain(&again.refs) {
+            let read = grasp_git::refs::Refs::read(&self.layout.repo_dir(repo_path)).expect("read refs");
+            assert_eq!(read, *refs, "the reported refs differ from the file");
         }
-        carried
+        result
     }
 
-    /// Aligns a site.
-    pub(crate) fn align(&self, repo_path: &RepoPath, align: Alignment) -> AlignmentResult {
-        match self.work(repo_path, GitOperation::Align(align)).outcome {
+    /// Aligns a repository.
+    pub(crate) fn align(&self, repo_path: &RepoPath, alignment: Alignment) -> AlignmentResult {
+        match self.run_twice(repo_path, GitOperation::Align(alignment)).outcome {
             GitJobOutcome::Aligned(aligned) => aligned,
             other => panic!("{other:?}"),
         }
     }
 
-    /// The refs of a site as git shows them: `oid name peeled`.
+    /// Returns the refs of a repository as git lists them: `oid name peeled`.
     pub(crate) fn refs(&self, repo_path: &RepoPath) -> Vec<String> {
-        let format = "--format=%(objectname) %(refname) %(*objectname)";
-        let listed = git(&self.layout.repo_dir(repo_path), &["for-each-ref", format]);
-        listed.lines().map(|line| line.trim_end().to_owned()).collect()
+        let folder = self.layout.repo_dir(repo_path);
+        // Older versions of git follow only one tag of a chain of tags for `%(*objectname)`.
+        let peeled = |line: &str| match line.strip_suffix(" tag") {
+            Some(line) => format!("{line} {}", git(&folder, &["rev-parse", &format!("{}^{{}}", &line[..40])])),
+            None => line.rsplit_once(' ').expect("three fields").0.to_owned(),
+        };
+        let listed = git(&folder, &["for-each-ref", "--format=%(objectname) %(refname) %(objecttype)"]);
+        listed.lines().map(peeled).collect()
     }
 
-    /// Git finds nothing wrong with a site, and it can be cloned.
-    pub(crate) fn check(&self, repo_path: &RepoPath) {
+    /// Checks that git finds no fault in a repository and can clone it.
+    pub(crate) fn check_repo(&self, repo_path: &RepoPath) {
         let folder = self.layout.repo_dir(repo_path);
         let output = try_git(&folder, &["fsck", "--full", "--strict", "--no-dangling"]);
         assert!(output.status.success(), "{output:?}");
-        let refs = grasp_git::refs::Refs::read(&folder).expect("reads");
-        let target = TempDir::new().expect("a folder");
-        git(target.path(), &["clone", "--quiet", "--mirror", folder.to_str().expect("text"), "copy"]);
+        let refs = grasp_git::refs::Refs::read(&folder).expect("read refs");
+        let target = TempDir::new().expect("create a folder");
+        git(target.path(), &["clone", "--quiet", "--mirror", folder.to_str().expect("UTF-8"), "copy"]);
         let cloned = git(&target.path().join("copy"), &["for-each-ref", "--format=%(objectname) %(refname)"]);
         let ours: Vec<String> = refs.iter().map(|(name, target)| format!("{} {name}", target.oid)).collect();
         assert_eq!(cloned.lines().collect::<Vec<_>>(), ours.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    /// Whether an object can be read at a site.
-    pub(crate) fn reads(&self, repo_path: &RepoPath, oid: &str) -> bool {
+    /// Returns whether an object can be read in a repository.
+    pub(crate) fn can_read(&self, repo_path: &RepoPath, oid: &str) -> bool {
         try_git(&self.layout.repo_dir(repo_path), &["cat-file", "-e", oid]).status.success()
     }
 
-    /// All that is on disk and does not go at every start, with the time of its last change.
-    pub(crate) fn everything(&self) -> BTreeMap<PathBuf, (SystemTime, Vec<u8>)> {
+    /// Returns all files that a start of the server does not remove, with their modification times.
+    pub(crate) fn all_files(&self) -> BTreeMap<PathBuf, (SystemTime, Vec<u8>)> {
         let mut found = BTreeMap::new();
-        for room in ["repos", "prs", "staged"] {
-            collect(&self.layout.root().join(room), &mut found);
+        for folder in ["repos", "prs", "staged"] {
+            collect_files(&self.layout.root().join(folder), &mut found);
         }
         found
     }
 
-    /// The same without times and without the way to it.
+    /// Returns the content of all these files by relative path.
     pub(crate) fn contents(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let root = self.layout.root();
-        let short = |path: PathBuf| path.strip_prefix(root).expect("below the root").to_owned();
-        self.everything().into_iter().map(|(path, (_, bytes))| (short(path), bytes)).collect()
+        let short = |path: PathBuf| path.strip_prefix(root).expect("a path below the root").to_owned();
+        self.all_files().into_iter().map(|(path, (_, bytes))| (short(path), bytes)).collect()
     }
 }
 
-fn collect(path: &Path, found: &mut BTreeMap<PathBuf, (SystemTime, Vec<u8>)>) {
-    let metadata = fs::metadata(path).expect("it is there");
+fn collect_files(path: &Path, found: &mut BTreeMap<PathBuf, (SystemTime, Vec<u8>)>) {
+    let metadata = fs::metadata(path).expect("read metadata");
     let mut bytes = Vec::new();
     if metadata.is_dir() {
-        for entry in fs::read_dir(path).expect("a folder") {
-            collect(&entry.expect("an entry").path(), found);
+        for entry in fs::read_dir(path).expect("list a folder") {
+            collect_files(&entry.expect("read an entry").path(), found);
         }
     } else {
-        bytes = fs::read(path).expect("a file");
+        bytes = fs::read(path).expect("read a file");
     }
-    found.insert(path.to_owned(), (metadata.modified().expect("a time"), bytes));
+    found.insert(path.to_owned(), (metadata.modified().expect("read a time"), bytes));
 }
 
-/// A site of somebody's `tool`.
+/// Returns the announced repository of an owner.
 pub(crate) fn announced(owner: u8) -> RepoPath {
     RepoPath::Announced(repo(owner))
 }
 
-/// What somebody offers to `tool`.
-pub(crate) fn submitted(owner: u8) -> RepoPath {
+/// Returns the repository of pull requests that a key has submitted.
+pub(crate) fn submission(owner: u8) -> RepoPath {
     RepoPath::PullRequests(repo(owner))
 }
 
@@ -136,41 +141,41 @@ fn repo(owner: u8) -> RepoId {
     RepoId { owner: PublicKey([owner; 32]), identifier: Identifier::new("My: tool").expect("valid") }
 }
 
-/// An event by number.
+/// Returns an event id made of a number.
 pub(crate) fn event(number: u8) -> EventId {
     EventId([number; 32])
 }
 
-/// A candidate without HEAD.
+/// Returns a candidate state without HEAD.
 pub(crate) fn candidate(number: u8, refs: &[(&str, &str)]) -> CandidateState {
     let refs = refs.iter().map(|(name, oid)| ((*name).to_owned(), (*oid).to_owned())).collect();
     CandidateState { event: event(number), refs, head: None, sources: Vec::new() }
 }
 
-/// A candidate that points HEAD to its first ref.
+/// Returns a candidate state whose HEAD is its first ref.
 pub(crate) fn with_head(number: u8, refs: &[(&str, &str)]) -> CandidateState {
     CandidateState { head: Some(refs[0].0.to_owned()), ..candidate(number, refs) }
 }
 
-/// A pull request.
-pub(crate) fn pull(number: u8, tip: &str, sources: &[RepoPath]) -> PullRequestRef {
+/// Returns a pull request.
+pub(crate) fn pull_request(number: u8, tip: &str, sources: &[RepoPath]) -> PullRequestRef {
     PullRequestRef { event: event(number), tip: tip.to_owned(), sources: sources.to_vec() }
 }
 
-/// An order to adopt packs and follow a state.
-pub(crate) fn follow(adopt: &[ReceivedPack], candidate: CandidateState) -> Alignment {
+/// Returns an alignment that adopts packs and has one candidate.
+pub(crate) fn follow_state(adopt: &[ReceivedPack], candidate: CandidateState) -> Alignment {
     Alignment { adopt: adopt.to_vec(), candidates: vec![candidate], ..Alignment::default() }
 }
 
-/// Runs git, which must succeed, and gives what it says.
+/// Runs git, which must succeed, and returns its output.
 pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
     let output = try_git(folder, arguments);
     assert!(output.status.success(), "git {arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
+    String::from_utf8(output.stdout).expect("UTF-8").trim_end().to_owned()
 }
 
 fn try_git(folder: &Path, arguments: &[&str]) -> Output {
-    bare_git(folder).args(arguments).output().expect("git runs")
+    bare_git(folder).args(arguments).output().expect("run git")
 }
 
 fn bare_git(folder: &Path) -> Command {
@@ -181,18 +186,18 @@ fn bare_git(folder: &Path) -> Command {
         .env("PATH", std::env::var("PATH").unwrap_or_default())
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_NAME"), "a")))
-        .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_EMAIL"), "a@example")))
-        .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_DATE"), "1700000000 +0000")));
+        .envs(["AUTHOR", "COMMITTER"].map(|role| (format!("GIT_{role}_NAME"), "a")))
+        .envs(["AUTHOR", "COMMITTER"].map(|role| (format!("GIT_{role}_EMAIL"), "a@example")))
+        .envs(["AUTHOR", "COMMITTER"].map(|role| (format!("GIT_{role}_DATE"), "1700000000 +0000")));
     command
 }
 
-/// Somebody's working repository.
-pub(crate) struct Author(TempDir);
+/// The working repository of an author.
+pub(crate) struct AuthorRepo(TempDir);
 
-impl Author {
+impl AuthorRepo {
     pub(crate) fn new() -> Self {
-        let folder = TempDir::new().expect("a folder");
+        let folder = TempDir::new().expect("create a folder");
         git(folder.path(), &["init", "--quiet", "."]);
         Self(folder)
     }
@@ -201,46 +206,46 @@ impl Author {
         git(self.0.path(), arguments)
     }
 
-    /// Commits a change of one file below a folder, on top of what is checked out.
+    /// Commits a change of one file on top of the current commit, and returns the new commit.
     pub(crate) fn commit(&self, text: &str) -> String {
-        fs::create_dir_all(self.0.path().join("folder")).expect("a folder");
-        fs::write(self.0.path().join("folder/file"), text).expect("writes");
+        fs::create_dir_all(self.0.path().join("folder")).expect("create a folder");
+        fs::write(self.0.path().join("folder/file"), text).expect("write a file");
         self.git(&["add", "."]);
         self.git(&["commit", "--quiet", "--message", text]);
         self.git(&["rev-parse", "HEAD"])
     }
 
-    /// An annotated tag of an object.
+    /// Creates an annotated tag of an object and returns the tag object.
     pub(crate) fn tag(&self, name: &str, of: &str) -> String {
         self.git(&["tag", "--annotate", "--message", name, name, of]);
         self.git(&["rev-parse", &format!("refs/tags/{name}")])
     }
 
-    /// Makes a pack of what revisions need, as if it had been received: `^oid` leaves out what that needs.
+    /// Writes a pack of everything that revisions refer to. `^oid` excludes what that object refers to.
     pub(crate) fn pack(&self, folder: &Path, revisions: &[&str]) {
         let objects = self.git(&[&["rev-list", "--objects"], revisions].concat());
         let oids: Vec<&str> = objects.lines().map(|line| &line[..40]).collect();
         self.pack_objects(folder, &oids);
     }
 
-    /// Makes a pack of exactly these objects.
+    /// Writes a pack of exactly these objects.
     pub(crate) fn pack_objects(&self, folder: &Path, oids: &[&str]) {
-        fs::create_dir_all(folder.join("pack")).expect("a folder");
+        fs::create_dir_all(folder.join("pack")).expect("create a folder");
         let list = self.0.path().join(".git/list");
-        fs::write(&list, oids.iter().map(|oid| format!("{oid}\n")).collect::<String>()).expect("writes");
+        fs::write(&list, oids.iter().map(|oid| format!("{oid}\n")).collect::<String>()).expect("write a file");
         let output = bare_git(self.0.path())
             .args(["-c", "core.fsync=none", "pack-objects", "--quiet", "--threads=1"])
             .arg(folder.join("pack/pack"))
-            .stdin(fs::File::open(&list).expect("a list"))
+            .stdin(fs::File::open(&list).expect("read a list"))
             .output()
-            .expect("git runs");
+            .expect("run git");
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// A pack that has just been received.
-    pub(crate) fn incoming(&self, world: &World, revisions: &[&str]) -> ReceivedPack {
-        let received_pack = ReceivedPack::Incoming(world.layout.number());
-        self.pack(&world.layout.received_pack(&received_pack), revisions);
+    /// Writes a pack as if it had just been received.
+    pub(crate) fn received_pack(&self, fixture: &GitFixture, revisions: &[&str]) -> ReceivedPack {
+        let received_pack = ReceivedPack::Incoming(fixture.layout.next_number());
+        self.pack(&fixture.layout.received_pack(&received_pack), revisions);
         received_pack
     }
 }

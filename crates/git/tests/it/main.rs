@@ -1,4 +1,4 @@
-//! Tests of the public interface with the real git.
+//! Tests of the public interface of `grasp-git` with the installed git.
 
 mod apply;
 mod git_folder;

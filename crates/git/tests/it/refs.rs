@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use grasp_git::pktline;
-use grasp_git::refs::{LsRefs, Refs, Target};
+use grasp_git::refs::{LsRefsRequest, RefTarget, Refs};
 use tempfile::TempDir;
 
 fn git(folder: &Path, arguments: &[&str]) -> String {
@@ -23,14 +23,14 @@ fn git(folder: &Path, arguments: &[&str]) -> String {
         ])
         .stderr(Stdio::inherit())
         .output()
-        .expect("git runs");
+        .expect("run git");
     assert!(output.status.success(), "git {arguments:?}");
-    String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
+    String::from_utf8(output.stdout).expect("UTF-8").trim_end().to_owned()
 }
 
 /// A bare repository with one commit and an annotated tag of it, whose refs are ours.
 fn repository() -> (TempDir, Refs) {
-    let folder = TempDir::new().expect("a folder");
+    let folder = TempDir::new().expect("create a folder");
     git(folder.path(), &["init", "--quiet", "--bare", "."]);
     let tree = git(folder.path(), &["hash-object", "-t", "tree", "-w", "/dev/null"]);
     let commit = git(folder.path(), &["commit-tree", &tree, "-m", "first"]);
@@ -38,9 +38,9 @@ fn repository() -> (TempDir, Refs) {
     let object = git(folder.path(), &["rev-parse", "refs/tags/v1"]);
     git(folder.path(), &["tag", "-d", "v1"]);
     let mut refs = Refs::default();
-    refs.set("refs/tags/v1", Target { oid: object, peeled: Some(commit.clone()) });
-    refs.set("refs/heads/main", Target { oid: commit.clone(), peeled: None });
-    refs.set("refs/heads/a/b", Target { oid: commit, peeled: None });
+    refs.set("refs/tags/v1", RefTarget { oid: object, peeled: Some(commit.clone()) });
+    refs.set("refs/heads/main", RefTarget { oid: commit.clone(), peeled: None });
+    refs.set("refs/heads/a/b", RefTarget { oid: commit, peeled: None });
     refs.set_head("refs/heads/main");
     (folder, refs)
 }
@@ -48,7 +48,7 @@ fn repository() -> (TempDir, Refs) {
 #[test]
 fn git_reads_what_we_write() {
     let (folder, refs) = repository();
-    refs.write(folder.path()).expect("writes");
+    refs.write(folder.path()).expect("write refs");
     let listed = git(folder.path(), &["for-each-ref", "--format=%(objectname) %(refname) %(*objectname)"]);
     let ours: Vec<String> = refs
         .iter()
@@ -57,16 +57,16 @@ fn git_reads_what_we_write() {
     assert_eq!(listed.lines().collect::<Vec<_>>(), ours.iter().map(|line| line.as_str()).collect::<Vec<_>>());
     assert_eq!(git(folder.path(), &["symbolic-ref", "HEAD"]), "refs/heads/main");
     assert_eq!(git(folder.path(), &["fsck", "--strict"]), "");
-    assert_eq!(Refs::read(folder.path()).expect("reads"), refs);
+    assert_eq!(Refs::read(folder.path()).expect("read refs"), refs);
 }
 
 #[test]
 fn a_folder_can_become_a_file() {
     let (folder, mut refs) = repository();
-    refs.write(folder.path()).expect("writes");
-    let target = refs.remove("refs/heads/a/b").expect("it was there");
+    refs.write(folder.path()).expect("write refs");
+    let target = refs.remove("refs/heads/a/b").expect("the ref exists");
     refs.set("refs/heads/a", target);
-    refs.write(folder.path()).expect("writes");
+    refs.write(folder.path()).expect("write refs");
     assert_eq!(
         git(folder.path(), &["for-each-ref", "--format=%(refname)"]),
         "refs/heads/a\nrefs/heads/main\nrefs/tags/v1"
@@ -96,19 +96,23 @@ fn our_advertisement_is_git_s() {
     let (folder, mut refs) = repository();
     for head in ["refs/heads/main", "refs/heads/unborn"] {
         refs.set_head(head);
-        refs.write(folder.path()).expect("writes");
+        refs.write(folder.path()).expect("write refs");
         let mut ours = Vec::new();
-        refs.advertise(&mut ours, "agent=x");
+        refs.write_advertisement(&mut ours, "agent=x");
         assert_eq!(lines(&ours), advertised_by_git(folder.path()), "{head}");
         let text = String::from_utf8_lossy(&ours).into_owned();
         assert_eq!(text.contains("symref=HEAD:refs/heads/main"), head == "refs/heads/main");
     }
-    let empty = TempDir::new().expect("a folder");
+    let empty = TempDir::new().expect("create a folder");
     git(empty.path(), &["init", "--quiet", "--bare", "."]);
-    Refs::default().write(empty.path()).expect("writes");
+    Refs::default().write(empty.path()).expect("write refs");
     let mut ours = Vec::new();
-    Refs::default().advertise(&mut ours, "agent=x");
-    assert_eq!(lines(&ours), advertised_by_git(empty.path()));
+    Refs::default().write_advertisement(&mut ours, "agent=x");
+    let expected = [format!("{} capabilities^{{}}", "0".repeat(40))];
+    assert_eq!(lines(&ours), expected);
+    // Git before 2.41 sends no line at all.
+    let theirs = advertised_by_git(empty.path());
+    assert!(theirs == expected || theirs.is_empty(), "{theirs:?}");
 }
 
 /// The answer of git's own v2 `ls-refs`.
@@ -127,9 +131,9 @@ fn listed_by_git(folder: &Path, arguments: &[&str]) -> Vec<String> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("git runs");
-    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), &request).expect("git listens");
-    let output = child.wait_with_output().expect("git ends");
+        .expect("run git");
+    std::io::Write::write_all(&mut child.stdin.take().expect("stdin is piped"), &request).expect("write to git");
+    let output = child.wait_with_output().expect("wait for the process");
     assert!(output.status.success());
     lines(&output.stdout)
 }
@@ -139,19 +143,26 @@ fn our_ls_refs_is_git_s() {
     let (folder, mut refs) = repository();
     for head in ["refs/heads/main", "refs/heads/unborn"] {
         refs.set_head(head);
-        refs.write(folder.path()).expect("writes");
-        for (arguments, question) in [
-            (&[][..], LsRefs::default()),
-            (&["peel", "symrefs"], LsRefs { peel: true, symrefs: true, ..LsRefs::default() }),
-            (&["symrefs", "unborn"], LsRefs { symrefs: true, unborn: true, ..LsRefs::default() }),
+        refs.write(folder.path()).expect("write refs");
+        for (arguments, request) in [
+            (&[][..], LsRefsRequest::default()),
+            (&["peel", "symrefs"], LsRefsRequest { peel: true, symrefs: true, ..LsRefsRequest::default() }),
+            (&["symrefs", "unborn"], LsRefsRequest { symrefs: true, unborn: true, ..LsRefsRequest::default() }),
             (
                 &["peel", "ref-prefix refs/tags/", "ref-prefix HEAD"],
-                LsRefs { peel: true, prefixes: vec!["refs/tags/".to_owned(), "HEAD".to_owned()], ..LsRefs::default() },
+                LsRefsRequest {
+                    peel: true,
+                    prefixes: vec!["refs/tags/".to_owned(), "HEAD".to_owned()],
+                    ..LsRefsRequest::default()
+                },
             ),
-            (&["ref-prefix refs/none"], LsRefs { prefixes: vec!["refs/none".to_owned()], ..LsRefs::default() }),
+            (
+                &["ref-prefix refs/none"],
+                LsRefsRequest { prefixes: vec!["refs/none".to_owned()], ..LsRefsRequest::default() },
+            ),
         ] {
             let mut ours = Vec::new();
-            refs.list(&mut ours, &question);
+            refs.write_ls_refs(&mut ours, &request);
             assert_eq!(lines(&ours), listed_by_git(folder.path(), arguments), "{head} {arguments:?}");
         }
     }

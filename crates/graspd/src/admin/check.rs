@@ -32,7 +32,7 @@ pub(super) async fn check(
         "base_path": config.base_path,
         "bind": config.bind.to_string(),
         "web_scheme": config.web_scheme(),
-        "max_connections": admin.places.load().1,
+        "max_connections": admin.connection_limit.load().1,
         "open_files": getrlimit(Resource::Nofile).current,
         "ready": status["ready"],
         "checks": status["checks"],

@@ -110,8 +110,8 @@ impl AdminClient {
         Self { socket }
     }
 
-    /// Sends one request, passes every line of the response but the last to `on_line`, and returns the last. An error of
-    /// `on_line` closes the connection and is returned.
+    /// Sends one request, passes every line of the response but the last to `on_line`, and returns the last. An error
+    /// of `on_line` closes the connection and is returned.
     pub(crate) fn call(
         &self,
         endpoint: &str,
@@ -220,7 +220,7 @@ fn connect_error(socket: &Path, why: io::Error) -> CommandError {
 
 /// Reads a file on its own thread while it is sent.
 fn stream_body(mut file: Box<dyn Read + Send>) -> Result<ResponseBody, CommandError> {
-    let (body_sender, body) = ResponseBody::stream();
+    let (body_sender, body) = ResponseBody::channel();
     let read = move || {
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {

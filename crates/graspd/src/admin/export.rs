@@ -1,4 +1,4 @@
-//! `export`: served events as text, in the order in which they came.
+//! `export`: sends served events in the order of their arrival.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::wire::{AdminError, AdminRequest, ResponseWriter};
 
-/// Events that are read at once: no transaction is open while a slow reader is waited for.
+/// Number of events that are read in one transaction. No transaction is open while the client is slow.
 const BATCH_SIZE: usize = 256;
 
-/// How often it is told how far it is, in sequence numbers.
+/// Number of sequence numbers between two progress lines.
 const PROGRESS_EVERY_SEQS: u64 = 4_096;
 
-/// Which events are wanted.
+/// Which events are exported.
 struct ExportFilter {
     kinds: BTreeSet<u64>,
     authors: BTreeSet<PublicKey>,
     repo: Option<String>,
     since: u64,
     until: u64,
-    /// Events of the repository so far: what refers to one of them is wanted, too.
+    /// Ids of the exported events of the repository. Events that refer to one of them are exported, too.
     repo_event_ids: BTreeSet<EventId>,
 }
 
-/// Tells events behind a sequence number, each with its own, and at last those that are held, if they are wanted.
+/// Sends the events after a sequence number, each with its own number, and then the held events, if they are requested.
 pub(super) async fn export(
     admin: &Arc<AdminState>,
     request: AdminRequest,
@@ -42,7 +42,8 @@ pub(super) async fn export(
     let store = admin.store.clone();
     let id = hex::encode(&store.id());
     if arguments["store"].as_str().is_some_and(|known| known != id) {
-        let text = "the server has another store than when this export was begun, and counts from another beginning: begin anew";
+        let text = "the server has another store than at the start of this export, with other sequence numbers; start \
+                    a new export";
         return Err(AdminError::new("other_store", text));
     }
     writer.send_item(json!({ "store": id })).await?;
@@ -58,7 +59,7 @@ fn run(
     writer: &ResponseWriter,
 ) -> Result<Value, AdminError> {
     let failed = |problem: grasp_store::StoreError| AdminError::new("failed", problem.to_string());
-    // What belongs to a repository is told by what came before.
+    // Which events belong to a repository depends on earlier events.
     let mut at = if filter.repo.is_some() { 0 } else { after };
     let last = store.last_seq();
     let (mut next, mut count) = (at, 0_u64);
@@ -94,7 +95,7 @@ fn run(
 
 impl ExportFilter {
     fn from_arguments(arguments: &Value) -> Result<Self, AdminError> {
-        let invalid = |what: &str| AdminError::new("bad_request", format!("{what} cannot be understood"));
+        let invalid = |what: &str| AdminError::new("bad_request", format!("{what} is invalid"));
         let list = |name: &str| arguments[name].as_array().cloned().unwrap_or_default();
         let kinds: Result<_, AdminError> =
             list("kinds").iter().map(|kind| kind.as_u64().ok_or_else(|| invalid("a kind"))).collect();
@@ -114,7 +115,7 @@ impl ExportFilter {
         })
     }
 
-    /// The text of an event that is wanted.
+    /// Returns the JSON of an event that matches.
     fn matching_json(&mut self, record: &EventRecord<'_>) -> Option<String> {
         let created_at = record.created_at().0;
         let is_match = (self.kinds.is_empty() || self.kinds.contains(&u64::from(record.kind())))
@@ -133,7 +134,7 @@ impl ExportFilter {
         is_match.then(|| event.json().to_owned())
     }
 
-    /// Whether an event is of a repository of this name, or refers to one that is.
+    /// Returns whether an event belongs to a repository of this name, or refers to an event that does.
     fn belongs_to_repo(&self, event: &Event, name: &str) -> bool {
         if matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE) {
             return event.tag("d") == Some(name);

@@ -1,4 +1,4 @@
-//! `import`: events from a file go the way of events from clients, but for the network's budget.
+//! `import`: events from a file are decided like events of clients, but without the rate limit per network.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tokio::time::Instant;
 
 use super::AdminState;
 use super::wire::{AdminError, AdminRequest, ResponseWriter};
-use crate::writer::submission::{QueuedEvent, Ruling};
+use crate::writer::submission::{ImportResult, QueuedEvent};
 
-/// Events that are judged at the same time: a few batches of the writer.
+/// Maximum number of events that wait for a decision: a few batches of the writer.
 const MAX_PENDING: usize = 1_024;
 
-/// How often it is told how far it is.
+/// Interval between two progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Takes lines of JSON, and tells up to which byte all has been judged.
+/// Reads lines of JSON, and reports the byte offset up to which all events are decided.
 pub(super) async fn import(
     admin: &Arc<AdminState>,
     request: AdminRequest,
@@ -36,14 +36,16 @@ pub(super) async fn import(
     let mut lines = LineSplitter::default();
     let mut is_at_end = false;
     let mut due = Instant::now() + PROGRESS_INTERVAL;
-    let line = &admin.line;
+    let queue = &admin.event_queue;
     while !is_at_end || !window.pending.is_empty() {
         tokio::select! {
-            Some((number, ruling)) = results.recv(), if !window.pending.is_empty() => window.record_result(number, ruling)?,
+            Some((number, result)) = results.recv(), if !window.pending.is_empty() => {
+                window.record_result(number, result)?;
+            }
             frame = body.frame(), if !is_at_end && window.pending.len() < MAX_PENDING => {
                 let part = match frame {
                     Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                    Some(Err(_)) => return Err(AdminError::new("gone", "whoever asked has hung up")),
+                    Some(Err(_)) => return Err(AdminError::new("gone", "the client has disconnected")),
                     None => {
                         is_at_end = true;
                         Bytes::from_static(b"\n")
@@ -57,11 +59,12 @@ pub(super) async fn import(
                             continue;
                         }
                     };
-                    let Some(place) = line.place(text.len()).await else {
-                        return Err(AdminError::new("going_down", "the server is going down"));
+                    let Some(permit) = queue.reserve(text.len()).await else {
+                        return Err(AdminError::new("going_down", "the server is shutting down"));
                     };
                     let number = window.push(end, text.clone());
-                    line.join(QueuedEvent::of_operator(text, (number, result_sender.clone()), allow_protected, place));
+                    let reply_to = (number, result_sender.clone());
+                    queue.push(QueuedEvent::from_operator(text, reply_to, allow_protected, permit));
                 }
             }
             gone = writer.closed() => return Err(gone.into()),
@@ -74,27 +77,27 @@ pub(super) async fn import(
             due = Instant::now() + PROGRESS_INTERVAL;
         }
     }
-    // Without the line break that stands for the end.
+    // Without the line break that was added at the end.
     window.done = lines.offset.saturating_sub(1);
     writer.send_item(window.to_json()).await?;
     Ok(window.to_json())
 }
 
-/// What is being judged, in order.
+/// Events that wait for a decision, in their order, and the counts so far.
 #[derive(Default)]
 struct ImportWindow {
     pending: VecDeque<PendingEvent>,
-    /// The number of the first.
+    /// Number of the first pending event.
     first: u64,
-    /// The byte up to which all has been judged.
+    /// Byte offset up to which all events are decided.
     done: u64,
     accepted: u64,
     held: u64,
     known: u64,
     rejected: BTreeMap<String, u64>,
-    /// Refused for want of something that may come later in the file.
+    /// Rejected because they depend on something that may come later in the file.
     retryable: BTreeMap<String, u64>,
-    /// Their texts, which are still to be told.
+    /// The events counted in `retryable` that have not been sent to the client yet.
     retry_texts: Vec<String>,
 }
 
@@ -110,28 +113,30 @@ impl ImportWindow {
         self.first + self.pending.len() as u64 - 1
     }
 
-    /// A line that is no event and nobody judges.
+    /// Counts a line that is not an event.
     fn skip(&mut self, end: u64, why: &str) {
         *self.rejected.entry(why.to_owned()).or_default() += 1;
         self.pending.push_back(PendingEvent { end, text: String::new(), is_decided: true });
         self.advance();
     }
 
-    fn record_result(&mut self, number: u64, ruling: Ruling) -> Result<(), AdminError> {
-        let Some(slot) = number.checked_sub(self.first).and_then(|number| self.pending.get_mut(number as usize)) else {
+    fn record_result(&mut self, number: u64, result: ImportResult) -> Result<(), AdminError> {
+        let Some(event) = number.checked_sub(self.first).and_then(|number| self.pending.get_mut(number as usize))
+        else {
             return Ok(());
         };
-        slot.is_decided = true;
-        match ruling {
+        event.is_decided = true;
+        match result {
             Ok(Decision::Accept | Decision::Broadcast) => self.accepted += 1,
             Ok(Decision::Hold(_)) => self.held += 1,
             Ok(Decision::Known(_)) => self.known += 1,
             Ok(Decision::Reject(why)) | Err(why) => {
                 if matches!(why, Rejection::DiskFull | Rejection::StoreFailed) {
-                    return Err(AdminError::new("failed", format!("{why}. What is done is done; go on later")));
+                    let text = format!("{why}. The events before it are imported; continue later");
+                    return Err(AdminError::new("failed", text));
                 }
                 let list = if may_be_accepted_later(&why) {
-                    self.retry_texts.push(std::mem::take(&mut slot.text));
+                    self.retry_texts.push(std::mem::take(&mut event.text));
                     &mut self.retryable
                 } else {
                     &mut self.rejected
@@ -144,7 +149,7 @@ impl ImportWindow {
     }
 
     fn advance(&mut self) {
-        while let Some(end) = self.pending.front().filter(|slot| slot.is_decided).map(|slot| slot.end) {
+        while let Some(end) = self.pending.front().filter(|event| event.is_decided).map(|event| event.end) {
             self.pending.pop_front();
             self.done = end;
             self.first += 1;
@@ -163,14 +168,15 @@ impl ImportWindow {
     }
 }
 
-/// Whether what an event lacks may come behind it, or room for it may be found when others have their git data.
+/// Returns whether an event may be accepted later: what it depends on may come later in the file, or there may be space
+/// when other events have their git data.
 fn may_be_accepted_later(why: &Rejection) -> bool {
     matches!(
         why,
         Rejection::NoAnnouncement
             | Rejection::NotMaintainer
             | Rejection::Unrelated
-            // Who invites its author may come behind it.
+            // The announcement that lists its author as a maintainer may come later.
             | Rejection::NotListed
             | Rejection::NotArchived
             | Rejection::NotWhitelisted
@@ -180,13 +186,13 @@ fn may_be_accepted_later(why: &Rejection) -> bool {
     )
 }
 
-/// Cuts a stream into lines.
+/// Splits a stream into lines.
 #[derive(Default)]
 struct LineSplitter {
-    /// Bytes that were taken.
+    /// Number of bytes read so far.
     offset: u64,
     partial: Vec<u8>,
-    /// Whether the line that is open is too long and thrown away.
+    /// Whether the current line is too long and is skipped.
     is_too_long: bool,
 }
 
@@ -196,7 +202,7 @@ enum SplitLine {
 }
 
 impl LineSplitter {
-    /// Lines that are complete now; those without a word are none.
+    /// Returns the lines that are complete now, without blank ones.
     fn take(&mut self, part: &[u8]) -> Vec<SplitLine> {
         let mut found = Vec::new();
         for piece in part.split_inclusive(|byte| *byte == b'\n') {
@@ -237,7 +243,10 @@ mod tests {
         }
         results.extend(lines.take(b"\n"));
         let past = 24 + limits::MAX_MESSAGE_BYTES as u64 + 2;
-        assert!(results.iter().any(|found| matches!(found, SplitLine::TooLong { end } if *end == past)), "its own end");
+        assert!(
+            results.iter().any(|found| matches!(found, SplitLine::TooLong { end } if *end == past)),
+            "end of the line"
+        );
         let texts: Vec<Option<(&str, u64)>> = results
             .iter()
             .map(|found| match found {
@@ -258,6 +267,6 @@ mod tests {
         window.record_result(numbers[0], Ok(Decision::Reject(Rejection::Unrelated))).expect("fine");
         assert_eq!((window.done, window.retry_texts.len(), window.retryable["unrelated"]), (20, 1, 1));
         assert!(window.record_result(numbers[2], Ok(Decision::Reject(Rejection::DiskFull))).is_err());
-        assert_eq!(window.done, 20, "what could not be stored is offered again");
+        assert_eq!(window.done, 20, "an event that could not be stored is imported again");
     }
 }

@@ -29,8 +29,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use grasp_core::sync::io::RelayCommand;
 use serde_json::Value;
 
+use self::proxy_probe::ProxyProbe;
 use self::wire::{AdminError, AdminRequest, ResponseWriter};
-use crate::admin::proxy_probe::ProxyProbe;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fetch::driver::FetchHandle;
@@ -52,10 +52,10 @@ async fn dispatch(admin: &Arc<AdminState>, request: AdminRequest, writer: Respon
         "snapshot" => snapshot::snapshot(admin, request, writer).await,
         "status" => status::status(admin, request, writer).await,
         "relays" => relays::list(admin, request, writer).await,
-        "relay_retry" => relays::order(admin, request, RelayCommand::Retry).await,
-        "relay_pause" => relays::order(admin, request, RelayCommand::Pause).await,
-        "relay_resume" => relays::order(admin, request, RelayCommand::Resume).await,
-        "relay_forget" => relays::order(admin, request, RelayCommand::Forget).await,
+        "relay_retry" => relays::send_command(admin, request, RelayCommand::Retry).await,
+        "relay_pause" => relays::send_command(admin, request, RelayCommand::Pause).await,
+        "relay_resume" => relays::send_command(admin, request, RelayCommand::Resume).await,
+        "relay_forget" => relays::send_command(admin, request, RelayCommand::Forget).await,
         "sync" => relays::reconcile(admin, request, writer).await,
         "repos" => repos::list(admin, request, writer).await,
         "purgatory" => purgatory::list(admin, request, writer).await,
@@ -77,15 +77,15 @@ pub(crate) struct AdminState {
     pub(crate) instance: String,
     pub(crate) store: Store,
     pub(crate) clock: Clock,
-    pub(crate) line: Arc<EventQueue>,
+    pub(crate) event_queue: Arc<EventQueue>,
     pub(crate) git: Arc<GitService>,
     pub(crate) status: Arc<StatusCache>,
-    pub(crate) places: Arc<ConnectionLimit>,
+    pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) proxy_probe: Arc<ProxyProbe>,
     /// `None` if sync is disabled.
     pub(crate) sync: Option<SyncHandle>,
     /// Handle of the fetch driver; `None` if sync is disabled.
-    pub(crate) hunt: Option<FetchHandle>,
+    pub(crate) fetch: Option<FetchHandle>,
     /// Reads the settings again.
     pub(crate) reloader: Arc<Reloader>,
     /// Jobs that are running and exclude a second one of the same kind. The lock is never held across an await.

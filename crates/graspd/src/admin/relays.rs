@@ -1,5 +1,5 @@
-//! `relays` and what the operator can want of one: `relay_retry`, `relay_pause`, `relay_resume`, `relay_forget`; and `sync`,
-//! which reconciles everything with a relay and waits for it.
+//! `relays` lists the relays; `relay_retry`, `relay_pause`, `relay_resume` and `relay_forget` act on one; `sync`
+//! reconciles all repositories with one and waits for the result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,57 +12,57 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::wire::{AdminError, AdminRequest, ResponseWriter};
 use crate::config::nearest_name;
-use crate::sync::status::{Known, Look, SyncHandle};
-use crate::web::status::format::ordered;
+use crate::sync::status::{RelayPresence, RelayStatus, SyncHandle};
+use crate::web::status::format::display_order;
 use crate::web::status::json;
 
-/// How often somebody who waits for a relay looks how it goes.
+/// Interval at which the progress of a reconciliation is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// All relays, those first that were configured or that many repositories name.
+/// Lists all relays: first configured ones and those that many repositories list.
 pub(super) async fn list(
     admin: &Arc<AdminState>,
     _: AdminRequest,
     writer: ResponseWriter,
 ) -> Result<Value, AdminError> {
-    let Some(pictures) = &admin.status.sync else { return Err(sync_disabled()) };
-    let picture = pictures.borrow().clone();
+    let Some(receiver) = &admin.status.sync else { return Err(sync_disabled()) };
+    let status = receiver.borrow().clone();
     let now = admin.clock.wall().0;
-    for link in ordered(&picture.view) {
-        writer.send_item(json::relay(link, picture.why.get(&link.url), now)).await?;
+    for relay_view in display_order(&status.snapshot) {
+        writer.send_item(json::relay(relay_view, status.problems.get(&relay_view.url), now)).await?;
     }
-    Ok(json!({ "relays": picture.view.relays.len() }))
+    Ok(json!({ "relays": status.snapshot.relays.len() }))
 }
 
-/// Gives an order.
-pub(super) async fn order(
+/// Sends a command for one relay to sync.
+pub(super) async fn send_command(
     admin: &Arc<AdminState>,
     request: AdminRequest,
-    make: fn(RelayUrl) -> RelayCommand,
+    make_command: fn(RelayUrl) -> RelayCommand,
 ) -> Result<Value, AdminError> {
     let url = relay_argument(&request.arguments().await?)?;
     let sync = sync_handle(admin)?;
-    let order = make(url.clone());
-    let is_for_followed = matches!(order, RelayCommand::Retry(_));
-    let known = sync.order(order).await.ok_or_else(sync_unavailable)?;
+    let command = make_command(url.clone());
+    let is_for_followed = matches!(command, RelayCommand::Retry(_));
+    let known = sync.command(command).await.ok_or_else(sync_unavailable)?;
     match known {
-        Known::Followed(_) => {
-            // What has become of it.
-            let look = sync.look(url.clone()).await.flatten();
+        RelayPresence::Followed(_) => {
+            // The state after the command.
+            let status = sync.relay_status(url.clone()).await.flatten();
             let now = admin.clock.wall().0;
-            let relay = look.map(|look| json::relay(&look.link, look.why.as_ref(), now));
+            let relay = status.map(|status| json::relay(&status.relay, status.problem.as_ref(), now));
             Ok(json!({ "url": url.to_string(), "relay": relay }))
         }
-        Known::Remembered if is_for_followed => Err(AdminError::new(
+        RelayPresence::StoredOnly if is_for_followed => Err(AdminError::new(
             "not_followed",
-            format!("no repository here names {url} any more, so that nobody listens to it"),
+            format!("no repository here lists {url} any more, so it is not followed"),
         )),
-        Known::Remembered => Ok(json!({ "url": url.to_string(), "relay": null })),
-        Known::Not => Err(unknown_relay(admin, &url)),
+        RelayPresence::StoredOnly => Ok(json!({ "url": url.to_string(), "relay": null })),
+        RelayPresence::Unknown => Err(unknown_relay(admin, &url)),
     }
 }
 
-/// Reconciles everything with a relay, and follows that to its end. When the client hangs up it goes on.
+/// Reconciles all repositories with a relay and waits for the result. The server continues if the client disconnects.
 pub(super) async fn reconcile(
     admin: &Arc<AdminState>,
     request: AdminRequest,
@@ -70,36 +70,36 @@ pub(super) async fn reconcile(
 ) -> Result<Value, AdminError> {
     let url = relay_argument(&request.arguments().await?)?;
     let sync = sync_handle(admin)?;
-    let Some(look) = sync.look(url.clone()).await.ok_or_else(sync_unavailable)? else {
+    let Some(status) = sync.relay_status(url.clone()).await.ok_or_else(sync_unavailable)? else {
         return Err(unknown_relay(admin, &url));
     };
-    if look.link.is_self {
+    if status.relay.is_self {
         return Err(AdminError::new("is_self", format!("{url} is this server under another name")));
     }
-    if look.link.is_paused {
+    if status.relay.is_paused {
         return Err(AdminError::new("paused", format!("{url} is paused; `graspd relays resume {url}` ends that")));
     }
-    let Some(Known::Followed(before)) = sync.order(RelayCommand::Reconcile(url.clone())).await else {
+    let Some(RelayPresence::Followed(before)) = sync.command(RelayCommand::Reconcile(url.clone())).await else {
         return Err(sync_unavailable());
     };
-    if before.link.status == relay::ConnectionStatus::Disconnected {
-        sync.order(RelayCommand::Retry(url.clone())).await.ok_or_else(sync_unavailable)?;
+    if before.relay.status == relay::ConnectionStatus::Disconnected {
+        sync.command(RelayCommand::Retry(url.clone())).await.ok_or_else(sync_unavailable)?;
     }
-    // One that asks for everything and is under way began before; another follows it.
-    let is_full = |way: grasp_core::sync::CatchUpProgress| before.course.full || way.source == SyncSource::Daily;
-    let wanted = before.course.passes + 1 + u64::from(before.link.progress.is_some_and(is_full));
+    // A full pass that is already running started too early; the pass after it counts.
+    let is_full = |way: grasp_core::sync::CatchUpProgress| before.progress.is_full || way.source == SyncSource::Daily;
+    let wanted = before.progress.passes + 1 + u64::from(before.relay.progress.is_some_and(is_full));
     let mut shown = None;
     loop {
-        let Some(look) = sync.look(url.clone()).await.ok_or_else(sync_unavailable)? else {
+        let Some(status) = sync.relay_status(url.clone()).await.ok_or_else(sync_unavailable)? else {
             return Err(unknown_relay(admin, &url));
         };
-        if look.course.passes >= wanted {
-            return reconcile_result(&url, &look);
+        if status.progress.passes >= wanted {
+            return reconcile_result(&url, &status);
         }
-        if look.course.troubles > before.course.troubles {
-            return Err(relay_failure(&url, &look));
+        if status.progress.failures > before.progress.failures {
+            return Err(relay_failure(&url, &status));
         }
-        let progress = progress_of(&look.link);
+        let progress = progress_of(&status.relay);
         if shown.as_ref() != Some(&progress) {
             let (what, done, total) = &progress;
             writer.send_progress(what, *done, *total).await?;
@@ -112,40 +112,40 @@ pub(super) async fn reconcile(
     }
 }
 
-/// How far it is, in words and numbers.
-fn progress_of(link: &RelaySnapshot) -> (String, u64, Option<u64>) {
-    let requests = link.queued + link.subscriptions.1;
-    match (link.cooldown_secs, link.progress) {
-        (Some(secs), _) => (format!("it wants less of us; left in peace for {secs} s"), 0, None),
+/// Returns the progress of a relay: a description, the done part and the total.
+fn progress_of(relay_view: &RelaySnapshot) -> (String, u64, Option<u64>) {
+    let requests = relay_view.queued + relay_view.subscriptions.1;
+    match (relay_view.cooldown_secs, relay_view.progress) {
+        (Some(secs), _) => (format!("the relay has asked for fewer requests; waiting {secs} s"), 0, None),
         (None, Some(way)) => {
             let what = match way.source {
                 SyncSource::Daily => "comparing repositories",
                 SyncSource::CatchUp | SyncSource::Live => "catching up with repositories",
             };
             let events = if way.events == 0 { String::new() } else { format!(", {} new events", way.events) };
-            let what = format!("{what} ({requests} requests to go{events})");
+            let what = format!("{what} ({requests} requests left{events})");
             (what, way.done as u64, Some(way.total as u64))
         }
-        (None, None) if link.status == relay::ConnectionStatus::Connecting => ("connecting".to_owned(), 0, None),
-        (None, None) => ("waiting for its turn".to_owned(), 0, None),
+        (None, None) if relay_view.status == relay::ConnectionStatus::Connecting => ("connecting".to_owned(), 0, None),
+        (None, None) => ("waiting for a free request slot".to_owned(), 0, None),
     }
 }
 
-fn reconcile_result(url: &RelayUrl, look: &Look) -> Result<Value, AdminError> {
-    let (events, whole) = look.course.last;
+fn reconcile_result(url: &RelayUrl, status: &RelayStatus) -> Result<Value, AdminError> {
+    let (events, whole) = status.progress.last_pass;
     if whole {
         return Ok(json!({
-            "url": url.to_string(), "events": events, "repositories": look.link.repositories,
-            "compared": look.link.totals.compared, "shared": look.link.totals.shared,
+            "url": url.to_string(), "events": events, "repositories": status.relay.repositories,
+            "compared": status.relay.totals.compared, "shared": status.relay.totals.shared,
         }));
     }
-    let why = look.why.as_ref().map_or("the relay did not give it", |why| &why.text);
+    let why = status.problem.as_ref().map_or("the relay did not send it", |why| &why.text);
     Err(AdminError::new("incomplete", format!("{events} new events came from {url}, but not everything: {why}")))
 }
 
-fn relay_failure(url: &RelayUrl, look: &Look) -> AdminError {
-    let why = look.why.as_ref().map_or("nobody knows why", |why| &why.text);
-    AdminError::new("relay_failed", format!("{url}: {why}; it goes on when the relay is back"))
+fn relay_failure(url: &RelayUrl, status: &RelayStatus) -> AdminError {
+    let why = status.problem.as_ref().map_or("unknown reason", |why| &why.text);
+    AdminError::new("relay_failed", format!("{url}: {why}; sync continues when the relay is reachable again"))
 }
 
 fn relay_argument(arguments: &Value) -> Result<RelayUrl, AdminError> {
@@ -161,21 +161,21 @@ fn sync_handle(admin: &AdminState) -> Result<&SyncHandle, AdminError> {
 }
 
 fn unknown_relay(admin: &AdminState, url: &RelayUrl) -> AdminError {
-    let picture = admin.status.sync.as_ref().map(|pictures| pictures.borrow().clone());
+    let status = admin.status.sync.as_ref().map(|receiver| receiver.borrow().clone());
     let known: Vec<String> =
-        picture.iter().flat_map(|picture| &picture.view.relays).map(|link| link.url.to_string()).collect();
+        status.iter().flat_map(|status| &status.snapshot.relays).map(|relay_view| relay_view.url.to_string()).collect();
     let near = nearest_name(&url.to_string(), known.iter().map(String::as_str));
     let hint = match near {
         Some(near) => format!("did you mean {near}?"),
-        None => "`graspd relays` lists those that are known".to_owned(),
+        None => "see `graspd relays` for the known ones".to_owned(),
     };
-    AdminError::new("not_found", format!("{url} is not known here: no repository and no setting names it; {hint}"))
+    AdminError::new("not_found", format!("{url} is not known: no repository and no setting lists it; {hint}"))
 }
 
 pub(super) fn sync_disabled() -> AdminError {
-    AdminError::new("sync_off", "other servers are not followed: SYNC_ENABLE is false")
+    AdminError::new("sync_off", "sync is off: SYNC_ENABLE is false")
 }
 
 fn sync_unavailable() -> AdminError {
-    AdminError::new("busy", "sync is too busy to answer, or nothing can be written; `graspd status` may say more")
+    AdminError::new("busy", "sync did not respond, or the server cannot write at the moment; see `graspd status`")
 }

@@ -1,4 +1,4 @@
-//! `repos`: repositories, with what is here of them and what is missing.
+//! `repos`: lists repositories, with their state and what is missing.
 
 use std::sync::Arc;
 
@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 
 use super::AdminState;
 use super::wire::{AdminError, AdminRequest, ResponseWriter};
-use crate::sync::status::Standing;
-use crate::writer::command::Books;
+use crate::sync::status::RepoRelayReport;
+use crate::writer::command::RepoSummary;
 
-/// Repositories that are looked at at a time: the desk and sync are asked for so many at once.
+/// Number of repositories that are requested from the writer and from sync at a time.
 const PAGE_SIZE: usize = 100;
 
-/// Repositories by owner and name: those of `owner`, those of `name`, those of which something is `missing`, or all.
+/// Lists repositories by owner and name: those of `owner`, those of `name`, those that wait for git data (`missing`),
+/// or all.
 pub(super) async fn list(
     admin: &Arc<AdminState>,
     request: AdminRequest,
@@ -25,7 +26,7 @@ pub(super) async fn list(
     let missing = arguments["missing"] == true;
     let owner = arguments["owner"].as_str().map(parse_key).transpose()?;
     let name = arguments["name"].as_str();
-    let mut repo_paths = admin.git.directory.announced();
+    let mut repo_paths = admin.git.ref_cache.announced_repos();
     repo_paths.retain(|repo_path| {
         owner.is_none_or(|owner| repo_path.repo().owner == owner)
             && name.is_none_or(|name| matches_name(repo_path, name))
@@ -33,32 +34,32 @@ pub(super) async fn list(
     repo_paths.sort_unstable();
     let mut shown = 0;
     for page in repo_paths.chunks(PAGE_SIZE) {
-        let books = admin.git.desk.books(page.to_vec()).await.ok_or_else(super::writer_unavailable)?;
+        let books = admin.git.writer.repo_summaries(page.to_vec()).await.ok_or_else(super::writer_unavailable)?;
         let repos = page.iter().map(|repo_path| repo_path.repo().clone()).collect();
-        let standings = match &admin.sync {
-            Some(sync) => sync.ask_all(repos).await,
+        let reports = match &admin.sync {
+            Some(sync) => sync.repo_relays_of_all(repos).await,
             None => None,
         };
         let disk_usage = disk_usage(admin, page).await;
         for (nth, (repo_path, books)) in page.iter().zip(&books).enumerate() {
-            let standings = standings.as_ref().and_then(|all| all.get(nth));
+            let reports = reports.as_ref().and_then(|all| all.get(nth));
             let disk = disk_usage.get(nth).copied().unwrap_or_default();
-            let Some(open) = admin.git.directory.open(repo_path) else { continue };
+            let Some(open) = admin.git.ref_cache.open_repo(repo_path) else { continue };
             let lacks = open.status == EventStatus::Held || books.held > 0;
             if missing && !lacks {
                 continue;
             }
             shown += 1;
-            writer.send_item(row(repo_path, open.status, books, standings, disk)).await?;
+            writer.send_item(row(repo_path, open.status, books, reports, disk)).await?;
         }
     }
     Ok(json!({ "repositories": shown }))
 }
 
-/// What is on disk of a repository.
+/// Size of a repository on disk.
 #[derive(Clone, Copy, Default)]
 struct RepoDiskUsage {
-    /// Its refs, if they can be read.
+    /// Number of its refs, if they can be read.
     refs: Option<usize>,
     /// Bytes of its own objects.
     bytes: Option<u64>,
@@ -68,8 +69,8 @@ async fn disk_usage(admin: &Arc<AdminState>, repo_paths: &[RepoPath]) -> Vec<Rep
     let (git, repo_paths) = (admin.git.clone(), repo_paths.to_vec());
     let look = move || {
         let one = |repo_path: &RepoPath| RepoDiskUsage {
-            refs: git.directory.snapshot(repo_path).ok().map(|snapshot| snapshot.refs.iter().count()),
-            bytes: git.layout.pool_bytes(repo_path).ok(),
+            refs: git.ref_cache.snapshot(repo_path).ok().map(|snapshot| snapshot.refs.iter().count()),
+            bytes: git.layout.readable_pool_bytes(repo_path).ok(),
         };
         repo_paths.iter().map(one).collect()
     };
@@ -79,8 +80,8 @@ async fn disk_usage(admin: &Arc<AdminState>, repo_paths: &[RepoPath]) -> Vec<Rep
 fn row(
     repo_path: &RepoPath,
     status: EventStatus,
-    books: &Books,
-    standings: Option<&Vec<Standing>>,
+    books: &RepoSummary,
+    reports: Option<&Vec<RepoRelayReport>>,
     disk: RepoDiskUsage,
 ) -> Value {
     let repo = repo_path.repo();
@@ -90,14 +91,14 @@ fn row(
         (EventStatus::Served, _, 1..) => "behind",
         (EventStatus::Served, Some(_), 0) => "current",
     };
-    let relays = standings.map(|standings| {
-        let others: Vec<&Standing> = standings.iter().filter(|standing| !standing.link.is_self).collect();
-        let has = |standing: &&&Standing| match books.state {
-            Some((id, _)) => standing.seen.values().any(|seen| seen.id == id),
-            None => standing.link.is_covered,
+    let relays = reports.map(|reports| {
+        let others: Vec<&RepoRelayReport> = reports.iter().filter(|report| !report.relay.is_self).collect();
+        let has = |report: &&&RepoRelayReport| match books.state {
+            Some((id, _)) => report.seen_states.values().any(|seen| seen.id == id),
+            None => report.relay.is_covered,
         };
-        let unknown = |standing: &&&Standing| !has(standing) && !standing.compared && standing.seen.is_empty();
-        let count = |which: &dyn Fn(&&&Standing) -> bool| others.iter().filter(|standing| which(standing)).count();
+        let unknown = |report: &&&RepoRelayReport| !has(report) && !report.is_compared && report.seen_states.is_empty();
+        let count = |which: &dyn Fn(&&&RepoRelayReport) -> bool| others.iter().filter(|report| which(report)).count();
         json!({ "named": others.len(), "complete": count(&has), "unknown": count(&unknown) })
     });
     json!({
@@ -115,7 +116,7 @@ fn row(
     })
 }
 
-/// Whether a name means a site: its identifier, or its path.
+/// Returns whether a name means a repository: its identifier, or its path.
 pub(super) fn matches_name(repo_path: &RepoPath, name: &str) -> bool {
     let path = repo_path.path();
     repo_path.identifier().as_str() == name || path == name || path.strip_suffix(".git") == Some(name)
@@ -123,6 +124,6 @@ pub(super) fn matches_name(repo_path: &RepoPath, name: &str) -> bool {
 
 fn parse_key(text: &str) -> Result<PublicKey, AdminError> {
     PublicKey::from_npub(text).or_else(|| PublicKey::from_hex(text)).ok_or_else(|| {
-        AdminError::new("bad_request", format!("`{text}` is no key: give it as npub1… or as 64 hex digits"))
+        AdminError::new("bad_request", format!("`{text}` is not a public key: give npub1… or 64 hex digits"))
     })
 }

@@ -1,25 +1,25 @@
-//! `snapshot`: everything at one moment, for as long as whoever asked listens.
+//! `snapshot`: a consistent copy of events and git data on disk, which exists while the client is connected.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use grasp_core::nostr::hex;
-use grasp_git::backup::Links;
+use grasp_git::backup::HardLinkSnapshot;
 use grasp_git::layout::Layout;
-use grasp_store::{StoreCounts, DiskSpace, Store};
+use grasp_store::{DiskSpace, Store, StoreCounts};
 use serde_json::{Value, json};
 
 use super::AdminState;
 use super::wire::{AdminError, AdminRequest, JobCancelled, ResponseWriter};
 use crate::config::{Config, EventPolicy};
 
-/// Receives the progress of a long operation: what is done, how much of it, and how much there is if that is known. An error
+/// Receives the progress of a long operation: what is done, how much of it, and the total if it is known. An error
 /// stops the operation.
 pub(crate) type ProgressFn<'t> = dyn FnMut(&str, u64, Option<u64>) -> Result<()> + 't;
 
-/// Links all git data and copies the store, says where, and removes it when the client hangs up. Pushes and events go on;
-/// what would remove git data waits while links are made.
+/// Creates a snapshot, sends its description, and removes it when the client disconnects. Pushes and events continue
+/// meanwhile; removals of git data wait while the links are made.
 pub(super) async fn snapshot(
     admin: &Arc<AdminState>,
     _: AdminRequest,
@@ -31,7 +31,7 @@ pub(super) async fn snapshot(
     let (service_and_reserve, progress_writer) =
         ((ServiceSettings::from_config(config), config.store_reserve_bytes), writer.clone());
     let work = move || {
-        let cancelled = |_: JobCancelled| anyhow!("nobody waits for it any more");
+        let cancelled = |_: JobCancelled| anyhow!("the client has disconnected");
         let check_wanted = || progress_writer.check_open().map_err(cancelled);
         let mut on_progress =
             |what: &str, done, total| progress_writer.send_progress_blocking(what, done, total).map_err(cancelled);
@@ -42,56 +42,57 @@ pub(super) async fn snapshot(
     let snapshot = snapshot.map_err(|problem| failed(format!("{problem:#}")))?;
     writer.send_item(snapshot.info(config).to_json()).await?;
     writer.closed().await;
-    // There may be many files to be removed.
+    // Removing many files can take long.
     let _ = tokio::task::spawn_blocking(move || drop(snapshot)).await;
     Ok(json!({}))
 }
 
-/// A moment that this process has made. Dropping it removes it.
+/// A snapshot that this process has created. Dropping it removes it.
 pub(crate) struct Snapshot {
-    links: Links,
+    links: HardLinkSnapshot,
     counts: StoreCounts,
     store: String,
     service: ServiceSettings,
 }
 
-/// What the data means: whoever looks at it may have other settings than the server.
+/// The settings that decide what the data means. The command that reads the snapshot can have other settings than the
+/// server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ServiceSettings {
-    /// The name of the service, and the path below it.
+    /// Domain and base path of the service.
     pub(crate) domain: String,
     pub(crate) base_path: String,
-    /// Whether it is a general relay.
+    /// Whether every valid event is accepted.
     pub(crate) is_open_relay: bool,
-    /// Whether listed maintainers must list back.
+    /// Whether a listed maintainer counts only if its announcement lists a maintainer in return.
     pub(crate) strict_maintainers: bool,
-    /// Whether there are submissions.
+    /// Whether pull-request submissions (GRASP-06) are enabled.
     pub(crate) submissions: bool,
 }
 
-/// A moment on the disk: `events/` and `git/` in one folder.
+/// Description of a snapshot: a folder with `events/` and `git/`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SnapshotInfo {
-    /// The folder.
+    /// Folder of the snapshot.
     pub(crate) folder: PathBuf,
-    /// ServiceSettings events.
+    /// Served events.
     pub(crate) served: u64,
-    /// Held events.
+    /// Number of held events.
     pub(crate) held: u64,
-    /// The last sequence number.
+    /// Last sequence number.
     pub(crate) last_seq: u64,
-    /// Repositories with git data.
+    /// Number of repositories with git data.
     pub(crate) repositories: u64,
-    /// The id of the store.
+    /// Id of the store.
     pub(crate) store: String,
-    /// The file of the owner's key, if there is one.
+    /// File of the owner key, if there is one.
     pub(crate) key: Option<PathBuf>,
-    /// What it means.
+    /// Settings of the service.
     pub(crate) service: ServiceSettings,
 }
 
-/// Makes a moment: links to all git data and a copy of the store. While links are made somebody may wait for it, so that
-/// nobody is told of them, but it stops when it is not `wanted`.
+/// Creates a snapshot: hard links to all git data, and a copy of the store. Removals wait while the links are made, so
+/// there is no progress output then, but `check_wanted` can stop it.
 pub(crate) fn take_snapshot(
     store: &Store,
     layout: &Layout,
@@ -103,13 +104,13 @@ pub(crate) fn take_snapshot(
     let free = DiskSpace::read(layout.root())?.free;
     if free < needed {
         bail!(
-            "the copy of the event store needs {needed} bytes on the disk of {}, {free} are free",
+            "the copy of the event store needs {needed} bytes on the disk of {}, but only {free} are free",
             layout.root().display()
         );
     }
     on_progress("linking repositories", 0, None)?;
-    // In this order: see `grasp_git::backup`.
-    let removals_held = layout.hold_removals();
+    // This order makes the snapshot consistent: see `grasp_git::backup`.
+    let removals_held = layout.pause_removals();
     let store_snapshot = store.snapshot()?;
     let links = removals_held.link_all(|_| check_wanted())?;
     drop(removals_held);
@@ -121,7 +122,7 @@ pub(crate) fn take_snapshot(
 }
 
 impl Snapshot {
-    /// What others must know of it.
+    /// Returns the description of the snapshot.
     pub(crate) fn info(&self, config: &Config) -> SnapshotInfo {
         SnapshotInfo {
             folder: self.links.folder().to_owned(),
@@ -137,7 +138,7 @@ impl Snapshot {
 }
 
 impl ServiceSettings {
-    /// As the settings say.
+    /// Takes the values from the settings.
     pub(crate) fn from_config(config: &Config) -> Self {
         Self {
             domain: config.domain.clone(),
@@ -148,7 +149,7 @@ impl ServiceSettings {
         }
     }
 
-    /// Makes settings mean the same.
+    /// Overwrites these values in other settings.
     pub(crate) fn apply_to(&self, config: &mut Config) {
         config.domain.clone_from(&self.domain);
         config.base_path.clone_from(&self.base_path);
@@ -157,7 +158,7 @@ impl ServiceSettings {
         config.submissions = self.submissions;
     }
 
-    /// As it is told and written.
+    /// Returns the JSON form, for the admin socket and the manifest of a backup.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "domain": self.domain,
@@ -180,7 +181,7 @@ impl ServiceSettings {
 }
 
 impl SnapshotInfo {
-    /// As it goes over the admin socket.
+    /// Returns the JSON form, for the admin socket.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "folder": self.folder,
@@ -194,7 +195,7 @@ impl SnapshotInfo {
         })
     }
 
-    /// Reads it back.
+    /// Reads the JSON form; `None` if something is missing.
     pub(crate) fn from_json(value: &Value) -> Option<Self> {
         Some(Self {
             folder: PathBuf::from(value["folder"].as_str()?),

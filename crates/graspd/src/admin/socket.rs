@@ -25,7 +25,7 @@ use super::wire::{AdminRequest, ResponseWriter};
 use super::{AdminState, dispatch};
 use crate::http::body::{HttpResponse, ResponseBody};
 use crate::http::response::status;
-use crate::http::server::{BREATH, departure};
+use crate::http::server::{ACCEPT_RETRY_DELAY, wait_for_shutdown};
 
 /// Maximum number of simultaneous connections: enough for an operator with a few scripts.
 const MAX_CONNECTIONS: usize = 16;
@@ -65,7 +65,7 @@ impl AdminSocket {
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
-                () = departure(&mut shutdown_signal) => break,
+                () = wait_for_shutdown(&mut shutdown_signal) => break,
             };
             match (accepted, permits.clone().try_acquire_owned()) {
                 (Ok((stream, _)), Ok(permit)) => {
@@ -76,10 +76,10 @@ impl AdminSocket {
                         AdminConnection { admin, shutdown_signal, job_guard }.serve(stream).await;
                     });
                 }
-                (Ok(_), Err(_)) => warn!(limit = MAX_CONNECTIONS, "admin connection limit reached"),
+                (Ok(_), Err(_)) => warn!(target: "admin", limit = MAX_CONNECTIONS, "admin connection limit reached"),
                 (Err(problem), _) => {
-                    warn!(%problem, "cannot accept an admin connection");
-                    tokio::time::sleep(BREATH).await;
+                    warn!(target: "admin", %problem, "cannot accept an admin connection");
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
@@ -91,7 +91,7 @@ impl AdminSocket {
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         if let Err(problem) = std::fs::remove_file(&self.path) {
-            debug!(%problem, "cannot remove the admin socket");
+            debug!(target: "admin", %problem, "cannot remove the admin socket");
         }
     }
 }
@@ -142,14 +142,14 @@ impl AdminConnection {
         let ended = loop {
             tokio::select! {
                 ended = connection.as_mut() => break ended,
-                () = departure(&mut shutdown_signal), if is_open => {
+                () = wait_for_shutdown(&mut shutdown_signal), if is_open => {
                     is_open = false;
                     connection.as_mut().graceful_shutdown();
                 }
             }
         };
         if let Err(problem) = ended {
-            debug!(%problem, "admin connection failed");
+            debug!(target: "admin", %problem, "admin connection failed");
         }
     }
 
@@ -159,8 +159,8 @@ impl AdminConnection {
             return status(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
         }
         let request = AdminRequest::new(request);
-        debug!(endpoint = request.endpoint(), "a command");
-        let (body_sender, body) = ResponseBody::stream();
+        debug!(target: "admin", endpoint = request.endpoint(), "admin request");
+        let (body_sender, body) = ResponseBody::channel();
         let writer = ResponseWriter::new(body_sender, self.shutdown_signal.clone());
         tokio::spawn(async move {
             let Self { admin, job_guard, .. } = self;

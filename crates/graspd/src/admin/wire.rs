@@ -43,13 +43,13 @@ impl AdminRequest {
 
     /// Reads the arguments from the body. An empty body is an empty object.
     pub(crate) async fn arguments(self) -> Result<Value, AdminError> {
-        let wrong = |why: String| AdminError::new("bad_request", format!("cannot read the request: {why}"));
-        let body = Limited::new(self.body, MAX_ARGUMENTS).collect().await.map_err(|why| wrong(why.to_string()))?;
+        let invalid = |why: String| AdminError::new("bad_request", format!("cannot read the request: {why}"));
+        let body = Limited::new(self.body, MAX_ARGUMENTS).collect().await.map_err(|why| invalid(why.to_string()))?;
         let body = body.to_bytes();
         if body.is_empty() {
             return Ok(json!({}));
         }
-        serde_json::from_slice(&body).map_err(|why| wrong(why.to_string()))
+        serde_json::from_slice(&body).map_err(|why| invalid(why.to_string()))
     }
 
     /// Returns an argument from the query, for a request whose body is a stream. It is not decoded, so it cannot

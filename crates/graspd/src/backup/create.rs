@@ -1,8 +1,8 @@
-//! Makes a backup of a moment.
+//! Creates a backup from a snapshot.
 //!
-//! It is written to `DIR.partial`, made durable, and renamed: a folder that has a manifest is whole. On the disk of the
-//! server files are linked and not copied, which takes no room and no time, and protects against mistakes but not against
-//! the loss of that disk.
+//! It is written to `DIR.partial`, synced to disk, and renamed, so a folder with a manifest is complete. On the disk of
+//! the server files are hard links and not copies, which needs no space and no time, and protects against mistakes but
+//! not against the loss of that disk.
 
 use std::fs;
 use std::fs::{File, OpenOptions};
@@ -11,37 +11,37 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use grasp_git::backup::{Seal, Sealer};
+use grasp_git::backup::{ChecksumWriter, FileChecksum};
 use grasp_git::crash_point;
 
 use super::manifest::{FILES, KEY, MANIFEST, Manifest, ManifestEntry};
 use super::{ProgressFn, tree};
 use crate::admin::snapshot::SnapshotInfo;
 
-/// A file in a folder that is being filled: what has it may be removed.
+/// File in a folder that is being written. A folder that contains it may be removed.
 const UNFINISHED: &str = "unfinished";
 
-/// Bytes that are copied at once.
+/// Size of the copy buffer.
 const COPY_BUFFER_BYTES: usize = 256 * 1024;
 
-/// What is to be made.
+/// What to create.
 pub(crate) struct BackupPlan<'p> {
-    /// Where.
+    /// Target folder.
     pub(crate) into: &'p Path,
-    /// An earlier backup, whose packs need not be copied again.
+    /// Earlier backup whose packs are linked and not copied again.
     pub(crate) base: Option<&'p Path>,
-    /// Whether everything is copied, also on the same disk.
+    /// Whether everything is copied even on the same disk.
     pub(crate) copy_all: bool,
-    /// When, in unix seconds.
+    /// Time of the backup, in unix seconds.
     pub(crate) now: u64,
 }
 
-/// How the files came into a backup.
+/// Number of files in a backup, by the way in which they were written.
 #[derive(Default)]
 pub(crate) struct FileCounts {
-    /// Links to the server's files.
+    /// Hard links to files of the server.
     pub(crate) linked: u64,
-    /// Links to those of an earlier backup.
+    /// Hard links to files of the earlier backup.
     pub(crate) shared: u64,
     /// Copies.
     pub(crate) copied: u64,
@@ -54,16 +54,16 @@ struct BackupWriter<'p> {
     file_counts: FileCounts,
     files: u64,
     bytes: u64,
-    /// Whether links can be made.
+    /// Whether hard links to the snapshot work.
     can_link: bool,
 }
 
-/// Whether a backup could be made there; says so before anything is begun.
+/// Checks that a backup can be created, before any work is done.
 pub(crate) fn check_target(plan: &BackupPlan<'_>) -> Result<()> {
     let is_empty = |folder: &Path| fs::read_dir(folder).map(|mut entries| entries.next().is_none());
     match is_empty(plan.into) {
         Ok(true) => {}
-        Ok(false) => bail!("{} has something in it already: name a new folder", plan.into.display()),
+        Ok(false) => bail!("{} is not empty: give a new folder", plan.into.display()),
         Err(problem) if problem.kind() == ErrorKind::NotFound => {}
         Err(problem) => return Err(problem).with_context(|| format!("cannot use {}", plan.into.display())),
     }
@@ -73,7 +73,7 @@ pub(crate) fn check_target(plan: &BackupPlan<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes it. Nothing is left of one that could not be made.
+/// Creates a backup. If that fails, nothing is left.
 pub(crate) fn create(
     snapshot: &SnapshotInfo,
     plan: &BackupPlan<'_>,
@@ -114,8 +114,8 @@ fn write_backup(
         writer.add(&snapshot.folder, path)?;
         on_progress("copying files", writer.files, Some(files))
     })
-    .context("the backup could not be written; if the server was stopped meanwhile, what it made for it is gone")?;
-    ensure!(writer.files == files, "some of it went away meanwhile: {} of {files} files are there", writer.files);
+    .context("cannot write the backup; if the server was stopped meanwhile, its snapshot is gone")?;
+    ensure!(writer.files == files, "the snapshot has changed: {} of {files} files are left", writer.files);
     crash_point::point("backup.copied");
     if let Some(key) = &snapshot.key {
         writer.add_key(key)?;
@@ -126,20 +126,20 @@ fn write_backup(
 impl BackupWriter<'_> {
     fn add(&mut self, root: &Path, path: &Path) -> Result<()> {
         let (from, to) = (root.join(path), self.partial.join(path));
-        let seal = if self.link_from_base(&from, path, &to)? {
+        let checksum = if self.link_from_base(&from, path, &to)? {
             self.file_counts.shared += 1;
-            Seal::of(&to)?
+            FileChecksum::from_file(&to)?
         } else if self.can_link && self.try_link(&from, &to)? {
             self.file_counts.linked += 1;
-            Seal::of(&to)?
+            FileChecksum::from_file(&to)?
         } else {
             self.file_counts.copied += 1;
             copy_file(&from, &to, 0o600)?
         };
-        self.add_entry(seal, path, fs::metadata(&to)?.len())
+        self.add_entry(checksum, path, fs::metadata(&to)?.len())
     }
 
-    /// Whether a file of git's is in the earlier backup; then that one is linked.
+    /// Links a file of git from the earlier backup if that contains it. Returns whether it does.
     fn link_from_base(&self, from: &Path, path: &Path, to: &Path) -> Result<bool> {
         let Some(base) = self.plan.base.map(|base| base.join(path)) else { return Ok(false) };
         let sizes = (fs::metadata(&base).map(|file| file.len()), fs::metadata(from)?.len());
@@ -147,18 +147,19 @@ impl BackupWriter<'_> {
         if theirs != ours {
             return Ok(false);
         }
-        // Others than git's files have to be read to be known, and then they may as well be copied.
+        // Other files have no checksum of their own and must be read to be compared, so they can be copied as well.
+        let checksums = (FileChecksum::from_file(&base), FileChecksum::from_file(from));
         let is_same = path.starts_with("git")
-            && matches!((Seal::of(&base), Seal::of(from)), (Ok(one @ Seal::Trailer(_)), Ok(other)) if one == other);
-        // It is read whole: what has rotted there must not be taken for a copy.
-        Ok(is_same && Seal::of(&base)?.fits(&base)? && fs::hard_link(&base, to).is_ok())
+            && matches!(checksums, (Ok(one @ FileChecksum::GitTrailer(_)), Ok(other)) if one == other);
+        // The file is read completely, so that damage in the earlier backup is not carried over.
+        Ok(is_same && FileChecksum::from_file(&base)?.matches_file(&base)? && fs::hard_link(&base, to).is_ok())
     }
 
     fn try_link(&mut self, from: &Path, to: &Path) -> Result<bool> {
         match fs::hard_link(from, to) {
             Ok(()) => Ok(true),
             Err(problem) if problem.kind() == ErrorKind::NotFound => Err(problem.into()),
-            // Another disk, or one that has no links, or files of somebody else.
+            // Another disk, a file system without hard links, or files of another user.
             Err(_) => {
                 self.can_link = false;
                 Ok(false)
@@ -168,14 +169,14 @@ impl BackupWriter<'_> {
 
     fn add_key(&mut self, key: &Path) -> Result<()> {
         let to = self.partial.join(KEY);
-        let seal = copy_file(key, &to, 0o600).context("the owner's key could not be copied")?;
-        self.add_entry(seal, Path::new(KEY), fs::metadata(&to)?.len())
+        let checksum = copy_file(key, &to, 0o600).context("cannot copy the owner key")?;
+        self.add_entry(checksum, Path::new(KEY), fs::metadata(&to)?.len())
     }
 
-    fn add_entry(&mut self, seal: Seal, path: &Path, bytes: u64) -> Result<()> {
+    fn add_entry(&mut self, checksum: FileChecksum, path: &Path, bytes: u64) -> Result<()> {
         self.files += 1;
         self.bytes += bytes;
-        let entry = ManifestEntry { seal, bytes, path: path.to_owned() };
+        let entry = ManifestEntry { checksum, bytes, path: path.to_owned() };
         Ok(self.list.write_all(entry.to_line().as_bytes())?)
     }
 
@@ -190,12 +191,12 @@ impl BackupWriter<'_> {
             bytes,
             has_key: snapshot.key.is_some(),
             is_linked: file_counts.linked > 0,
-            list_checksum: Seal::of(&partial.join(FILES))?,
+            list_checksum: FileChecksum::from_file(&partial.join(FILES))?,
         };
         let text = format!("{:#}\n", manifest.to_json());
         File::create_new(partial.join(MANIFEST))?.write_all(text.as_bytes())?;
         fs::remove_file(partial.join(UNFINISHED))?;
-        tree::sync(&partial).context("the backup could not be made durable")?;
+        tree::sync(&partial).context("cannot sync the backup to disk")?;
         crash_point::point("backup.synced");
         fs::rename(&partial, plan.into)?;
         File::open(parent_dir(plan.into))?.sync_all()?;
@@ -203,43 +204,46 @@ impl BackupWriter<'_> {
     }
 }
 
-/// Makes the folder that is being filled. One that an interrupted backup has left goes.
+/// Creates the folder that is being written. A folder that an interrupted backup has left is removed.
 fn create_partial_dir(partial: &Path) -> Result<()> {
     if [UNFINISHED, MANIFEST].iter().any(|ours| partial.join(ours).exists()) {
         fs::remove_dir_all(partial).with_context(|| format!("cannot remove {}", partial.display()))?;
     }
-    // It has a private key in it.
-    fs::DirBuilder::new().mode(0o700).create(partial).with_context(|| format!("cannot make {}", partial.display()))?;
+    // It will contain a private key.
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(partial)
+        .with_context(|| format!("cannot create {}", partial.display()))?;
     File::create_new(partial.join(UNFINISHED))?;
     Ok(())
 }
 
-/// Copies a file with its time, and seals what was read.
-pub(super) fn copy_file(from: &Path, to: &Path, mode: u32) -> Result<Seal> {
+/// Copies a file with its modification time, and returns the checksum of what was read.
+pub(super) fn copy_file(from: &Path, to: &Path, mode: u32) -> Result<FileChecksum> {
     let mut source = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
     let mut target = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(mode)
         .open(to)
-        .with_context(|| format!("cannot make {}", to.display()))?;
-    let mut sealer = Sealer::new(to);
+        .with_context(|| format!("cannot create {}", to.display()))?;
+    let mut checksum_writer = ChecksumWriter::new(to);
     let mut buffer = vec![0; COPY_BUFFER_BYTES];
     loop {
         let read = source.read(&mut buffer).with_context(|| format!("cannot read {}", from.display()))?;
         if read == 0 {
             break;
         }
-        sealer.take(&buffer[..read]);
+        checksum_writer.update(&buffer[..read]);
         target.write_all(&buffer[..read]).with_context(|| format!("cannot write {}", to.display()))?;
     }
-    // How long unneeded objects have been so is told by the time of their pack.
+    // The modification time of a pack decides how long unreferenced objects in it are kept.
     target.set_modified(source.metadata()?.modified()?)?;
-    sealer.finish().with_context(|| format!("{} is damaged", from.display()))
+    checksum_writer.finish().with_context(|| format!("{} is damaged", from.display()))
 }
 
 fn partial_path(into: &Path) -> Result<PathBuf> {
-    let mut name = into.file_name().with_context(|| format!("{} names no folder", into.display()))?.to_owned();
+    let mut name = into.file_name().with_context(|| format!("{} is not a folder name", into.display()))?.to_owned();
     name.push(".partial");
     Ok(into.with_file_name(name))
 }

@@ -1,7 +1,7 @@
-//! Writes served events to a file, one per line, in the order in which they came.
+//! Exports served events to a file, one per line, in the order of their arrival.
 //!
-//! A note beside the file says up to which sequence number it has all of them and how long it was then. So an export that
-//! was interrupted goes on, and one that was complete goes on with what came since.
+//! A checkpoint next to the file records the last sequence number in it and its length. So an interrupted export can be
+//! continued, and a complete one can be extended by new events.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -15,44 +15,44 @@ use super::checkpoint;
 use super::progress::Progress;
 use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
 
-/// How often it is noted how far it is.
+/// Interval between two checkpoints.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Where events go.
+/// An export.
 pub(crate) struct EventExport {
     out: Box<dyn Write>,
-    /// The file, where it is, and the note beside it; nothing for standard output.
+    /// The file, its path, and the path of its checkpoint; `None` for standard output.
     file: Option<(File, PathBuf, PathBuf)>,
-    /// What is asked for: an export that goes on must ask for the same.
+    /// Which events are exported. An export can be continued only with the same filter.
     filter: Value,
-    /// The store that the sequence numbers are of, once it is known.
+    /// Id of the store that the sequence numbers belong to, once it is known.
     store: Option<String>,
-    /// Everything up to this sequence number is written...
+    /// All events up to this sequence number are written.
     seq: u64,
-    /// ...in so many bytes.
+    /// Length of the file up to that event.
     bytes: u64,
     saved_at: Instant,
 }
 
 impl EventExport {
-    /// Standard output.
+    /// Returns an export to standard output.
     pub(crate) fn to_stdout(filter: Value, after: u64) -> Self {
         let out = Box::new(BufWriter::new(std::io::stdout()));
         Self { out, file: None, filter, store: None, seq: after, bytes: 0, saved_at: Instant::now() }
     }
 
-    /// A file: a new one, or one that goes on.
+    /// Returns an export to a file: to a new one, or continued.
     pub(crate) fn to_file(path: &Path, filter: Value, resume: bool) -> Result<Self> {
         let checkpoint_path = checkpoint::sibling_path(path, ".graspd-progress");
         let saved = if resume { checkpoint::read(&checkpoint_path)? } else { None };
         let (seq, bytes) = match &saved {
             Some(saved) => {
                 if saved["wanted"] != filter {
-                    bail!("{} was begun with other conditions: {}", path.display(), saved["wanted"]);
+                    bail!("{} was started with other options: {}", path.display(), saved["wanted"]);
                 }
                 if !checkpoint::matches_file(saved, path) {
                     bail!(
-                        "{} is another file than {} speaks of: begin anew",
+                        "{} is not the file that {} was written for: start a new export",
                         path.display(),
                         checkpoint_path.display()
                     );
@@ -60,7 +60,7 @@ impl EventExport {
                 (saved["seq"].as_u64().unwrap_or(0), saved["bytes"].as_u64().unwrap_or(0))
             }
             None if resume && path.exists() => {
-                bail!("{} is not there: nothing says how far it is", checkpoint_path.display())
+                bail!("{} does not exist, so the export cannot be continued", checkpoint_path.display())
             }
             None => (0, 0),
         };
@@ -69,8 +69,8 @@ impl EventExport {
         } else {
             OpenOptions::new().write(true).create_new(true).open(path)
         };
-        let mut file = open.with_context(|| format!("cannot make {} (see --resume)", path.display()))?;
-        // A line that was written in part, and what is written anew, go.
+        let mut file = open.with_context(|| format!("cannot create {} (see --resume)", path.display()))?;
+        // Removes an incomplete line, and the held events at the end, which are written again.
         file.set_len(bytes)?;
         file.seek(SeekFrom::End(0))?;
         let out = Box::new(BufWriter::new(file.try_clone()?));
@@ -90,11 +90,11 @@ impl EventExport {
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.write_all(b"\n"));
         written.map_err(|problem| match problem.kind() {
             std::io::ErrorKind::BrokenPipe => CommandError::OutputClosed,
-            _ => CommandError::Failed(format!("cannot write: {problem}")),
+            _ => CommandError::Failed(format!("cannot write the export: {problem}")),
         })
     }
 
-    /// An event with its sequence number. Held events have none, and are written anew each time.
+    /// Writes an event with its sequence number. Held events have none, and are written again each time.
     fn write_item(&mut self, item: &Value) -> Result<(), CommandError> {
         if let Some(store) = item["store"].as_str() {
             self.store = Some(store.to_owned());
@@ -125,7 +125,7 @@ impl EventExport {
         Ok(())
     }
 
-    /// Asks the server for everything that is missing. Gives how many events were written.
+    /// Requests the missing events from the server and writes them. Returns their number and the last sequence number.
     pub(crate) fn run(mut self, client: &AdminClient) -> Result<Value, CommandError> {
         let mut arguments = self.filter.clone();
         arguments["after"] = json!(self.seq);
@@ -142,7 +142,7 @@ impl EventExport {
         let done = match done {
             Ok(done) => done,
             Err(failure) => {
-                // What has come is good, and the note says how far it goes.
+                // What was written so far is valid, and the checkpoint records it.
                 let _ = self.save_checkpoint();
                 return Err(failure);
             }

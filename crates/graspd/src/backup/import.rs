@@ -1,8 +1,9 @@
-//! Brings events from a file, one per line, into the running server.
+//! Imports events from a file, one per line, into the running server.
 //!
-//! A note beside the file says up to which byte everything has been judged. What was refused for want of something that
-//! may come later in the file is kept in another file and tried once more at the end, and again while that helps. Whatever
-//! is interrupted goes on from the last note: events that come twice are known.
+//! A checkpoint next to the file records the byte offset up to which all events are decided. Events that were rejected
+//! because they depend on something that may come later in the file are written to another file and imported again at
+//! the end, in further passes as long as that helps. After an interruption the import continues at the last checkpoint;
+//! events that are sent twice are already known.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -18,46 +19,46 @@ use super::progress::Progress;
 use super::snapshot::retry_while_busy;
 use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
 
-/// How often what was refused is tried again, at most: replies to replies to replies.
+/// Maximum number of passes. Each pass resolves one level of replies.
 const MAX_PASSES: u64 = 8;
 
-/// Bytes that are kept to be tried again.
+/// Maximum number of bytes that are kept for another pass.
 const MAX_RETRY_BYTES: u64 = 4 << 30;
 
-/// Refusals that are about room here, which the operator can make, and not about the event.
+/// Reasons of rejections that depend on the server, which the operator can change, and not on the event.
 const TEMPORARY_REASONS: [&str; 4] =
     ["no_new_repositories", "too_many_repositories", "too_much_held", "purgatory_full"];
 
-/// What became of events.
+/// Number of imported events by result.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ImportCounts {
     pub(crate) accepted: u64,
     pub(crate) held: u64,
     pub(crate) known: u64,
     pub(crate) rejected: BTreeMap<String, u64>,
-    /// Refused for want of something, in the last pass.
+    /// Rejected because a dependency is missing, in the last pass.
     pub(crate) retryable: BTreeMap<String, u64>,
 }
 
 /// An import of a file.
 pub(crate) struct EventImport<'i> {
     client: &'i AdminClient,
-    /// The file.
+    /// Path of the file.
     path: &'i Path,
-    /// What tells it from others.
+    /// Fingerprint of the file.
     fingerprint: Value,
-    /// Whether protected events are taken.
+    /// Whether protected events are accepted.
     protected: bool,
     checkpoint_path: PathBuf,
-    /// The pass: the file itself is the first.
+    /// Number of the pass; pass 0 reads the file itself.
     pass: u64,
-    /// What earlier passes came to.
+    /// Counts of the earlier passes.
     before: ImportCounts,
-    /// What this one came to, up to where it was begun anew.
+    /// Counts of this pass up to the point where it was continued.
     resumed: ImportCounts,
-    /// Bytes of this pass's input that are done.
+    /// Number of bytes of this pass's input that are decided.
     offset: u64,
-    /// Bytes that are kept for the next pass.
+    /// Number of bytes that are kept for the next pass.
     retry_bytes: u64,
 }
 
@@ -77,7 +78,7 @@ impl ImportCounts {
         }
     }
 
-    /// For programs, and for the note.
+    /// Returns the JSON form, for the output and the checkpoint.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "accepted": self.accepted,
@@ -88,7 +89,7 @@ impl ImportCounts {
         })
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         let mut sum = self.clone();
         sum.accepted += other.accepted;
@@ -103,7 +104,7 @@ impl ImportCounts {
         sum
     }
 
-    /// Why events were refused that may be taken later as they are.
+    /// Returns the reasons of rejections after which the same events may be accepted later.
     pub(crate) fn temporary_rejections(&self) -> impl Iterator<Item = &str> {
         self.rejected
             .keys()
@@ -112,7 +113,7 @@ impl ImportCounts {
             .filter(|why| TEMPORARY_REASONS.contains(why))
     }
 
-    /// How many events were judged.
+    /// Returns the number of decided events.
     pub(crate) fn total(&self) -> u64 {
         let sum = |list: &BTreeMap<String, u64>| list.values().sum::<u64>();
         self.accepted + self.held + self.known + sum(&self.rejected) + sum(&self.retryable)
@@ -120,12 +121,12 @@ impl ImportCounts {
 }
 
 impl<'i> EventImport<'i> {
-    /// Begins, or goes on where it was interrupted.
+    /// Starts an import, or continues an interrupted one.
     pub(crate) fn open(client: &'i AdminClient, path: &'i Path, protected: bool) -> Result<Self> {
         let checkpoint_path = checkpoint::sibling_path(path, ".graspd-import");
         let fingerprint =
             checkpoint::fingerprint(path, u64::MAX).with_context(|| format!("cannot read {}", path.display()))?;
-        // What was appended is read only by who still reads the file itself.
+        // A file that has grown can be continued only in the first pass, which still reads it.
         let can_resume = |saved: &Value| {
             checkpoint::matches_file(saved, path) && (saved["pass"] == 0 || saved["file"] == fingerprint)
         };
@@ -136,18 +137,18 @@ impl<'i> EventImport<'i> {
         Ok(Self { client, path, fingerprint, protected, checkpoint_path, pass, before, resumed, offset, retry_bytes })
     }
 
-    /// Whether it goes on.
+    /// Returns whether an interrupted import is continued.
     pub(crate) fn is_resumed(&self) -> bool {
         self.pass > 0 || self.offset > 0
     }
 
-    /// Brings everything in.
+    /// Imports all events.
     pub(crate) fn run(mut self, progress: &mut Option<Progress>) -> Result<ImportCounts, CommandError> {
         loop {
             let counts = self.run_pass(progress)?;
             let made_progress = self.pass == 0 || counts.accepted + counts.held > 0;
             if self.retry_bytes == 0 || !made_progress || self.pass + 1 >= MAX_PASSES {
-                // The note goes first: it speaks of the others.
+                // The checkpoint is removed first, because it refers to the other files.
                 checkpoint::remove(&self.checkpoint_path)?;
                 crash_point::point("import.forgotten");
                 for pass in 1..=MAX_PASSES {
@@ -155,7 +156,7 @@ impl<'i> EventImport<'i> {
                 }
                 return Ok(self.before.plus(&counts));
             }
-            // What is tried again is counted then.
+            // Events that are imported again are counted in the next pass.
             self.before = self.before.plus(&ImportCounts { retryable: BTreeMap::new(), ..counts });
             self.resumed = ImportCounts::default();
             (self.pass, self.offset, self.retry_bytes) = (self.pass + 1, 0, 0);
@@ -163,7 +164,7 @@ impl<'i> EventImport<'i> {
         }
     }
 
-    /// What a pass reads.
+    /// Returns the path of the input of a pass.
     fn input_path(&self, pass: u64) -> PathBuf {
         if pass == 0 {
             self.path.to_owned()
@@ -196,9 +197,9 @@ impl<'i> EventImport<'i> {
                 let saved = retry_file.sync_all().map_err(anyhow::Error::from).and_then(|()| self.save_checkpoint());
                 saved?;
                 crash_point::point("import.noted");
-                let what = format!("{} of events", if self.pass == 0 { "bytes" } else { "bytes, once more," });
+                let what = if self.pass == 0 { "importing bytes" } else { "importing bytes of postponed events" };
                 if let Some(progress) = progress {
-                    progress.show(&what, self.offset, Some(size));
+                    progress.show(what, self.offset, Some(size));
                 }
                 Ok(())
             })
@@ -212,7 +213,7 @@ impl<'i> EventImport<'i> {
         let size = file.metadata()?.len();
         ensure!(
             size >= self.offset,
-            "{} is shorter than what was read of it: remove {} to begin anew",
+            "{} is shorter than the part that was already imported: remove {} to start again",
             path.display(),
             self.checkpoint_path.display()
         );
@@ -220,7 +221,7 @@ impl<'i> EventImport<'i> {
         Ok((file, size))
     }
 
-    /// The file for what is to be tried again, as long as it was noted to be.
+    /// Opens the file for events that are imported again, and cuts it to the length in the checkpoint.
     fn open_retry_file(&self) -> Result<File> {
         let path = self.input_path(self.pass + 1);
         let mut file = OpenOptions::new()

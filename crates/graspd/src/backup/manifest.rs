@@ -1,69 +1,69 @@
-//! What a backup says about itself: `manifest.json`, and `files`, a line for each file with its checksum.
+//! The manifest of a backup: `manifest.json`, and `files`, which has a line with the checksum of each file.
 //!
 //! ```text
 //! sha256:9f86… 1048576 events/data.mdb
 //! git:2fd4…    52311   git/repos/npub1…/tool.git/pool/pack/pack-2fd4….pack
 //! ```
-//! `git:` is the checksum that git itself writes at the end of the file, over everything before it.
+//! `git:` is the checksum that git writes at the end of the file, over everything before it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use grasp_git::backup::Seal;
+use grasp_git::backup::FileChecksum;
 use serde_json::{Value, json};
 
 use crate::admin::snapshot::{ServiceSettings, SnapshotInfo};
 
-/// The file that makes a folder a backup.
+/// File that marks a folder as a complete backup.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
-/// The file with the checksums.
+/// File with the checksums.
 pub(crate) const FILES: &str = "files";
 
-/// The owner's key in a backup.
+/// File of the owner key in a backup.
 pub(crate) const KEY: &str = "relay-owner.nsec";
 
-/// The newest format.
+/// Newest format version.
 const FORMAT_VERSION: u64 = 1;
 
-/// Bytes of a manifest: some hundred.
+/// Maximum number of bytes of a manifest; a normal one has a few hundred.
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
-/// Bytes of a line of the list: a path has at most 4,096.
+/// Maximum number of bytes of a line; a path has at most 4,096.
 const MAX_LINE_BYTES: usize = 8 << 10;
 
-/// What a backup says about itself.
+/// The manifest of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Manifest {
-    /// When it was made, in unix seconds.
+    /// Time of the backup, in unix seconds.
     pub(crate) made_at: u64,
-    /// The version that made it.
+    /// Version of graspd that created it.
     pub(crate) version: String,
-    /// What it is a copy of. The folder is empty, and the key has no file.
+    /// Description of the snapshot. The folder is empty, and the key has no file.
     pub(crate) snapshot: SnapshotInfo,
-    /// Files and their bytes.
+    /// Number of files, and their size.
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-    /// Whether the owner's key is in it.
+    /// Whether the backup contains the owner key.
     pub(crate) has_key: bool,
-    /// Whether its files are links to those of the server.
+    /// Whether its files are hard links to those of the server.
     pub(crate) is_linked: bool,
-    /// The seal of the list of files.
-    pub(crate) list_checksum: Seal,
+    /// Checksum of the list of files.
+    pub(crate) list_checksum: FileChecksum,
 }
 
-/// A line of the list.
+/// A line of the list of files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ManifestEntry {
-    pub(crate) seal: Seal,
+    pub(crate) checksum: FileChecksum,
     pub(crate) bytes: u64,
     pub(crate) path: PathBuf,
 }
 
 impl Manifest {
-    /// As it is written.
+    /// Returns the JSON form.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "format": FORMAT_VERSION,
@@ -86,18 +86,20 @@ impl Manifest {
     /// Reads the manifest of a backup.
     pub(crate) fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
-        let size = std::fs::metadata(&path).map(|metadata| metadata.len()).with_context(|| {
-            format!("{} is no backup, or one that was never finished: it has no {MANIFEST}", folder.display())
-        })?;
-        ensure!(size <= MAX_MANIFEST_BYTES, "{} is too large to be one of ours", path.display());
+        let size = std::fs::metadata(&path)
+            .map(|metadata| metadata.len())
+            .with_context(|| format!("{} is not a complete backup: it has no {MANIFEST}", folder.display()))?;
+        ensure!(size <= MAX_MANIFEST_BYTES, "{} is too large to be a manifest", path.display());
         let value: Value = serde_json::from_slice(&std::fs::read(&path)?)
             .with_context(|| format!("{} cannot be read", path.display()))?;
         match value["format"].as_u64() {
             Some(FORMAT_VERSION) => {}
-            Some(newer) if newer > FORMAT_VERSION => bail!("a newer graspd made this backup: use that one"),
-            _ => bail!("{} is none of ours", path.display()),
+            Some(newer) if newer > FORMAT_VERSION => {
+                bail!("a newer version of graspd created this backup: use that one")
+            }
+            _ => bail!("{} is not a manifest of graspd", path.display()),
         }
-        Self::from_json(&value).with_context(|| format!("{} lacks something", path.display()))
+        Self::from_json(&value).with_context(|| format!("{} is incomplete", path.display()))
     }
 
     fn from_json(value: &Value) -> Option<Self> {
@@ -121,11 +123,11 @@ impl Manifest {
             bytes: number("bytes")?,
             has_key: value["key"].as_bool()?,
             is_linked: value["linked"].as_bool()?,
-            list_checksum: Seal::parse(value["list"].as_str()?)?,
+            list_checksum: FileChecksum::parse(value["list"].as_str()?)?,
         })
     }
 
-    /// Shows the list of files, after it was found to be right.
+    /// Checks the list of files, and passes every entry to `on_entry`.
     pub(crate) fn for_each_file(
         &self,
         folder: &Path,
@@ -133,8 +135,8 @@ impl Manifest {
     ) -> Result<()> {
         let path = folder.join(FILES);
         ensure!(
-            self.list_checksum.fits(&path).with_context(|| format!("cannot read {}", path.display()))?,
-            "{} is not as it was written",
+            self.list_checksum.matches_file(&path).with_context(|| format!("cannot read {}", path.display()))?,
+            "the checksum of {} is wrong",
             path.display()
         );
         let mut lines = BufReader::new(File::open(&path)?);
@@ -145,23 +147,27 @@ impl Manifest {
                 return Ok(());
             }
             let entry = std::str::from_utf8(&line).ok().and_then(|line| ManifestEntry::parse(line.strip_suffix('\n')?));
-            on_entry(entry.with_context(|| format!("{} has a line that is none of ours", path.display()))?)?;
+            on_entry(entry.with_context(|| format!("{} has an invalid line", path.display()))?)?;
         }
     }
 }
 
 impl ManifestEntry {
-    /// A line of the list.
+    /// Returns the line of the entry.
     pub(crate) fn to_line(&self) -> String {
-        format!("{} {} {}\n", self.seal, self.bytes, self.path.display())
+        format!("{} {} {}\n", self.checksum, self.bytes, self.path.display())
     }
 
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.splitn(3, ' ');
-        let (seal, bytes, path) = (parts.next()?, parts.next()?, PathBuf::from(parts.next()?));
+        let (checksum, bytes, path) = (parts.next()?, parts.next()?, PathBuf::from(parts.next()?));
         let is_ours = path.starts_with("events") || path.starts_with("git") || path == Path::new(KEY);
         let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-        (is_ours && is_plain).then_some(Self { seal: Seal::parse(seal)?, bytes: bytes.parse().ok()?, path })
+        (is_ours && is_plain).then_some(Self {
+            checksum: FileChecksum::parse(checksum)?,
+            bytes: bytes.parse().ok()?,
+            path,
+        })
     }
 }
 
@@ -171,15 +177,15 @@ mod tests {
 
     #[test]
     fn entries_round_trip_and_cannot_leave_the_backup() {
-        let seal = Seal::Whole([7; 32]);
+        let checksum = FileChecksum::Sha256([7; 32]);
         for path in ["events/data.mdb", "git/repos/npub1x/my%20tool.git/HEAD", KEY] {
-            let entry = ManifestEntry { seal, bytes: 5, path: PathBuf::from(path) };
+            let entry = ManifestEntry { checksum, bytes: 5, path: PathBuf::from(path) };
             assert_eq!(ManifestEntry::parse(entry.to_line().trim_end()), Some(entry));
         }
         for path in ["../x", "git/../../x", "/etc/passwd", "lock", "events/../../x", "", "git/./x/../y"] {
-            assert_eq!(ManifestEntry::parse(&format!("{seal} 5 {path}")), None, "{path}");
+            assert_eq!(ManifestEntry::parse(&format!("{checksum} 5 {path}")), None, "{path}");
         }
-        for line in ["", "x", "sha256:00 5 git/x", &format!("{seal} -1 git/x"), &format!("{seal} git/x")] {
+        for line in ["", "x", "sha256:00 5 git/x", &format!("{checksum} -1 git/x"), &format!("{checksum} git/x")] {
             assert_eq!(ManifestEntry::parse(line), None, "{line}");
         }
     }

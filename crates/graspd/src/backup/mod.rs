@@ -1,19 +1,15 @@
-//! Copies of everything, and events and repositories from elsewhere.
+//! Backup, restore and verification; export and import of events; import of the data of ngit-grasp.
 //!
-//! | file | what |
-//! |---|---|
-//! | `moment` | events and git data at one moment, of a running server or a stopped one |
-//! | `manifest` | what a backup says about itself |
-//! | `backup` | makes a backup of a moment |
-//! | `restore` | makes a server of a backup |
-//! | `verify` | whether a backup or a moment is whole |
-//! | `export`, `import` | events as lines of JSON, out and in |
-//! | `ngit`, `pushing` | what ngit-grasp has left, and how its git data comes in |
-//! | `tree`, `note` | walks through folders; how far something has come |
+//! - [`snapshot`]: a snapshot of a running or stopped server. [`manifest`]: description and checksums of a backup.
+//!   [`create`], [`restore`], [`verify`]: the commands of the same names.
+//! - [`export`], [`import`]: events as lines of JSON. [`checkpoint`]: progress of both, next to the file.
+//! - [`ngit_grasp`], [`push`]: import of events and git data of ngit-grasp.
+//! - [`progress`]: progress output. [`tree`]: walks through folders.
 //!
-//! A running server only makes the moment: hard links and a copy of the store, in its own folder, for as long as whoever
-//! asked listens. The command that asked reads from there. So a backup goes wherever the operator may write, and the server
-//! needs to write nowhere but in its own folders.
+//! Everything here runs in the process of a command, not in the server. A running server only creates the snapshot
+//! (hard links and a copy of the store, in its own data folder, while the command is connected), and the command copies
+//! from there. So a backup can be written wherever the operator may write, and the server writes only to its own
+//! folders. May use `admin` for the client and for snapshots.
 
 mod checkpoint;
 pub(crate) mod create;
@@ -30,5 +26,5 @@ pub(crate) mod verify;
 
 use crate::admin::snapshot::ProgressFn;
 
-/// A file in the relay's data folder that is there while a restore is under way.
+/// File in the relay's data folder that exists while a restore is not finished.
 pub(crate) const UNFINISHED: &str = "restore-unfinished";

@@ -1,9 +1,10 @@
-//! What ngit-grasp leaves: events in a database of its own, and repositories as bare git folders.
+//! Import of the data of ngit-grasp: events in its database, and repositories as bare git folders.
 //!
-//! Nothing is written there. Announcements and states of one repository name go first, then its branches are pushed to the
-//! running server as anybody would push them; so events and git data become visible together, and nothing is taken that the
-//! events do not allow. Its pull requests follow in the same way, which need a repository that is served, and at last all
-//! other events. A folder of our own keeps what has been read and what is done: whatever is interrupted goes on.
+//! Nothing is written to its data folder. For each repository name, announcements and states are imported first, and
+//! then its branches are pushed to the running server like any other push, so events and git data are served together,
+//! and nothing is accepted that the events do not allow. Pull requests follow in the same way, because they need a
+//! served repository, and then all other events. A working folder keeps the sorted events and the progress, so an
+//! interrupted import can be continued.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,16 +20,16 @@ use grasp_core::repo::catalog::{Catalog, EventStatus};
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Announcement, Identifier, RepoId};
 use grasp_core::time::Timestamp;
-use grasp_git::layout::file_name;
+use grasp_git::layout::identifier_file_name;
 use grasp_store::read_nostr_lmdb;
 use serde_json::{Value, json};
 
 use super::ProgressFn;
 
-/// Open files of names while events are sorted.
+/// Maximum number of open files while events are sorted.
 const MAX_OPEN: usize = 64;
 
-/// Where ngit-grasp keeps things.
+/// The data folders of ngit-grasp.
 #[derive(Clone, Debug)]
 pub(crate) struct NgitGraspData {
     events: PathBuf,
@@ -42,21 +43,21 @@ pub(crate) struct NgitGraspRepo {
     pub(crate) folder: PathBuf,
 }
 
-/// What there is, and what would come of it.
+/// What the data contains, and what would be rejected.
 #[derive(Default)]
 pub(crate) struct NgitGraspSurvey {
     pub(crate) kinds: BTreeMap<u16, u64>,
     pub(crate) events: u64,
-    /// Events that would be refused for sure, by reason.
+    /// Events that would certainly be rejected, by reason.
     pub(crate) rejected: BTreeMap<String, u64>,
     pub(crate) repositories: u64,
     pub(crate) bytes: u64,
-    /// Repositories whose announcement is not here or does not list this service.
+    /// Repositories without an announcement that lists this service.
     pub(crate) unlisted: Vec<String>,
 }
 
 impl NgitGraspData {
-    /// Finds the parts in a data folder, or takes those that are given.
+    /// Finds the folders in a data folder, or uses the given ones.
     pub(crate) fn open(data: &Path, relay: Option<&Path>, git: Option<&Path>) -> Result<Self> {
         let relays = [relay.map(Path::to_owned), Some(data.join("relay")), Some(data.to_owned())];
         let found = relays.into_iter().flatten().find(|folder| folder.join("data.mdb").is_file());
@@ -73,12 +74,12 @@ impl NgitGraspData {
         Ok(Self { events, git })
     }
 
-    /// When the events were last changed. If they change while they are read, ngit-grasp runs.
+    /// Returns when the events were last modified. If that changes while they are read, ngit-grasp is running.
     pub(crate) fn modified_at(&self) -> Result<SystemTime> {
         Ok(fs::metadata(self.events.join("data.mdb"))?.modified()?)
     }
 
-    /// What tells these events from others, and from themselves at another time.
+    /// Returns a fingerprint of the event database and its current content.
     fn fingerprint(&self) -> Result<String> {
         let file = self.events.join("data.mdb");
         let about = fs::metadata(&file)?;
@@ -86,7 +87,7 @@ impl NgitGraspData {
         Ok(format!("{}\n{} bytes\n{at}\n", file.canonicalize()?.display(), about.len()))
     }
 
-    /// Shows every event that can be read and is signed; counts the others.
+    /// Passes every readable event with a valid signature to `on_event`; returns the number of the others by reason.
     fn for_each_event(&self, mut on_event: impl FnMut(SignedEvent) -> Result<()>) -> Result<BTreeMap<String, u64>> {
         let mut verifier = Verifier::default();
         let mut invalid_events: BTreeMap<String, u64> = BTreeMap::new();
@@ -103,7 +104,7 @@ impl NgitGraspData {
         result.map(|()| invalid_events)
     }
 
-    /// The repositories: `<npub>/<identifier>.git`.
+    /// Returns the repositories: `<npub>/<identifier>.git`.
     pub(crate) fn repositories(&self) -> Result<Vec<NgitGraspRepo>> {
         let mut found = Vec::new();
         for owner in fs::read_dir(&self.git)? {
@@ -124,10 +125,10 @@ impl NgitGraspData {
         Ok(found)
     }
 
-    /// Looks at everything and changes nothing.
+    /// Counts what the data contains, without changing anything.
     pub(crate) fn survey(
         &self,
-        rules: &AdmissionPolicy,
+        policy: &AdmissionPolicy,
         now: Timestamp,
         on_progress: &mut ProgressFn<'_>,
     ) -> Result<NgitGraspSurvey> {
@@ -138,12 +139,12 @@ impl NgitGraspData {
         let invalid_events = self.for_each_event(|event| {
             survey.events += 1;
             *survey.kinds.entry(event.kind).or_default() += 1;
-            if let Some(why) = rules.precheck(&event, event.json().len(), now) {
+            if let Some(why) = policy.precheck(&event, event.json().len(), now) {
                 count_rejection(&mut survey, why.label().to_owned());
             } else if event.is_protected() {
                 count_rejection(&mut survey, "protected".to_owned());
             } else if event.kind == kinds::ANNOUNCEMENT {
-                if let Some(announcement) = Announcement::from_event(&event, &rules.service) {
+                if let Some(announcement) = Announcement::from_event(&event, &policy.service) {
                     catalog.put_announcement(EventStatus::Served, announcement);
                 }
             } else if event.kind == kinds::STATE {
@@ -158,7 +159,7 @@ impl NgitGraspData {
         for (why, count) in invalid_events {
             *survey.rejected.entry(why).or_default() += count;
         }
-        let strict = rules.strict_maintainers;
+        let strict = policy.strict_maintainers;
         for (repo, slots) in catalog.repositories() {
             let listed = slots.newest().is_some_and(|best| best.is_listed);
             let invited = || catalog.group(&repo.identifier).is_some_and(|group| group.is_invited(repo.owner, strict));
@@ -188,7 +189,7 @@ impl NgitGraspData {
 }
 
 impl NgitGraspSurvey {
-    /// For programs.
+    /// Returns the JSON form.
     pub(crate) fn to_json(&self) -> Value {
         let kinds: BTreeMap<String, u64> = self.kinds.iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
         json!({
@@ -202,23 +203,24 @@ impl NgitGraspSurvey {
     }
 }
 
-/// The file that says whose events were sorted.
+/// File that contains the fingerprint of the sorted events.
 const SOURCE_FILE: &str = "source";
 
-/// A folder of our own, in which events are sorted and it is noted what is done.
+/// The working folder, with the sorted events and the progress.
 pub(crate) struct MigrationDir {
     folder: PathBuf,
     done: BTreeSet<String>,
 }
 
 impl MigrationDir {
-    /// Opens it, or makes it: then all events are read and sorted, in files for each name and one for the rest.
+    /// Opens the working folder. If it is new, all events are read and sorted into one file per name and one for all
+    /// others.
     pub(crate) fn open(folder: &Path, source: &NgitGraspData, on_progress: &mut ProgressFn<'_>) -> Result<Self> {
         let sorted = folder.join("sorted");
         let fingerprint = source.fingerprint()?;
         if sorted.exists() && fs::read_to_string(sorted.join(SOURCE_FILE)).ok().as_deref() != Some(fingerprint.as_str())
         {
-            // Of other events, or of these when there were fewer.
+            // The events are those of another database, or have changed since.
             fs::remove_dir_all(&sorted)?;
             match fs::remove_file(folder.join("done")) {
                 Err(problem) if problem.kind() != ErrorKind::NotFound => return Err(problem.into()),
@@ -245,39 +247,39 @@ impl MigrationDir {
         Ok(Self { folder: folder.to_owned(), done })
     }
 
-    /// The names whose events were sorted, as files are called.
+    /// Returns the names that have events, as they occur in file names.
     pub(crate) fn names(&self) -> Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         for entry in fs::read_dir(self.folder.join("sorted/names"))? {
             let file = entry?.file_name();
-            // Others are notes beside them.
+            // Other files are checkpoints.
             let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".jsonl")) else { continue };
             names.insert(name.strip_suffix(".pulls").unwrap_or(name).to_owned());
         }
         Ok(names)
     }
 
-    /// The announcements and states of a name, if it has any.
+    /// Returns the file with the announcements and states of a name, if there are any.
     pub(crate) fn events(&self, name: &str) -> Option<PathBuf> {
         Some(self.folder.join(format!("sorted/names/{name}.jsonl"))).filter(|path| path.exists())
     }
 
-    /// The pull requests of a name, if it has any.
+    /// Returns the file with the pull requests of a name, if there are any.
     pub(crate) fn pull_requests(&self, name: &str) -> Option<PathBuf> {
         Some(self.folder.join(format!("sorted/names/{name}.pulls.jsonl"))).filter(|path| path.exists())
     }
 
-    /// All other events.
+    /// Returns the file with all other events.
     pub(crate) fn other_events(&self) -> PathBuf {
         self.folder.join("sorted/rest.jsonl")
     }
 
-    /// Whether something was done by an earlier run.
+    /// Returns whether a step was done by an earlier run.
     pub(crate) fn is_done(&self, what: &str) -> bool {
         self.done.contains(what)
     }
 
-    /// Notes that something is done. If the note is lost it is done again, which changes nothing.
+    /// Records that a step is done. If the record is lost, the step is repeated, which changes nothing.
     pub(crate) fn mark_done(&mut self, what: &str) -> Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(self.folder.join("done"))?;
         writeln!(file, "{what}")?;
@@ -286,7 +288,8 @@ impl MigrationDir {
     }
 }
 
-/// Sorts all events: what a repository needs by name, then what others answer to, the rest, and deletions last.
+/// Sorts all events: announcements, states and pull requests by name; then issues and patches, all others, and
+/// deletions last.
 fn sort(source: &NgitGraspData, into: &Path, on_progress: &mut ProgressFn<'_>) -> Result<()> {
     let mut rest = BufWriter::new(File::create(into.join("rest.jsonl"))?);
     for rank in 0..6 {
@@ -333,19 +336,19 @@ fn import_order(kind: u16) -> u8 {
     }
 }
 
-/// What the files of a repository's name are called, if the event needs git data.
+/// Returns the base name of the file of an event that needs git data.
 fn events_file_name(event: &Event) -> Option<String> {
     let identifier = match event.kind {
         kinds::ANNOUNCEMENT | kinds::STATE => Identifier::new(event.tag("d")?)?,
         _ => {
             let request = PullRequest::from_any_event(event)?;
-            return Some(format!("{}.pulls", file_name(&request.targets.first()?.identifier)));
+            return Some(format!("{}.pulls", identifier_file_name(&request.targets.first()?.identifier)));
         }
     };
-    Some(file_name(&identifier))
+    Some(identifier_file_name(&identifier))
 }
 
-/// Bytes of all files below a folder.
+/// Returns the size of all files below a folder.
 fn dir_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     let mut open = vec![folder.to_owned()];

@@ -1,4 +1,4 @@
-//! Pushes what a bare repository has to the running server.
+//! Pushes the refs of a bare repository to the running server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,50 +6,52 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
-use grasp_git::process::{Bounds, Git};
+use grasp_git::process::{Git, ProcessLimits};
+use grasp_git::version::MIN_GIT_VERSION;
 
-/// Refs of pull requests that are pushed at once.
+/// Maximum number of pull-request refs in one push.
 const PULL_REQUESTS_PER_PUSH: usize = 20;
 
-/// Characters of what git says that are told.
+/// Maximum number of characters of git's output in an error.
 const MAX_OUTPUT_CHARS: usize = 600;
 
-/// What git may take. The operator's own data is pushed; what is too large the server refuses.
-const BOUNDS: Bounds = Bounds { alloc_bytes: 1 << 40, address_bytes: 1 << 44 };
+/// Limits of the git process. The data is the operator's own; the server rejects what is too large.
+const BOUNDS: ProcessLimits = ProcessLimits { alloc_bytes: 1 << 40, address_bytes: 1 << 44 };
 
-/// Codes of refusals that say nothing about what was pushed.
+/// Error codes after which the same push may succeed later.
 const TEMPORARY_CODES: [&str; 7] =
     ["E-BUSY", "E-SERVER", "E-DISK-FULL", "E-PACK-DISK-FULL", "E-PACK-SERVER", "E-QUOTA-", "E-PR-ROOM"];
 
-/// What of a repository is pushed.
+/// Which refs of a repository are pushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RefGroup {
-    /// Branches and tags, all at once: together they are what a state says.
+    /// Branches and tags, in one push, because a state declares all of them together.
     Branches,
-    /// What pull requests offer.
+    /// Refs of pull requests.
     PullRequests,
 }
 
-/// What came of a push.
+/// Result of a push.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PushedRefs {
-    /// Refs that are at the server now.
+    /// Number of refs that the server has now.
     pub(crate) refs: u64,
-    /// What was refused, in git's words.
+    /// Rejected pushes, with git's output.
     pub(crate) rejected: Vec<String>,
-    /// What could not be tried, or may be taken later: the same should be pushed again.
+    /// Pushes that failed or may succeed later; they should be repeated.
     pub(crate) failed: Vec<String>,
 }
 
-/// Pushes a part of a repository, which is only read: git works in a folder of its own in `work` that borrows its objects.
+/// Pushes a group of refs of a repository. The repository is only read: git runs in its own folder in `work`, which
+/// uses the repository's objects as alternates.
 pub(crate) fn push(from: &Path, group: RefGroup, to: &str, work: &Path) -> Result<PushedRefs> {
     let mut result = PushedRefs::default();
-    // What is wrong with the source will be wrong the next time.
+    // An error in the source repository would occur again, so it counts as rejected.
     let (refs, objects) = match (read_refs(from, group)?, from.join("objects").canonicalize()) {
         (Ok(refs), _) if refs.is_empty() => return Ok(result),
         (Ok(refs), Ok(objects)) => (refs, objects),
         (Ok(_), Err(problem)) => {
-            return Ok(PushedRefs { rejected: vec![format!("it has no objects: {problem}")], ..result });
+            return Ok(PushedRefs { rejected: vec![format!("the repository has no objects: {problem}")], ..result });
         }
         (Err(why), _) => return Ok(PushedRefs { rejected: vec![why], ..result }),
     };
@@ -76,7 +78,8 @@ pub(crate) fn push(from: &Path, group: RefGroup, to: &str, work: &Path) -> Resul
             .collect();
         result.refs += output_text.lines().filter(|line| line.starts_with(['*', ' ', '+', '='])).count() as u64;
         let messages: String = messages.join("; ").chars().take(MAX_OUTPUT_CHARS).collect();
-        // Without a word about a ref or the repository the server was not reached; and it may be busy or have no room for now.
+        // Without a message about a ref or the repository, the server was not reached. Some codes mean that it is busy
+        // or has no space at the moment.
         let is_unknown = |line: &str| line.starts_with("fatal: repository '") && line.ends_with("' not found");
         let was_judged = output_text.lines().any(|line| line.starts_with('!') || is_unknown(line));
         let is_final = was_judged && !TEMPORARY_CODES.iter().any(|code| output_text.contains(code));
@@ -85,7 +88,7 @@ pub(crate) fn push(from: &Path, group: RefGroup, to: &str, work: &Path) -> Resul
     Ok(result)
 }
 
-/// The refs of a part of a repository, or why git cannot read them.
+/// Returns the refs of a group, or git's error.
 fn read_refs(folder: &Path, group: RefGroup) -> Result<Result<BTreeMap<String, String>, String>> {
     let mut command = git(folder);
     command.args(["for-each-ref", "--format=%(objectname) %(refname)"]);
@@ -93,14 +96,14 @@ fn read_refs(folder: &Path, group: RefGroup) -> Result<Result<BTreeMap<String, S
         RefGroup::Branches => &["refs/heads", "refs/tags"][..],
         RefGroup::PullRequests => &["refs/nostr"],
     });
-    let read = |said: String| {
-        let pairs = said.lines().filter_map(|line| line.split_once(' '));
+    let read = |output: String| {
+        let pairs = output.lines().filter_map(|line| line.split_once(' '));
         pairs.map(|(oid, name)| (name.to_owned(), oid.to_owned())).collect()
     };
     Ok(run(&mut command)?.map(read))
 }
 
-/// Git as the server itself runs it, but that it may call the server.
+/// Returns a git command with the environment of the server's git processes, which may also connect to the server.
 fn git(folder: &Path) -> Command {
     let mut command = Git::new(Path::new("git"), BOUNDS).command(folder);
     command.env("GIT_OPTIONAL_LOCKS", "0").stdin(Stdio::null());
@@ -110,13 +113,13 @@ fn git(folder: &Path) -> Command {
     command
 }
 
-/// What git says, or what it says is wrong.
+/// Runs a command and returns its output, or its error output.
 fn run(command: &mut Command) -> Result<Result<String, String>> {
-    let output = command.output().context("cannot run git; is it installed?")?;
+    let output = command.output().with_context(|| format!("cannot run git: is {MIN_GIT_VERSION} or newer in PATH?"))?;
     Ok(if !output.status.success() {
         Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     } else if output.stdout.len() > 256 << 20 {
-        Err("it has too many refs".to_owned())
+        Err("the repository has too many refs".to_owned())
     } else {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     })

@@ -1,4 +1,4 @@
-//! Events and git data at one moment.
+//! Snapshots for commands: of a running server through its admin socket, or of a stopped one.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::admin::snapshot::{ServiceSettings, SnapshotInfo, take_snapshot};
 use crate::config::Config;
 use crate::data_lock::DataLocks;
 
-/// How long somebody else is waited for.
+/// How long a command waits for another one to end.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Makes a moment of the server that these settings describe, whether it runs or not, and does something with it. `tell`
-/// hears how far the server is.
+/// Creates a snapshot of the server with these settings, whether it runs or not, and passes it to `work`. The snapshot
+/// is removed afterwards.
 pub(crate) fn with_snapshot<T>(
     client: &AdminClient,
     config: &Config,
@@ -32,10 +32,10 @@ pub(crate) fn with_snapshot<T>(
                 ResponseLine::Progress { what, done, total } => on_progress(&what, done, total)?,
                 ResponseLine::Item(item) => {
                     let snapshot = SnapshotInfo::from_json(&item).ok_or_else(|| {
-                        CommandError::Failed("the server says what this version does not understand".to_owned())
+                        CommandError::Failed("unknown response of the server; does it have another version?".to_owned())
                     })?;
                     result = work.take().map(|work| work(&snapshot, on_progress));
-                    // Hanging up tells the server that it is not needed any more.
+                    // Closing the connection makes the server remove the snapshot.
                     return Err(CommandError::Failed(String::new()));
                 }
             }
@@ -46,17 +46,17 @@ pub(crate) fn with_snapshot<T>(
         return Ok(result?);
     }
     let why_no_server = match called {
-        // Also if there is no socket at all: the lock tells whether a server runs.
-        Err(CommandError::NotRunning { socket, .. }) => format!("no server answers at {}", socket.display()),
-        Err(CommandError::Usage(_)) => "no server can be asked, because ADMIN_SOCKET is off".to_owned(),
+        // The lock of the data folder shows whether a server runs, even if there is no socket.
+        Err(CommandError::NotRunning { socket, .. }) => format!("no server is running at {}", socket.display()),
+        Err(CommandError::Usage(_)) => "the server cannot be reached, because ADMIN_SOCKET is off".to_owned(),
         Err(other) => return Err(other),
-        Ok(_) => return Err(CommandError::Failed("the server has made no moment".to_owned())),
+        Ok(_) => return Err(CommandError::Failed("the server returned no snapshot".to_owned())),
     };
-    let work = work.take().ok_or_else(|| CommandError::Failed("the server has broken off".to_owned()))?;
+    let work = work.take().ok_or_else(|| CommandError::Failed("the server closed the connection".to_owned()))?;
     Ok(with_stopped_server(config, &why_no_server, on_progress, work)?)
 }
 
-/// Tries again for a while what must be alone: the server may not have noticed yet that an earlier command is gone.
+/// Repeats a call for a while if the server is busy: it may not have noticed yet that an earlier command has ended.
 pub(super) fn retry_while_busy<T>(mut call: impl FnMut() -> Result<T, CommandError>) -> Result<T, CommandError> {
     let until = Instant::now() + BUSY_TIMEOUT;
     loop {
@@ -69,7 +69,7 @@ pub(super) fn retry_while_busy<T>(mut call: impl FnMut() -> Result<T, CommandErr
     }
 }
 
-/// The same for a server that does not run.
+/// Creates a snapshot of a server that does not run.
 fn with_stopped_server<T>(
     config: &Config,
     why_no_server: &str,
@@ -79,17 +79,17 @@ fn with_stopped_server<T>(
     let events = config.relay_data_path.join("events");
     if !events.join("data.mdb").exists() {
         bail!(
-            "no server answers, and {} has no events: give the settings of the server, such as --config or \
+            "no server is running, and {} contains no events: give the settings of the server, such as --config or \
              --relay-data-path",
             config.relay_data_path.display()
         );
     }
     let _locks = DataLocks::acquire(&config.relay_data_path, &config.git_data_path).with_context(|| {
-        format!("{why_no_server}; if one runs, say where its socket is with --admin-socket or NGIT_ADMIN_SOCKET")
+        format!("{why_no_server}; if a server runs, give its socket with --admin-socket or NGIT_ADMIN_SOCKET")
     })?;
     reject_unfinished_restore(&config.relay_data_path)?;
-    // Whoever runs this may be another user than the server is: nothing is made that stays.
-    let layout = Layout::look(&config.git_data_path)
+    // The command may run as another user than the server, so it must not leave files of its own.
+    let layout = Layout::open_existing(&config.git_data_path)
         .with_context(|| format!("cannot use the folder {}", config.git_data_path.display()))?;
     let store = Store::open_read_only(&events)?;
     let service_and_reserve = (ServiceSettings::from_config(config), config.store_reserve_bytes);
@@ -97,11 +97,11 @@ fn with_stopped_server<T>(
     work(&snapshot.info(config), on_progress)
 }
 
-/// A folder into which a restore has not come to its end is nobody's server.
+/// Returns an error if a restore into the data folder was not finished.
 pub(crate) fn reject_unfinished_restore(relay: &Path) -> Result<()> {
     if relay.join(super::UNFINISHED).exists() {
         bail!(
-            "a restore into {} was interrupted: run `graspd restore` again, which begins anew, or empty the data folders",
+            "a restore into {} was interrupted: run `graspd restore` again, or empty the data folders",
             relay.display()
         );
     }

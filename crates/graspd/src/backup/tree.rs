@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// All files and folders below a folder, by name, folders before what is in them. What is neither is an error: nothing of
-/// ours is a link.
+/// Passes all files and folders below a folder to `show`, by name, each folder before its content. Anything else is an
+/// error: graspd creates no symbolic links.
 pub(super) fn walk(root: &Path, mut show: impl FnMut(&Path, bool) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let mut open: Vec<PathBuf> = vec![PathBuf::new()];
     while let Some(folder) = open.pop() {
@@ -14,7 +14,7 @@ pub(super) fn walk(root: &Path, mut show: impl FnMut(&Path, bool) -> anyhow::Res
         for name in names {
             let path = folder.join(name);
             let kind = fs::symlink_metadata(root.join(&path))?.file_type();
-            anyhow::ensure!(kind.is_dir() || kind.is_file(), "{} is no ordinary file", root.join(&path).display());
+            anyhow::ensure!(kind.is_dir() || kind.is_file(), "{} is not a regular file", root.join(&path).display());
             show(&path, kind.is_dir())?;
             if kind.is_dir() {
                 open.push(path);
@@ -24,7 +24,7 @@ pub(super) fn walk(root: &Path, mut show: impl FnMut(&Path, bool) -> anyhow::Res
     Ok(())
 }
 
-/// How many files there are and how many bytes they have.
+/// Returns the number of files and their size.
 pub(super) fn measure(root: &Path) -> anyhow::Result<(u64, u64)> {
     let (mut files, mut bytes) = (0, 0);
     walk(root, |path, is_folder| {
@@ -37,7 +37,7 @@ pub(super) fn measure(root: &Path) -> anyhow::Result<(u64, u64)> {
     Ok((files, bytes))
 }
 
-/// Writes everything of a folder's file system to the disk: one call instead of one per file and folder.
+/// Syncs the file system of a folder to disk: one call instead of one per file and folder.
 pub(super) fn sync(folder: &Path) -> io::Result<()> {
     rustix::fs::syncfs(fs::File::open(folder)?)?;
     Ok(())

@@ -1,5 +1,5 @@
-//! Whether a backup, or a server's own data, is whole: every file is as it was written, every event is signed, and whatever
-//! is served has its git data.
+//! Checks a backup, or the data of a server: checksums of files, signatures of events, and that everything that is
+//! served has its git data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{RepoPath, RepoState};
 use grasp_core::state_machine::StateMachine;
-use grasp_git::backup::{Checker, Seal};
+use grasp_git::backup::{FileChecksum, RepoVerifier};
 use grasp_store::Store;
 use serde_json::{Value, json};
 
@@ -23,38 +23,38 @@ use super::{ProgressFn, tree};
 use crate::admin::snapshot::SnapshotInfo;
 use crate::clock::Clock;
 
-/// Problems that are listed; further ones are counted.
+/// Maximum number of problems that are listed; further ones are counted.
 const MAX_PROBLEMS: usize = 200;
 
-/// What was found.
+/// Result of a verification.
 #[derive(Default)]
 pub(crate) struct VerifyReport {
-    /// Files that were read, and their bytes.
+    /// Number of files, and their size.
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     pub(crate) served: u64,
     pub(crate) held: u64,
     pub(crate) last_seq: u64,
-    /// Repositories, states and pull requests whose git data was looked for.
+    /// Number of repositories, states and pull requests whose git data was checked.
     pub(crate) repositories: u64,
     pub(crate) states: u64,
     pub(crate) pull_requests: u64,
-    /// What is wrong.
+    /// Problems that were found.
     pub(crate) problems: Vec<String>,
-    /// How much more is wrong.
+    /// Number of further problems.
     pub(crate) more: u64,
-    /// Whether the event store is not as it was written: then it is not opened.
+    /// Whether a file of the event store is damaged. Then the store is not opened.
     pub(crate) store_is_damaged: bool,
 }
 
-/// What must be somewhere.
+/// Objects that must exist, and the repositories that may contain them.
 struct RequiredObjects {
     oids: BTreeSet<String>,
-    /// Where it may be.
+    /// Repositories that may contain them.
     repo_paths: Vec<RepoPath>,
 }
 
-/// What events ask for.
+/// Git data that served events need.
 #[derive(Default)]
 struct RequiredGitData {
     states: BTreeMap<EventId, BTreeSet<String>>,
@@ -66,7 +66,7 @@ impl VerifyReport {
         if self.problems.len() < MAX_PROBLEMS { self.problems.push(problem) } else { self.more += 1 }
     }
 
-    /// For programs.
+    /// Returns the JSON form.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "files": self.files,
@@ -83,7 +83,7 @@ impl VerifyReport {
     }
 }
 
-/// Whether the files of a backup are as they were written.
+/// Checks the files of a backup against its manifest.
 pub(crate) fn check_files(
     folder: &Path,
     manifest: &Manifest,
@@ -100,9 +100,9 @@ pub(crate) fn check_files(
                 let text = format!("{}: {} bytes instead of {}", entry.path.display(), found.len(), entry.bytes);
                 report.add_problem(text);
             }
-            Ok(_) => match entry.seal.fits(&path) {
+            Ok(_) => match entry.checksum.matches_file(&path) {
                 Ok(true) => {}
-                Ok(false) => report.add_problem(format!("{}: its bytes have changed", entry.path.display())),
+                Ok(false) => report.add_problem(format!("{}: wrong checksum", entry.path.display())),
                 Err(problem) => report.add_problem(format!("{}: {problem}", entry.path.display())),
             },
         }
@@ -119,13 +119,13 @@ pub(crate) fn check_files(
     tree::walk(folder, |path, is_folder| {
         let is_own = [MANIFEST, FILES, KEY].iter().any(|own| path == Path::new(own));
         if !is_folder && !is_own && !known.contains(path) {
-            report.add_problem(format!("{}: a file that the backup does not know", path.display()));
+            report.add_problem(format!("{}: not in the list of files", path.display()));
         }
         Ok(())
     })
 }
 
-/// Whether git's files at a moment are what they say they are.
+/// Checks the files of git in a snapshot against the checksums that they contain.
 pub(crate) fn check_git_files(
     folder: &Path,
     report: &mut VerifyReport,
@@ -138,52 +138,52 @@ pub(crate) fn check_git_files(
         let file = folder.join(path);
         report.files += 1;
         report.bytes += fs::metadata(&file)?.len();
-        let is_right = match Seal::of(&file) {
-            Ok(seal @ Seal::Trailer(_)) => seal.fits(&file)?,
-            Ok(Seal::Whole(_)) => true,
+        let is_right = match FileChecksum::from_file(&file) {
+            Ok(checksum @ FileChecksum::GitTrailer(_)) => checksum.matches_file(&file)?,
+            Ok(FileChecksum::Sha256(_)) => true,
             Err(_) => false,
         };
         if !is_right {
-            report.add_problem(format!("{}: its bytes are not what they were", path.display()));
+            report.add_problem(format!("{}: wrong checksum", path.display()));
         }
         on_progress("reading files", report.files, None)
     })
 }
 
-/// Whether what the store at a moment serves is signed and has its git data.
+/// Checks the signatures of the events in a snapshot, and the git data of those that are served.
 pub(crate) fn check_contents(
     snapshot: &SnapshotInfo,
-    rules: &AdmissionPolicy,
-    checker: &Checker,
+    policy: &AdmissionPolicy,
+    checker: &RepoVerifier,
     report: &mut VerifyReport,
     on_progress: &mut ProgressFn<'_>,
 ) -> Result<()> {
-    let store = Store::open_read_only(&snapshot.folder.join("events")).context("the event store cannot be opened")?;
+    let store = Store::open_read_only(&snapshot.folder.join("events")).context("cannot open the event store")?;
     let now = Clock::start().now();
-    let mut admission = Admission::new(rules.clone());
+    let mut admission = Admission::new(policy.clone());
     let unreadable = store.restore(|restored| admission.handle(now, AdmissionInput::Restored(restored)))?;
     if unreadable > 0 {
         report.add_problem(format!("events: {unreadable} rows cannot be read"));
     }
-    let required = check_events(&store, rules, &admission, report, on_progress)?;
+    let required = check_events(&store, policy, &admission, report, on_progress)?;
     report.last_seq = store.last_seq();
-    for (what, found, said) in [
+    for (what, found, expected) in [
         ("served events", report.served, snapshot.served),
         ("held events", report.held, snapshot.held),
         ("the last sequence number", report.last_seq, snapshot.last_seq),
     ] {
-        if found != said {
-            report.add_problem(format!("events: {what}: {found} instead of {said}"));
+        if found != expected {
+            report.add_problem(format!("events: {what}: {found} instead of {expected}"));
         }
     }
     drop(store);
     check_git_data(snapshot, &admission, required, checker, report, on_progress)
 }
 
-/// Reads every event, and gives what the served ones ask for.
+/// Checks every event, and returns the git data that the served ones need.
 fn check_events(
     store: &Store,
-    rules: &AdmissionPolicy,
+    policy: &AdmissionPolicy,
     admission: &Admission,
     report: &mut VerifyReport,
     on_progress: &mut ProgressFn<'_>,
@@ -204,7 +204,7 @@ fn check_events(
             .and_then(|event| verifier.verify(event.event().clone()).map_err(|problem| problem.to_string()));
         let event = match event {
             Ok(event) if event.id == record.id() => event,
-            Ok(_) => return report.add_problem(format!("event {}: it is kept under another id", record.id())),
+            Ok(_) => return report.add_problem(format!("event {}: stored under another id", record.id())),
             Err(problem) => return report.add_problem(format!("event {}: {problem}", record.id())),
         };
         if is_served && event.kind == kinds::STATE {
@@ -214,7 +214,7 @@ fn check_events(
         if let Some(request) = PullRequest::from_any_event(&event).filter(|_| is_served) {
             let announced = request.targets.iter().filter(|repo| admission.hosted_repo(repo).is_some());
             let announced = announced.cloned().map(RepoPath::Announced);
-            let repo_paths: Vec<RepoPath> = announced.chain(rules.submission_paths(event.pubkey, &request)).collect();
+            let repo_paths: Vec<RepoPath> = announced.chain(policy.submission_paths(event.pubkey, &request)).collect();
             if !repo_paths.is_empty() {
                 required.pull_requests.insert(event.id, RequiredObjects { oids: [request.tip].into(), repo_paths });
             }
@@ -227,12 +227,12 @@ fn check_events(
     stop.map_or(Ok(required), Err)
 }
 
-/// Looks for the git data of what is served.
+/// Checks the git data of served events.
 fn check_git_data(
     snapshot: &SnapshotInfo,
     admission: &Admission,
     required: RequiredGitData,
-    checker: &Checker,
+    checker: &RepoVerifier,
     report: &mut VerifyReport,
     on_progress: &mut ProgressFn<'_>,
 ) -> Result<()> {
@@ -241,7 +241,7 @@ fn check_git_data(
     for (repo, slots) in admission.catalog().repositories() {
         let repo_path = RepoPath::Announced(repo.clone());
         let is_hosted = admission.hosted_repo(&repo).is_some_and(|hosted| hosted.status == EventStatus::Served);
-        // Also what is kept for reasons that only the server knows: an archive.
+        // Includes repositories that are kept for reasons that only the server knows, such as an archive.
         let is_kept = slots.served.is_some() && repo_dir(snapshot, &repo_path).join("HEAD").exists();
         if !is_hosted && !is_kept {
             continue;
@@ -277,12 +277,12 @@ fn check_git_data(
             let (targets, missing_here) = match looked {
                 Ok(looked) => looked,
                 Err(problem) => {
-                    report.add_problem(format!("{repo_path}: cannot be looked at: {problem}"));
+                    report.add_problem(format!("{repo_path}: cannot be checked: {problem}"));
                     continue;
                 }
             };
             for oid in targets.intersection(&missing_here) {
-                report.add_problem(format!("{repo_path}: a ref points to {oid}, which is not all there"));
+                report.add_problem(format!("{repo_path}: a ref points to {oid}, which is missing or incomplete"));
             }
             missing.insert(repo_path, missing_here);
         } else {
@@ -292,13 +292,14 @@ fn check_git_data(
     }
     for (what, required_states) in [("state", required_states), ("pull request", pull_requests)] {
         for (id, RequiredObjects { oids, repo_paths }) in required_states {
-            // A repository that is about to be brought into line may not have it yet; one of them has.
+            // A repository that is not aligned yet may lack the data, but one of them must have it.
             let is_whole = |repo_path: &RepoPath| {
                 missing.get(repo_path).is_some_and(|missing_here| missing_here.is_disjoint(&oids))
             };
             if !repo_paths.iter().any(is_whole) {
                 let places: Vec<String> = repo_paths.iter().map(ToString::to_string).collect();
-                report.add_problem(format!("{what} {id}: its git data is not all there ({})", places.join(", ")));
+                report
+                    .add_problem(format!("{what} {id}: its git data is missing or incomplete ({})", places.join(", ")));
             }
         }
     }
@@ -306,5 +307,5 @@ fn check_git_data(
 }
 
 fn repo_dir(snapshot: &SnapshotInfo, repo_path: &RepoPath) -> PathBuf {
-    snapshot.folder.join("git").join(grasp_git::layout::path_of(repo_path))
+    snapshot.folder.join("git").join(grasp_git::layout::relative_repo_dir(repo_path))
 }

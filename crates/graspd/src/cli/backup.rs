@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use grasp_core::nostr::PublicKey;
-use grasp_git::backup::Checker;
-use grasp_git::process::{Bounds, Git};
+use grasp_git::backup::RepoVerifier;
+use grasp_git::process::{Git, ProcessLimits};
 use serde_json::json;
 
 use super::table::{Align, Table};
@@ -18,7 +17,6 @@ use crate::backup::progress::Progress;
 use crate::backup::verify::VerifyReport;
 use crate::backup::{create, restore, snapshot, verify};
 use crate::config::{Config, LoadedConfig};
-use crate::server;
 use crate::web::status::format::{bytes, count};
 
 fn folder(name: &'static str, help: &'static str) -> Arg {
@@ -131,13 +129,13 @@ pub(super) fn restore_command() -> Command {
 pub(super) fn restore(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
     let config = settings(context)?;
     let from = path(arguments, "from")?;
-    let rules = server::rules(&config, PublicKey([0; 32]))?;
+    let policy = config.admission_policy(None)?;
     let mut progress = Progress::new();
     let mut on_progress = |what: &str, done, total| {
         progress.show(what, done, total);
         Ok(())
     };
-    let manifest = restore::restore(from, &config, &rules, &mut on_progress);
+    let manifest = restore::restore(from, &config, &policy, &mut on_progress);
     drop(progress);
     let manifest = manifest?;
     if arguments.get_flag("json") {
@@ -227,10 +225,11 @@ fn check_snapshot(
     on_progress: &mut ProgressFn<'_>,
 ) -> Result<(), CommandError> {
     snapshot.service.apply_to(config);
-    let rules = server::rules(config, PublicKey([0; 32]))?;
-    let bounds = Bounds { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
-    let checker = Checker::new(&Git::new(Path::new("git"), bounds), config.git.process_timeout);
-    Ok(verify::check_contents(snapshot, &rules, &checker, report, on_progress)?)
+    let policy = config.admission_policy(None)?;
+    let bounds =
+        ProcessLimits { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
+    let checker = RepoVerifier::new(&Git::new(Path::new("git"), bounds), config.git.process_timeout);
+    Ok(verify::check_contents(snapshot, &policy, &checker, report, on_progress)?)
 }
 
 fn print_report(report: &VerifyReport) -> Result<(), CommandError> {

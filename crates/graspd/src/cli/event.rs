@@ -94,9 +94,9 @@ pub(super) fn run_event(_: &CommandContext<'_>, arguments: &ArgMatches) -> Resul
     let kind = arguments.get_one::<u16>("kind").copied().unwrap_or_default();
     let mut tags = Vec::new();
     for text in arguments.get_many::<String>("tag").into_iter().flatten() {
-        let wrong = || CommandError::Usage(format!("`{text}` is not a tag of the form NAME=VALUE"));
-        let (name, value) = text.split_once('=').ok_or_else(wrong)?;
-        tags.push(Tag::parse([name, value]).map_err(|_| wrong())?);
+        let invalid_tag = || CommandError::Usage(format!("`{text}` is not a tag of the form NAME=VALUE"));
+        let (name, value) = text.split_once('=').ok_or_else(invalid_tag)?;
+        tags.push(Tag::parse([name, value]).map_err(|_| invalid_tag())?);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let event = EventBuilder::new(Kind::Custom(kind), required(arguments, "content"))

@@ -11,7 +11,9 @@
 
 mod backup;
 mod check;
+mod completions;
 mod event;
+mod man;
 mod ngit_grasp;
 mod purgatory;
 mod reference;
@@ -22,6 +24,7 @@ mod status;
 mod sync;
 mod table;
 mod transfer;
+mod version;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -34,6 +37,8 @@ use serde_json::Value;
 use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
 use crate::backup::progress::terminal_safe;
 use crate::config;
+
+pub(crate) use version::matches;
 
 /// One command: its definition and the function that runs it.
 struct CommandSpec {
@@ -62,15 +67,25 @@ const COMMANDS: &[CommandSpec] = &[
     CommandSpec { command: reference::metrics_command, run: reference::run_metrics },
 ];
 
+/// Commands that print text derived from the command line itself. They read no settings, use no server and have no
+/// `--json`.
+const GENERATORS: &[CommandSpec] = &[
+    CommandSpec { command: completions::command, run: completions::run },
+    CommandSpec { command: man::command, run: man::run },
+];
+
 /// Returns the whole command line of `graspd`.
 pub(crate) fn command() -> Command {
-    config::command().subcommands(COMMANDS.iter().map(|spec| config::with_hidden_settings((spec.command)())))
+    let generators = GENERATORS.iter().map(|spec| config::with_only_hidden_settings((spec.command)()));
+    config::command()
+        .subcommands(COMMANDS.iter().map(|spec| config::with_hidden_settings((spec.command)())))
+        .subcommands(generators)
 }
 
 /// Runs the given command, if it is one of these.
 pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
     let (name, arguments) = matches.subcommand()?;
-    let spec = COMMANDS.iter().find(|spec| (spec.command)().get_name() == name)?;
+    let spec = COMMANDS.iter().chain(GENERATORS).find(|spec| (spec.command)().get_name() == name)?;
     Some(match (spec.run)(&CommandContext { matches }, arguments) {
         Ok(()) | Err(CommandError::OutputClosed) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -129,10 +144,10 @@ pub(crate) fn print_line(text: impl std::fmt::Display) -> Result<(), CommandErro
 }
 
 /// Ignores that standard output is closed, for commands whose exit status is their result.
-pub(crate) fn ignore_closed_output(said: Result<(), CommandError>) -> Result<(), CommandError> {
-    match said {
+pub(crate) fn ignore_closed_output(result: Result<(), CommandError>) -> Result<(), CommandError> {
+    match result {
         Err(CommandError::OutputClosed) => Ok(()),
-        said => said,
+        result => result,
     }
 }
 

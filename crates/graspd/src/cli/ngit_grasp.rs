@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use grasp_core::nostr::PublicKey;
-use grasp_git::layout::file_name;
+use grasp_git::layout::identifier_file_name;
 use serde_json::{Value, json};
 
 use super::backup::settings;
@@ -20,7 +19,6 @@ use crate::backup::progress::{Progress, terminal_safe};
 use crate::backup::push;
 use crate::backup::push::RefGroup;
 use crate::clock::Clock;
-use crate::server;
 use crate::web::status::format::{bytes, count};
 
 pub(super) fn command() -> Command {
@@ -56,16 +54,16 @@ pub(super) fn command() -> Command {
 pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
     let path = |name: &str| arguments.get_one::<PathBuf>(name).map(PathBuf::as_path);
     let data = path("data").unwrap_or(Path::new("."));
-    let source = NgitGraspData::open(data, path("relay-of"), path("git-of"))?;
+    let data_dir = NgitGraspData::open(data, path("relay-of"), path("git-of"))?;
     let as_json = arguments.get_flag("json");
-    let before = source.modified_at()?;
+    let before = data_dir.modified_at()?;
     let result = if arguments.get_flag("execute") {
         let work = path("work").unwrap_or(Path::new("graspd-import"));
-        execute(context, &source, work, as_json)
+        execute(context, &data_dir, work, as_json)
     } else {
-        show_survey(context, &source, as_json)
+        show_survey(context, &data_dir, as_json)
     };
-    if source.modified_at().is_ok_and(|now| now != before) {
+    if data_dir.modified_at().is_ok_and(|now| now != before) {
         let text = "the events changed while they were read: stop ngit-grasp, and run the command again";
         return result.and(Err(CommandError::Failed(text.to_owned())));
     }
@@ -73,7 +71,7 @@ pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Resul
 }
 
 /// Shows what the data folder contains.
-fn show_survey(context: &CommandContext<'_>, source: &NgitGraspData, as_json: bool) -> Result<(), CommandError> {
+fn show_survey(context: &CommandContext<'_>, data_dir: &NgitGraspData, as_json: bool) -> Result<(), CommandError> {
     let mut config = settings(context)?;
     // The settings of a running server are more reliable than those of this command.
     match context.call("address", RequestBody::none(), &mut ignore_lines) {
@@ -83,13 +81,13 @@ fn show_survey(context: &CommandContext<'_>, source: &NgitGraspData, as_json: bo
         Err(CommandError::NotRunning { .. } | CommandError::Usage(_)) => {}
         Err(other) => return Err(other),
     }
-    let rules = server::rules(&config, PublicKey([0; 32]))?;
+    let policy = config.admission_policy(None)?;
     let mut progress = Progress::new();
     let mut on_progress = |what: &str, done, total| {
         progress.show(what, done, total);
         Ok(())
     };
-    let survey = source.survey(&rules, Clock::start().wall(), &mut on_progress);
+    let survey = data_dir.survey(&policy, Clock::start().wall(), &mut on_progress);
     drop(progress);
     let survey = survey?;
     if as_json {
@@ -134,31 +132,31 @@ struct MigrationResult {
 
 fn execute(
     context: &CommandContext<'_>,
-    source: &NgitGraspData,
+    data_dir: &NgitGraspData,
     work: &Path,
     as_json: bool,
 ) -> Result<(), CommandError> {
     let address = context.call("address", RequestBody::none(), &mut ignore_lines)?;
     let base = address["git"].as_str().unwrap_or_default().to_owned();
     let mut progress = Progress::new();
-    let mut result_so_far = MigrationResult::default();
-    let result = move_in(context, source, work, &base, &mut result_so_far, &mut progress);
+    let mut migration = MigrationResult::default();
+    let outcome = import_all(context, data_dir, work, &base, &mut migration, &mut progress);
     drop(progress);
-    result?;
+    outcome?;
     let again = || CommandError::Failed("not everything could be imported yet: run it again".to_owned());
     if as_json {
-        print_line(result_so_far.to_json())?;
-        return if result_so_far.failed.is_empty() { Ok(()) } else { Err(again()) };
+        print_line(migration.to_json())?;
+        return if migration.failed.is_empty() { Ok(()) } else { Err(again()) };
     }
-    print_line(import_table(&result_so_far.events))?;
-    print_line(format!("\n{} repositories, {} refs", count(result_so_far.repositories), count(result_so_far.refs)))?;
-    for (repo, why) in &result_so_far.rejected {
+    print_line(import_table(&migration.events))?;
+    print_line(format!("\n{} repositories, {} refs", count(migration.repositories), count(migration.refs)))?;
+    for (repo, why) in &migration.rejected {
         print_line(terminal_safe(&format!("rejected: {repo}: {why}")))?;
     }
-    for (repo, why) in &result_so_far.failed {
+    for (repo, why) in &migration.failed {
         print_line(terminal_safe(&format!("failed: {repo}: {why}")))?;
     }
-    match (result_so_far.failed.is_empty(), result_so_far.rejected.len()) {
+    match (migration.failed.is_empty(), migration.rejected.len()) {
         (false, _) => Err(again()),
         (true, 0) => print_line(format!("\nAll data is imported; {} can be removed.", work.display())),
         (true, some) => {
@@ -167,22 +165,22 @@ fn execute(
     }
 }
 
-fn move_in(
+fn import_all(
     context: &CommandContext<'_>,
-    source: &NgitGraspData,
+    data_dir: &NgitGraspData,
     work: &Path,
     base: &str,
-    result_so_far: &mut MigrationResult,
+    migration: &mut MigrationResult,
     progress: &mut Progress,
 ) -> Result<(), CommandError> {
     let mut on_progress = |what: &str, done, total| {
         progress.show(what, done, total);
         Ok(())
     };
-    let mut migration_dir = MigrationDir::open(work, source, &mut on_progress)?;
+    let mut migration_dir = MigrationDir::open(work, data_dir, &mut on_progress)?;
     let mut repositories: BTreeMap<String, Vec<NgitGraspRepo>> = BTreeMap::new();
-    for repository in source.repositories()? {
-        repositories.entry(file_name(&repository.repo.identifier)).or_default().push(repository);
+    for repository in data_dir.repositories()? {
+        repositories.entry(identifier_file_name(&repository.repo.identifier)).or_default().push(repository);
     }
     let names = migration_dir.names()?;
     let all = names.len() as u64;
@@ -192,29 +190,29 @@ fn move_in(
             continue;
         }
         let here = repositories.get(name).map_or(&[][..], Vec::as_slice);
-        result_so_far.repositories += here.len() as u64;
-        let before = (result_so_far.rejected.len(), result_so_far.failed.len());
+        migration.repositories += here.len() as u64;
+        let before = (migration.rejected.len(), migration.failed.len());
         let mut counts = ImportCounts::default();
-        for (events, part) in [
+        for (events, group) in [
             (migration_dir.events(name), RefGroup::Branches),
             (migration_dir.pull_requests(name), RefGroup::PullRequests),
         ] {
             let Some(events) = events else { continue };
             counts = counts.plus(&import_silently(context, &events)?);
-            result_so_far.push(here, part, base, work);
+            migration.push(here, group, base, work);
         }
         grasp_git::crash_point::point("import.pushed");
-        result_so_far.add_event_counts(name, &counts, before.0);
-        if result_so_far.failed.len() == before.1 {
+        migration.add_event_counts(name, &counts, before.0);
+        if migration.failed.len() == before.1 {
             migration_dir.mark_done(name)?;
         }
     }
     progress.show("importing repository names", all, Some(all));
     if !migration_dir.is_done("*") {
         let rest = import_silently(context, &migration_dir.other_events())?;
-        result_so_far.add_event_counts("others", &rest, result_so_far.rejected.len());
+        migration.add_event_counts("others", &rest, migration.rejected.len());
         // Events of a repository that could not be imported yet are accepted when the repository is there.
-        if result_so_far.failed.is_empty() {
+        if migration.failed.is_empty() {
             migration_dir.mark_done("*")?;
         }
     }
@@ -222,9 +220,9 @@ fn move_in(
 }
 
 impl MigrationResult {
-    fn push(&mut self, repositories: &[NgitGraspRepo], part: RefGroup, base: &str, work: &Path) {
+    fn push(&mut self, repositories: &[NgitGraspRepo], group: RefGroup, base: &str, work: &Path) {
         for NgitGraspRepo { repo, folder } in repositories {
-            match push::push(folder, part, &format!("{base}/{}", repo.path()), work) {
+            match push::push(folder, group, &format!("{base}/{}", repo.path()), work) {
                 Ok(pushed) => {
                     self.refs += pushed.refs;
                     self.rejected.extend(pushed.rejected.into_iter().map(|why| (repo.to_string(), why)));

@@ -26,7 +26,7 @@ pub(super) fn run_commands(_: &CommandContext<'_>, _: &ArgMatches) -> Result<(),
 }
 
 pub(super) fn run_metrics(_: &CommandContext<'_>, _: &ArgMatches) -> Result<(), CommandError> {
-    print_line(Metrics::with(MetricsLimits::default()).reference().trim_end())
+    print_line(Metrics::with_limits(MetricsLimits::default()).reference().trim_end())
 }
 
 /// Returns the reference of all commands (docs/commands.md).

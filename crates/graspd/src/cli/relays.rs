@@ -1,4 +1,4 @@
-//! `graspd relays`: lists the relays that are followed, and retries, pauses, resumes or resets one.
+//! `graspd relays`: lists the relays that are followed, and retries, pauses, resumes or forgets one.
 
 use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
@@ -15,14 +15,15 @@ use crate::web::status::format::{count, duration};
 const MAX_REASON_CHARS: usize = 60;
 
 pub(super) fn command() -> Command {
-    let one = |name, about, long: &'static str| Command::new(name).about(about).long_about(long).arg(url_argument());
+    let relay_command =
+        |name, about, long: &'static str| Command::new(name).about(about).long_about(long).arg(url_argument());
     Command::new("relays")
-        .about("List the relays that are followed; retry, pause, resume or reset one")
+        .about("List the relays that are followed; retry, pause, resume or forget one")
         .long_about(
-            "Lists the relays that are followed: state of the connection, health, repositories that are completely \
-             synced / repositories that list the relay, how far this server may be behind (LAG), requests in use / \
-             allowed (SLOTS), when the relay is tried again, new events received from it, and the reason of the last \
-             failure.",
+            "Lists the relays that are followed. Columns: STATE of the connection; HEALTH of the relay; REPOS that \
+             are completely synced / that list the relay; LAG, how far this server may be behind the relay; SLOTS, \
+             requests in use / allowed; NEXT TRY, when it is contacted again; NEW, new events received from it; WHY, \
+             the reason of the last failure.",
         )
         .after_long_help(
             "Examples:\n  \
@@ -33,20 +34,24 @@ pub(super) fn command() -> Command {
         )
         .arg(json_argument().global(true))
         .subcommand(Command::new("list").about("List the relays that are followed (this is the default)"))
-        .subcommand(one(
+        .subcommand(relay_command(
             "retry",
             "Connect to a relay now, whatever its health",
             "Connects to a relay now, whatever its health: ends its backoff, and tries a relay again that has \
              rejected this server.",
         ))
-        .subcommand(one(
+        .subcommand(relay_command(
             "pause",
             "Disconnect from a relay until it is resumed",
             "Disconnects from a relay and does not use it until `graspd relays resume`, even after a restart of the \
              server.",
         ))
-        .subcommand(one("resume", "Use a paused relay again", "Ends a pause: the server connects to the relay again."))
-        .subcommand(one(
+        .subcommand(relay_command(
+            "resume",
+            "Use a paused relay again",
+            "Ends a pause: the server connects to the relay again.",
+        ))
+        .subcommand(relay_command(
             "forget",
             "Discard everything learned about a relay, and start again",
             "Discards what was learned about a relay (health, limits, totals), disconnects, and starts again if a \

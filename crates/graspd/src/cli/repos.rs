@@ -12,8 +12,9 @@ pub(super) fn command() -> Command {
     Command::new("repos")
         .about("List the hosted repositories, with their state and what is missing")
         .long_about(
-            "Lists the hosted repositories: owner, name, state, number of refs, size of the repository's own \
-             objects, relays that have the same state / relays that it lists, and events that wait for git data.\n\n\
+            "Lists the hosted repositories. Columns: OWNER and NAME; STATE; REFS; SIZE of the repository's own \
+             objects; RELAYS that have the same state / that the repository lists; HELD, events that wait for git \
+             data.\n\n\
              The state is `current` if the newest repository state is served, `behind` if a newer one waits for git \
              data, `waiting` if the announcement waits for git data, and `empty` if nothing has been pushed yet.",
         )

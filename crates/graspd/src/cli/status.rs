@@ -63,8 +63,8 @@ fn summary(status: &Value) -> String {
     );
     fact("websockets", count(json_number(&status["websockets"])));
     fact("relays", relays(status));
-    if let Some(hunt) = status["hunt"].as_object() {
-        let part = |name: &str| count(hunt.get(name).map_or(0, json_number));
+    if let Some(fetch) = status["hunt"].as_object() {
+        let part = |name: &str| count(fetch.get(name).map_or(0, json_number));
         let text = format!(
             "{} repositories wanted, {} fetches running, {} objects fetched",
             part("queue"),

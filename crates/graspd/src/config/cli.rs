@@ -72,6 +72,12 @@ pub(crate) fn with_hidden_settings(command: Command) -> Command {
     command.args(settings).arg(file_argument().help_heading(LOCATION_HEADING))
 }
 
+/// Adds all settings to a command and shows none of them in its help.
+pub(crate) fn with_only_hidden_settings(command: Command) -> Command {
+    let settings = SETTINGS.iter().filter_map(argument).chain([file_argument()]);
+    command.args(settings.map(|argument| argument.hide(true)))
+}
+
 /// Returns the command line of `graspd` without the subcommands of the `cli` folder.
 pub(crate) fn command() -> Command {
     let config = Command::new("config")

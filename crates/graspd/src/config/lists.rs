@@ -51,29 +51,29 @@ impl<'a> ListText<'a> {
     }
 
     /// Parses all entries, or returns the errors with their line numbers.
-    fn parse_entries(&self, mut one: impl FnMut(&str) -> Result<(), String>) -> Result<(), String> {
+    fn parse_entries(&self, mut parse_entry: impl FnMut(&str) -> Result<(), String>) -> Result<(), String> {
         if self.entries.len() > limits::MAX_MODERATION_LIST_ENTRIES {
             let (count, max) = (self.entries.len(), limits::MAX_MODERATION_LIST_ENTRIES);
             return Err(format!("has {count} entries, but at most {max} are allowed"));
         }
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         for (line, entry) in &self.entries {
-            if let Err(why) = one(entry) {
-                wrong.push(match line {
+            if let Err(why) = parse_entry(entry) {
+                errors.push(match line {
                     Some(line) => format!("line {line}: {why}"),
                     None => why,
                 });
             }
         }
-        if wrong.is_empty() {
+        if errors.is_empty() {
             return Ok(());
         }
-        let more = wrong.len().saturating_sub(MAX_LISTED_ERRORS);
-        wrong.truncate(MAX_LISTED_ERRORS);
-        if more > 0 {
-            wrong.push(format!("and {more} more"));
+        let omitted = errors.len().saturating_sub(MAX_LISTED_ERRORS);
+        errors.truncate(MAX_LISTED_ERRORS);
+        if omitted > 0 {
+            errors.push(format!("and {omitted} more"));
         }
-        Err(wrong.join("; "))
+        Err(errors.join("; "))
     }
 
     /// Parses a list of repositories.
@@ -97,8 +97,8 @@ impl<'a> ListText<'a> {
     pub(super) fn services(&self) -> Result<Vec<ServiceAddress>, String> {
         let mut services = Vec::new();
         self.parse_entries(|text| {
-            let plain = if text.contains("://") { None } else { text.split_once('/') };
-            let (domain, base) = plain.unwrap_or((text, ""));
+            let host_and_path = if text.contains("://") { None } else { text.split_once('/') };
+            let (domain, base) = host_and_path.unwrap_or((text, ""));
             let base = if base.is_empty() { String::new() } else { parse::base_path(&format!("/{base}"))? };
             let domain = parse::domain(domain)?;
             let service =
@@ -114,7 +114,7 @@ impl<'a> ListText<'a> {
 
 fn describe_bad_entry(text: &str, why: ListEntryError) -> String {
     // A private key that was entered here by mistake must not appear in a log.
-    if why == ListEntryError::Secret { format!("an entry {why}") } else { format!("{} {why}", quote(text)) }
+    if why == ListEntryError::PrivateKey { format!("an entry {why}") } else { format!("{} {why}", quote(text)) }
 }
 
 /// The values of the list and archive settings, before they are combined.
@@ -131,8 +131,8 @@ pub(super) struct ListSettings {
 
 impl ListSettings {
     /// Returns the combinations of settings that are invalid: the settings, and what is wrong.
-    pub(super) fn contradictions(&self, sync: bool) -> Vec<(String, String)> {
-        let mut wrong = Vec::new();
+    pub(super) fn conflicts(&self, sync: bool) -> Vec<(String, String)> {
+        let mut errors = Vec::new();
         let archives: Vec<&str> = [
             ("ARCHIVE_ALL", self.archive_all),
             ("ARCHIVE_WHITELIST", !self.archive_whitelist.is_empty()),
@@ -142,18 +142,18 @@ impl ListSettings {
         .filter_map(|(name, set)| set.then_some(name))
         .collect();
         if archives.len() > 1 {
-            wrong.push((archives.join(" and "), "exclude each other; give one of them".to_owned()));
+            errors.push((archives.join(" and "), "exclude each other; give one of them".to_owned()));
         }
         if let (Some(name), false) = (archives.first(), sync) {
             let message = "needs SYNC_ENABLE=true, because archived repositories arrive by sync".to_owned();
-            wrong.push(((*name).to_owned(), message));
+            errors.push(((*name).to_owned(), message));
         }
         if !self.whitelist.is_empty() && self.is_read_only() {
             let message = "exclude each other, because a read-only service accepts only what it archives; set \
                            ARCHIVE_READ_ONLY=false, or use ARCHIVE_WHITELIST instead";
-            wrong.push(("REPOSITORY_WHITELIST and ARCHIVE_READ_ONLY".to_owned(), message.to_owned()));
+            errors.push(("REPOSITORY_WHITELIST and ARCHIVE_READ_ONLY".to_owned(), message.to_owned()));
         }
-        wrong
+        errors
     }
 
     fn is_archive(&self) -> bool {

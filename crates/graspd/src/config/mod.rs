@@ -7,9 +7,8 @@
 //! - [`mod@show`], [`suggest`], [`problem`]: output, suggestions for misspelt names, errors.
 //! - [`operator_key`]: the key of the relay's operator.
 //!
-//! [`load`] runs at the start and again at each reload, before any other feature; this folder uses no other feature
-//! folder. To add a setting, add a row to [`settings::SETTINGS`], a field to [`Config`] and the line in [`resolve`] that
-//! fills it.
+//! [`load`] runs at the start and again at each reload. This folder uses no other feature folder. To add a setting, add
+//! a row to [`settings::SETTINGS`], a field to [`Config`] and the line in [`resolve`] that fills it.
 
 mod cidr;
 mod cli;
@@ -38,13 +37,16 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use grasp_core::admission::policy::lists::ModerationLists;
+use grasp_core::admission::policy::{AdmissionMode, AdmissionPolicy};
 use grasp_core::disk_budget::Quotas;
 use grasp_core::fetch::HostLimits;
+use grasp_core::nostr::PublicKey;
+use grasp_core::repo::ServiceAddress;
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_git::receive::PackLimits;
 
 pub(crate) use cidr::Cidr;
-pub(crate) use cli::{SETTINGS_HEADING, command, with_hidden_settings};
+pub(crate) use cli::{SETTINGS_HEADING, command, with_hidden_settings, with_only_hidden_settings};
 pub(crate) use lists::archived_service_relays;
 pub(crate) use operator_key::load_owner_keys;
 pub(crate) use problem::{ConfigErrors, SettingOrigin};
@@ -124,6 +126,8 @@ pub(crate) struct Config {
     pub(crate) status: StatusPageAccess,
     /// Path of the admin socket; `None` if it is off.
     pub(crate) admin_socket: Option<PathBuf>,
+    /// Format of log lines.
+    pub(crate) log_format: LogFormat,
     /// Log filter: a level, or `level,part=level,…`.
     pub(crate) log_level: String,
     /// All settings as text with their origins, in the order of the table. Secrets are already hidden.
@@ -205,6 +209,15 @@ pub(crate) struct DiskSettings {
     pub(crate) soft_percent: u64,
 }
 
+/// Format of log lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
 /// Where the status page is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusPageAccess {
@@ -252,6 +265,15 @@ pub(crate) enum EventPolicy {
     Grasp,
     /// Every valid event.
     Open,
+}
+
+impl From<EventPolicy> for AdmissionMode {
+    fn from(policy: EventPolicy) -> Self {
+        match policy {
+            EventPolicy::Grasp => Self::Grasp,
+            EventPolicy::Open => Self::Open,
+        }
+    }
 }
 
 /// A value that must never be logged or shown.
@@ -339,6 +361,28 @@ impl Config {
             self.relay_name = resolve::default_relay_name(&self.domain);
             self.set_shown_value("RELAY_NAME", self.relay_name.clone());
         }
+    }
+
+    /// Returns the policy by which events are accepted. The owner is `None` for commands that only read data.
+    ///
+    /// # Errors
+    ///
+    /// The domain and the base path are not a valid service address.
+    pub(crate) fn admission_policy(&self, owner: Option<PublicKey>) -> anyhow::Result<AdmissionPolicy> {
+        let service = ServiceAddress::new(&self.domain, &self.base_path)
+            .ok_or_else(|| anyhow::anyhow!("{} is not a host name with an optional port", self.domain))?;
+        Ok(AdmissionPolicy {
+            service,
+            mode: self.policy.into(),
+            owner,
+            strict_maintainers: self.strict_maintainers,
+            accepts_submissions: self.submissions,
+            fetches_git_data: self.sync.enabled,
+            quotas: self.quotas,
+            max_event_bytes: self.max_event_bytes,
+            purgatory_secs: self.purgatory_expiry.as_secs(),
+            lists: self.lists.clone(),
+        })
     }
 
     /// Returns whether clients reach this service with TLS.

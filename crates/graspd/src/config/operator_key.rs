@@ -41,7 +41,7 @@ pub(crate) fn load_owner_keys(config: &Config) -> anyhow::Result<Keys> {
             let keys = Keys::generate();
             write_key_file(&keys, &path)
                 .with_context(|| format!("cannot store a new owner key in {}", path.display()))?;
-            tracing::info!(path = %path.display(), "generated the owner key");
+            tracing::info!(target: "admin", path = %path.display(), "generated the owner key");
             Ok(keys)
         }
         Err(error) => Err(error).with_context(|| format!("cannot read the owner key in {}", path.display())),
@@ -53,7 +53,8 @@ fn warn_if_readable_by_others(path: &Path) {
     const OTHERS_MASK: u32 = 0o077;
     match fs::metadata(path) {
         Ok(metadata) if metadata.permissions().mode() & OTHERS_MASK != 0 => {
-            tracing::warn!(path = %path.display(), "other users have access to the owner key; set its mode to 0600");
+            let path = path.display();
+            tracing::warn!(target: "admin", %path, "other users have access to the owner key; set its mode to 0600");
         }
         _ => {}
     }

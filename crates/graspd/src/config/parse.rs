@@ -20,21 +20,21 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 /// Parses a host with an optional port; returns it in lower case.
 pub(crate) fn domain(text: &str) -> Result<String, String> {
     let text = text.trim();
-    let wrong = |why: &str| Err(format!("{} {why}", quote(text)));
+    let invalid = |why: &str| Err(format!("{} {why}", quote(text)));
     if text.is_empty() {
         return Err("is empty; give the public host name, such as code.example".to_owned());
     }
     if text.contains("://") {
-        return wrong("has a scheme; give only the host, such as code.example");
+        return invalid("has a scheme; give only the host, such as code.example");
     }
     if text.contains('@') {
-        return wrong("has a user name; give only the host, such as code.example");
+        return invalid("has a user name; give only the host, such as code.example");
     }
     if text.contains(['/', '?', '#', '\\']) {
-        return wrong("has a path; give only the host here, and the path in BASE_PATH");
+        return invalid("has a path; give only the host here, and the path in BASE_PATH");
     }
     if let Ok(bare) = text.parse::<Ipv6Addr>() {
-        return wrong(&format!("is an IPv6 address without brackets; write [{bare}]"));
+        return invalid(&format!("is an IPv6 address without brackets; write [{bare}]"));
     }
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
@@ -43,17 +43,17 @@ pub(crate) fn domain(text: &str) -> Result<String, String> {
     let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(inside) => match inside.parse::<Ipv6Addr>() {
             Ok(v6) => format!("[{v6}]"),
-            Err(_) => return wrong("has brackets around something that is not an IPv6 address"),
+            Err(_) => return invalid("has brackets around something that is not an IPv6 address"),
         },
-        None if !host.is_ascii() => return wrong("is not ASCII; give the xn-- form of the name"),
+        None if !host.is_ascii() => return invalid("is not ASCII; give the xn-- form of the name"),
         None if is_host_name(host) => host.to_ascii_lowercase(),
-        None => return wrong("is not a valid host name"),
+        None => return invalid("is not a valid host name"),
     };
     match port {
         None => Ok(host),
         Some(port) => match port.parse::<u16>() {
             Ok(number @ 1..) if port.bytes().all(|byte| byte.is_ascii_digit()) => Ok(format!("{host}:{number}")),
-            _ => wrong("has a port that is not a number from 1 to 65535"),
+            _ => invalid("has a port that is not a number from 1 to 65535"),
         },
     }
 }
@@ -78,26 +78,28 @@ fn is_host_name(host: &str) -> bool {
 /// Parses the URL path of the service; returns an empty text, or `/…` without a slash at the end.
 pub(crate) fn base_path(text: &str) -> Result<String, String> {
     let text = text.trim();
-    let wrong = |why: &str| Err(format!("{} {why}", quote(text)));
+    let invalid = |why: &str| Err(format!("{} {why}", quote(text)));
     if text.is_empty() || text == "/" {
         return Ok(String::new());
     }
     let Some(inside) = text.strip_prefix('/') else {
-        return wrong("does not begin with `/`");
+        return invalid("does not begin with `/`");
     };
     if inside.ends_with('/') {
-        return wrong("ends with `/`; remove that slash");
+        return invalid("ends with `/`; remove that slash");
     }
     for segment in inside.split('/') {
         if segment.is_empty() {
-            return wrong("has an empty segment (`//`)");
+            return invalid("has an empty segment (`//`)");
         }
         if segment == "." || segment == ".." {
-            return wrong("has a dot segment (`.` or `..`)");
+            return invalid("has a dot segment (`.` or `..`)");
         }
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
-        if !segment.bytes().all(plain) {
-            return wrong("has a character that is not allowed in a plain URL path, such as a space, `%`, `?` or `#`");
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
+        if !segment.bytes().all(is_allowed) {
+            return invalid(
+                "has a character that is not allowed in a plain URL path, such as a space, `%`, `?` or `#`",
+            );
         }
     }
     Ok(text.to_owned())
@@ -106,42 +108,42 @@ pub(crate) fn base_path(text: &str) -> Result<String, String> {
 /// Parses IP networks, separated by commas or white space.
 pub(crate) fn networks(text: &str) -> Result<Vec<Cidr>, String> {
     let mut networks = Vec::new();
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     let separators = |character: char| character == ',' || character.is_whitespace();
     for item in text.split(separators).filter(|item| !item.is_empty()) {
         match item.parse() {
             Ok(network) => networks.push(network),
-            Err(why) => wrong.push(format!("{} {why}", quote(item))),
+            Err(why) => errors.push(format!("{} {why}", quote(item))),
         }
     }
-    if wrong.is_empty() { Ok(networks) } else { Err(wrong.join("; ")) }
+    if errors.is_empty() { Ok(networks) } else { Err(errors.join("; ")) }
 }
 
 /// Parses relay URLs, separated by commas or white space. A URL without a scheme means `wss`.
 pub(crate) fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
     let mut relays = Vec::new();
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     let separators = |character: char| character == ',' || character.is_whitespace();
     for item in text.split(separators).filter(|item| !item.is_empty()) {
         match RelayUrl::parse(item) {
             Some(relay) => relays.push(relay),
-            None => wrong.push(format!("{} is not the URL of a relay, such as wss://relay.example.org", quote(item))),
+            None => errors.push(format!("{} is not the URL of a relay, such as wss://relay.example.org", quote(item))),
         }
     }
-    if wrong.is_empty() { Ok(relays) } else { Err(wrong.join("; ")) }
+    if errors.is_empty() { Ok(relays) } else { Err(errors.join("; ")) }
 }
 
 /// Parses limits of git servers, separated by white space or semicolons: `host=5,30` or `host:5,30`.
 pub(crate) fn domain_limits(text: &str) -> Result<BTreeMap<String, HostLimits>, String> {
     let mut hosts = BTreeMap::new();
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     for item in text.split(|c: char| c == ';' || c.is_whitespace()).filter(|item| !item.is_empty()) {
         match domain_limit(item) {
             Some((host, limits)) => drop(hosts.insert(host, limits)),
-            None => wrong.push(format!("{} does not have the form github.com=10,60", quote(item))),
+            None => errors.push(format!("{} does not have the form github.com=10,60", quote(item))),
         }
     }
-    if wrong.is_empty() { Ok(hosts) } else { Err(wrong.join("; ")) }
+    if errors.is_empty() { Ok(hosts) } else { Err(errors.join("; ")) }
 }
 
 fn domain_limit(item: &str) -> Option<(String, HostLimits)> {
@@ -168,7 +170,7 @@ pub(crate) fn log_level(text: &str) -> Result<String, String> {
     if right {
         return Ok(text.split(',').map(str::trim).collect::<Vec<_>>().join(","));
     }
-    Err(format!("{} is neither one of {} nor a list such as info,graspd::http=debug", quote(text), LEVELS.join(", ")))
+    Err(format!("{} is neither one of {} nor a list such as info,sync=debug", quote(text), LEVELS.join(", ")))
 }
 
 /// Parses a whole number within a range.
@@ -331,15 +333,16 @@ mod tests {
         assert_eq!(read("codeberg.org.=2,10;github.com:10,60"), Ok(both));
         assert_eq!(read("127.0.0.1=64,6000"), Ok(vec![limit("127.0.0.1", 64, 6_000)]));
         assert_eq!(read(""), Ok(Vec::new()));
-        for wrong in ["github.com", "github.com=10", "github.com=0,5", "github.com=65,5", "=1,2", "a b=1,2", "x=1,2,3"]
+        for invalid in
+            ["github.com", "github.com=10", "github.com=0,5", "github.com=65,5", "=1,2", "a b=1,2", "x=1,2,3"]
         {
-            assert!(read(wrong).is_err(), "{wrong}");
+            assert!(read(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
     fn log_levels() {
-        for text in ["info", "WARN", "info,graspd::http=debug", "off, hyper=error"] {
+        for text in ["info", "WARN", "info,sync=debug", "off, hyper=error"] {
             assert!(log_level(text).is_ok(), "{text}");
         }
         for text in ["", "inof", "info,", "info,graspd", "=debug", "graspd=loud", "a b=info"] {

@@ -14,8 +14,8 @@ use super::settings::{DefaultValue, FILE_VARIABLE, PREFIX, SETTINGS, ValueKind};
 use super::sources::SettingSources;
 use super::unknown_variables::{CONTAINER_VARIABLES, UNSUPPORTED};
 use super::{
-    ADMIN_SOCKET_FILE, Config, DiskSettings, EffectiveSetting, EventPolicy, GitSettings, LoadedConfig, MetricsLimits,
-    MetricsSettings, OWNER_FILE, Secret, StatusPageAccess, SyncSettings, parse, settings, suggest,
+    ADMIN_SOCKET_FILE, Config, DiskSettings, EffectiveSetting, EventPolicy, GitSettings, LoadedConfig, LogFormat,
+    MetricsLimits, MetricsSettings, OWNER_FILE, Secret, StatusPageAccess, SyncSettings, parse, settings, suggest,
 };
 
 /// Parses all settings, or returns all errors.
@@ -145,11 +145,14 @@ pub(crate) fn resolve(sources: &SettingSources) -> Result<LoadedConfig, ConfigEr
             )
             .unwrap_or(StatusPageAccess::Disabled),
         admin_socket,
+        log_format: reader
+            .choice("LOG_FORMAT", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
+            .unwrap_or(LogFormat::Text),
         log_level: reader.read("LOG_LEVEL", parse::log_level).unwrap_or_default(),
         effective: Vec::new(),
     };
     reader.check_data_paths(&config);
-    for (location, message) in list_settings.contradictions(config.sync.enabled) {
+    for (location, message) in list_settings.conflicts(config.sync.enabled) {
         reader.errors.push(ConfigError::new(location, message));
     }
     config.lists = list_settings.into_lists();
@@ -374,7 +377,7 @@ fn warnings(sources: &SettingSources, config: &Config) -> Vec<String> {
     }
     if config.bind.ip().is_unspecified() && config.origin("DOMAIN") == &SettingOrigin::Default {
         warnings.push(format!(
-            "DOMAIN is not set, so the service calls itself {}, which clients cannot reach; repositories cannot list it",
+            "DOMAIN is not set, so the service uses {}, which clients cannot reach and repositories cannot list",
             config.domain
         ));
     }

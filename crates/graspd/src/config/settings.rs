@@ -607,7 +607,15 @@ pub(crate) const SETTINGS: &[Setting] = &[
         kind: ValueKind::LogLevel,
         default: DefaultValue::Fixed("info"),
         help: "Log level: off, error, warn, info, debug or trace. Single parts can have their own level: \
-               info,graspd::http=debug.",
+               info,sync=debug. The parts are sync, git, relay, writer, http, fetch, admin and store. Libraries log \
+               only warnings and errors, unless they are named.",
+    },
+    Setting {
+        name: "LOG_FORMAT",
+        section: RUNNING,
+        kind: ValueKind::Choice(&["text", "json"]),
+        default: DefaultValue::Fixed("text"),
+        help: "Format of log lines on standard error: text, or json with one object per line.",
     },
 ];
 

@@ -225,14 +225,14 @@ fn list_can_be_a_value_or_a_file() {
 fn invalid_list_entry_is_reported_with_its_line() {
     let secret = format!("nsec1{}", "q".repeat(58));
     for (value, file, expected) in [
-        ("@l", "good\nnpub1nonsense\n", "l: line 2: `npub1nonsense` has no public key"),
-        ("@l", "\nx/y\n", "l: line 2: `x/y` has no public key"),
+        ("@l", "good\nnpub1nonsense\n", "l: line 2: `npub1nonsense` does not start with a valid public key"),
+        ("@l", "\nx/y\n", "l: line 2: `x/y` does not start with a valid public key"),
         ("@l", "..\n", "l: line 1: `..` cannot name a repository"),
         ("@missing", "", "missing cannot be read"),
-        ("a/b", "", "`a/b` has no public key"),
+        ("a/b", "", "`a/b` does not start with a valid public key"),
         (secret.as_str(), "", "an entry is a private key"),
         ("@l", "naddr1nonsense\n", "l: line 1: `naddr1nonsense` is not the address of a repository"),
-        (NOTE, "", "is an event or a profile; here are repositories"),
+        (NOTE, "", "is an event or a profile; expected a repository"),
     ] {
         let errors = errors(&[("REPOSITORY_WHITELIST", value)], &[], &[("l", file)]);
         assert_eq!(errors.len(), 1, "{errors:?}");
@@ -251,14 +251,14 @@ fn event_blacklist_has_authors_and_ids() {
     use grasp_core::nostr::{EventId, PublicKey};
     let value = format!("{NPUB},{NOTE},{}", "ab".repeat(32));
     let lists = config(&[("EVENT_BLACKLIST", &value)], &[], &[]).config.lists;
-    let (key, nobody) = (PublicKey::from_hex(HEX).expect("hex"), PublicKey([1; 32]));
+    let (key, other_author) = (PublicKey::from_hex(HEX).expect("hex"), PublicKey([1; 32]));
     let id = EventId::from_note(NOTE).expect("a note");
-    assert!(lists.is_event_banned(key, EventId([0; 32])) && lists.is_event_banned(nobody, id));
+    assert!(lists.is_event_banned(key, EventId([0; 32])) && lists.is_event_banned(other_author, id));
     assert!(
-        lists.is_event_banned(nobody, EventId([0xab; 32]))
+        lists.is_event_banned(other_author, EventId([0xab; 32]))
             && lists.is_event_banned(PublicKey([0xab; 32]), EventId([0; 32]))
     );
-    assert!(!lists.is_event_banned(nobody, EventId([0; 32])));
+    assert!(!lists.is_event_banned(other_author, EventId([0; 32])));
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! The hunt room: drives the machine that decides where to look for missing git data, and acts for it.
+//! Driver of the fetch machine.
 //!
-//! - [`fetch`]: one request to one git server, and the checks of what it sends; and one look at its refs.
-//! - [`survey`]: where a git server is, and what it allows.
+//! Passes updates of the writer and results of tasks to [`FetchMachine`], and performs its outputs: fetches and mirror
+//! checks with [`client`](super::client), surveys with [`survey`](super::survey), everything that must be stored
+//! through the writer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,9 +23,9 @@ use grasp_store::Store;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::client::{FetchClient, Fetched};
+use super::client::{FetchClient, FetchReply};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::fetch::HostSample;
@@ -34,127 +35,129 @@ use crate::writer::command::{AdminCommand, FetchCommand, WriterCommand};
 use crate::writer::fetch_feed::{FetchFeed, FetchUpdate};
 use crate::writer::queue::EventQueue;
 
-/// How often the gauges are renewed.
-const VIEW_EVERY: Duration = Duration::from_secs(2);
+/// How often metrics and status are refreshed.
+const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What the room needs.
-pub(crate) struct Means {
+/// Dependencies of the driver.
+pub(crate) struct FetchDeps {
     pub(crate) store: Store,
-    pub(crate) line: Arc<EventQueue>,
-    pub(crate) post: Arc<FetchFeed>,
+    pub(crate) writer: Arc<EventQueue>,
+    pub(crate) feed: Arc<FetchFeed>,
     pub(crate) clock: Clock,
-    pub(crate) fetching: Arc<FetchClient>,
+    pub(crate) client: Arc<FetchClient>,
     pub(crate) dialer: Arc<Dialer>,
-    pub(crate) meter: Metrics,
-    /// Where people see how the search goes.
-    pub(crate) pictures: watch::Sender<Arc<FetchView>>,
-    pub(crate) questions: mpsc::Receiver<Question>,
+    pub(crate) metrics: Metrics,
+    /// Status for web pages and commands.
+    pub(crate) status: watch::Sender<Arc<FetchView>>,
+    pub(crate) queries: mpsc::Receiver<FetchQuery>,
 }
 
-/// A question to the room, or an order.
-pub(crate) enum Question {
-    /// Everything that is missing at these sites is to be looked for at once. It is answered when that has begun.
-    Hurry(Vec<RepoPath>, oneshot::Sender<()>),
-    /// What is known of the git servers of this one?
-    Looks(RepoPath, oneshot::Sender<Vec<MirrorView>>),
+/// A query or command for the fetch driver.
+pub(crate) enum FetchQuery {
+    /// Fetch everything that these repositories lack now. Answered when the fetches are scheduled.
+    FetchNow(Vec<RepoPath>, oneshot::Sender<()>),
+    /// Status of the mirrors of a repository.
+    Mirrors(RepoPath, oneshot::Sender<Vec<MirrorView>>),
 }
 
-/// Questions that may wait: pages are made one after the other, and an operator has few orders.
-const QUESTIONS: usize = 16;
+/// Capacity of the queue of queries: pages are rendered one after the other, and an operator sends few commands.
+const MAX_QUEUED_QUERIES: usize = 16;
 
-/// How long a page waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of a query.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where others reach the room.
+/// Handle for queries to the fetch driver.
 #[derive(Clone, Debug)]
-pub(crate) struct FetchHandle(mpsc::Sender<Question>);
+pub(crate) struct FetchHandle(mpsc::Sender<FetchQuery>);
 
 impl FetchHandle {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Question>) {
-        let (sender, questions) = mpsc::channel(QUESTIONS);
-        (Self(sender), questions)
+    pub(crate) fn new() -> (Self, mpsc::Receiver<FetchQuery>) {
+        let (sender, queries) = mpsc::channel(MAX_QUEUED_QUERIES);
+        (Self(sender), queries)
     }
 
-    /// Has everything that is missing at these sites looked for at once; nothing if the room is too busy or gone.
-    pub(crate) async fn hurry(&self, repo_paths: Vec<RepoPath>) -> Option<()> {
+    /// Schedules fetches of everything that these repositories lack. Returns `None` if the driver is too busy or has
+    /// stopped.
+    pub(crate) async fn fetch_now(&self, repo_paths: Vec<RepoPath>) -> Option<()> {
         let (reply, answer) = oneshot::channel();
-        self.0.try_send(Question::Hurry(repo_paths, reply)).ok()?;
+        self.0.try_send(FetchQuery::FetchNow(repo_paths, reply)).ok()?;
         answer.await.ok()
     }
 
-    /// What is known of the git servers of a repository that are no GRASP servers; nothing if the room is too busy.
-    pub(crate) async fn looks(&self, repo_path: RepoPath) -> Option<Vec<MirrorView>> {
+    /// Returns the status of a repository's git servers that are not GRASP servers, or `None` if the driver is too
+    /// busy.
+    pub(crate) async fn mirrors(&self, repo_path: RepoPath) -> Option<Vec<MirrorView>> {
         let (reply, answer) = oneshot::channel();
-        self.0.try_send(Question::Looks(repo_path, reply)).ok()?;
-        tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
+        self.0.try_send(FetchQuery::Mirrors(repo_path, reply)).ok()?;
+        tokio::time::timeout(QUERY_TIMEOUT, answer).await.ok()?.ok()
     }
 }
 
-/// What comes back from what the room has begun.
-enum News {
+/// Result of a task that the driver started.
+enum TaskResult {
     Surveyed(Origin, SurveyResult),
-    Answering(FetchId),
+    FirstBytes(FetchId),
     Fetched(FetchId, FetchResult),
-    Looked(MirrorId, Result<RefComparison, FetchOutcome>),
+    MirrorChecked(MirrorId, Result<RefComparison, FetchOutcome>),
 }
 
-/// The room.
+/// Runs the fetch machine.
 pub(crate) struct FetchDriver {
-    means: Means,
+    deps: FetchDeps,
     machine: FetchMachine,
-    inbox: mpsc::UnboundedReceiver<News>,
-    outbox: mpsc::UnboundedSender<News>,
-    /// The machine bounds how many there are.
+    inbox: mpsc::UnboundedReceiver<TaskResult>,
+    outbox: mpsc::UnboundedSender<TaskResult>,
+    /// Tasks of running fetches. The machine bounds their number.
     running: HashMap<FetchId, AbortHandle>,
-    view_at: Instant,
+    status_at: Instant,
 }
 
-/// What the machine is told once.
-pub(crate) fn manners(config: &Config) -> Result<FetchConfig> {
+/// Builds the machine's configuration from the settings.
+pub(crate) fn config(config: &Config) -> Result<FetchConfig> {
     let mut seed = [0; 8];
-    getrandom::fill(&mut seed).map_err(|problem| anyhow!("no randomness to be had: {problem}"))?;
+    getrandom::fill(&mut seed).map_err(|error| anyhow!("cannot read random bytes: {error}"))?;
     Ok(FetchConfig {
         address_policy: if config.sync.allow_non_global { AddressPolicy::Any } else { AddressPolicy::PublicOnly },
         default_limits: config.sync.git,
         host_limits: config.sync.git_host_limits.clone(),
-        mirror_checks: pace(),
+        mirror_checks: mirror_check_schedule(),
         seed: u64::from_le_bytes(seed),
     })
 }
 
-/// When servers are looked at. Tests of debug builds cannot wait for a minute: `GRASPD_HASTE` lets looks follow at once.
-fn pace() -> MirrorCheckSchedule {
+/// Schedule of mirror checks. In debug builds, the environment variable `GRASPD_TEST_NO_DELAYS` shortens all delays for tests.
+fn mirror_check_schedule() -> MirrorCheckSchedule {
     #[cfg(debug_assertions)]
-    if std::env::var_os("GRASPD_HASTE").is_some() {
+    if std::env::var_os("GRASPD_TEST_NO_DELAYS").is_some() {
         return MirrorCheckSchedule { after_change_secs: 1, retry_secs: [1; 4], startup_spread_secs: 1 };
     }
     MirrorCheckSchedule::default()
 }
 
 impl FetchDriver {
-    /// A room whose machine knows what an earlier life has learned.
-    pub(crate) fn new(means: Means, manners: FetchConfig) -> Self {
+    /// Creates the driver and restores the machine's state from the store.
+    pub(crate) fn new(deps: FetchDeps, config: FetchConfig) -> Self {
         let (outbox, inbox) = mpsc::unbounded_channel();
-        let mut machine = FetchMachine::new(manners);
-        let now = means.clock.now();
-        match means.store.load_git_hosts(|row| machine.handle(now, FetchInput::HostRestored(row))) {
+        let mut machine = FetchMachine::new(config);
+        let now = deps.clock.now();
+        match deps.store.load_git_hosts(|row| machine.handle(now, FetchInput::HostRestored(row))) {
             Ok(0) => {}
-            Ok(rows) => warn!(rows, "some of what was known of git servers cannot be read"),
-            Err(problem) => warn!(%problem, "what was known of git servers cannot be read"),
+            Ok(rows) => warn!(target: "fetch", rows, "unreadable rows of git servers were skipped"),
+            Err(error) => warn!(target: "fetch", %error, "cannot read the stored state of git servers"),
         }
-        Self { means, machine, inbox, outbox, running: HashMap::new(), view_at: Instant::now() }
+        Self { deps, machine, inbox, outbox, running: HashMap::new(), status_at: Instant::now() }
     }
 
-    /// The room's life: until it is asked to stop.
+    /// Runs until `stop` changes.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        info!("looking for missing git data on other servers");
-        self.hear_desk();
+        info!(target: "fetch", "fetching missing git data from other servers");
+        self.take_writer_updates();
         loop {
             let alarm = self.wake_at();
             tokio::select! {
-                Some(news) = self.inbox.recv() => self.hear(news),
-                () = self.means.post.posted() => self.hear_desk(),
-                Some(question) = self.means.questions.recv() => self.answer(question),
+                Some(result) = self.inbox.recv() => self.handle_task_result(result),
+                () = self.deps.feed.changed() => self.take_writer_updates(),
+                Some(query) = self.deps.queries.recv() => self.answer(query),
                 () = tokio::time::sleep_until(alarm) => self.wake(),
                 _ = stop.changed() => break,
             }
@@ -164,197 +167,215 @@ impl FetchDriver {
         }
     }
 
-    /// Whoever asks may have gone.
-    fn answer(&mut self, question: Question) {
-        match question {
-            Question::Hurry(repo_paths, reply) => {
+    /// Answers a query. The receiver of the reply may be gone.
+    fn answer(&mut self, query: FetchQuery) {
+        match query {
+            FetchQuery::FetchNow(repo_paths, reply) => {
                 for repo_path in repo_paths {
-                    self.tell(FetchInput::FetchNow(repo_path));
+                    self.handle(FetchInput::FetchNow(repo_path));
                 }
-                self.view_at = Instant::now();
+                self.status_at = Instant::now();
                 let _ = reply.send(());
             }
-            Question::Looks(repo_path, reply) => drop(reply.send(self.machine.mirrors(&repo_path))),
+            FetchQuery::Mirrors(repo_path, reply) => drop(reply.send(self.machine.mirrors(&repo_path))),
         }
     }
 
     fn wake_at(&self) -> Instant {
-        let now = self.means.clock.now();
+        let now = self.deps.clock.now();
         let machine = self.machine.alarm().map(|(at, _)| Instant::now() + at.since(now.mono));
-        machine.map_or(self.view_at, |at| at.min(self.view_at))
+        machine.map_or(self.status_at, |at| at.min(self.status_at))
     }
 
     fn wake(&mut self) {
-        let now = self.means.clock.now();
+        let now = self.deps.clock.now();
         if self.machine.alarm().is_some_and(|(at, _)| at <= now.mono) {
             self.machine.wake(now);
-            self.act();
+            self.run_outputs();
         }
         let at = Instant::now();
-        if self.view_at <= at {
-            self.view_at = at + VIEW_EVERY;
+        if self.status_at <= at {
+            self.status_at = at + STATUS_INTERVAL;
             let view = self.machine.view();
             let hosts = view.hosts.iter().map(|host| HostSample {
                 authority: &host.authority,
                 in_flight: host.in_flight,
                 requests: host.requests,
             });
-            self.means.meter.hunt().view(view.jobs.len(), hosts);
-            self.means.meter.hunt().tally(view.stats.rounds, view.stats.oids);
-            self.means.pictures.send_replace(Arc::new(view));
+            self.deps.metrics.fetch().update(view.jobs.len(), hosts);
+            self.deps.metrics.fetch().set_totals(view.stats.rounds, view.stats.oids);
+            self.deps.status.send_replace(Arc::new(view));
         }
     }
 
-    /// What the desk has left: what is sought and served now.
-    fn hear_desk(&mut self) {
-        let FetchUpdate { sought, kept, moved } = self.means.post.take();
-        for (name, quarries) in sought {
-            let events: usize = quarries.iter().map(|job| job.events.len()).sum();
-            debug!(identifier = name.as_str(), events, "events wait for git data");
-            self.tell(FetchInput::Wanted(name, quarries));
+    /// Passes updates of the writer to the machine: wanted git data, served repositories, changed refs.
+    fn take_writer_updates(&mut self) {
+        let FetchUpdate { wanted, served, changed_refs } = self.deps.feed.take();
+        for (identifier, jobs) in wanted {
+            let events: usize = jobs.iter().map(|job| job.events.len()).sum();
+            debug!(target: "fetch", identifier = identifier.as_str(), events, "events are waiting for git data");
+            self.handle(FetchInput::Wanted(identifier, jobs));
         }
-        for (name, repos) in kept {
-            self.tell(FetchInput::Served(name, repos));
+        for (identifier, repos) in served {
+            self.handle(FetchInput::Served(identifier, repos));
         }
-        for repo_path in moved {
-            self.tell(FetchInput::RefsChanged(repo_path));
-        }
-    }
-
-    fn hear(&mut self, news: News) {
-        match news {
-            News::Surveyed(origin, survey) => self.tell(FetchInput::Surveyed(origin, survey)),
-            News::Answering(id) if self.running.contains_key(&id) => self.tell(FetchInput::FirstBytes(id)),
-            News::Fetched(id, catch) if self.running.remove(&id).is_some() => self.tell(FetchInput::Fetched(id, catch)),
-            // It was cancelled meanwhile, and that has been told.
-            News::Answering(_) | News::Fetched(..) => {}
-            News::Looked(id, result) => self.tell(FetchInput::MirrorChecked(id, result)),
+        for repo_path in changed_refs {
+            self.handle(FetchInput::RefsChanged(repo_path));
         }
     }
 
-    fn tell(&mut self, input: FetchInput) {
-        self.hand(input);
-        self.act();
-    }
-
-    /// Tells the machine something whose consequences are looked at later.
-    fn hand(&mut self, input: FetchInput) {
-        self.means.meter.house().input(server::Machine::Hunt, input.label());
-        if let FetchInput::Fetched(_, catch) = &input {
-            self.means.meter.hunt().fetched(catch.outcome.label());
+    fn handle_task_result(&mut self, result: TaskResult) {
+        match result {
+            TaskResult::Surveyed(origin, survey) => self.handle(FetchInput::Surveyed(origin, survey)),
+            TaskResult::FirstBytes(id) if self.running.contains_key(&id) => self.handle(FetchInput::FirstBytes(id)),
+            TaskResult::Fetched(id, result) if self.running.remove(&id).is_some() => {
+                self.handle(FetchInput::Fetched(id, result))
+            }
+            // The fetch was cancelled meanwhile, and the machine knows.
+            TaskResult::FirstBytes(_) | TaskResult::Fetched(..) => {}
+            TaskResult::MirrorChecked(id, result) => self.handle(FetchInput::MirrorChecked(id, result)),
         }
-        self.machine.handle(self.means.clock.now(), input);
     }
 
-    /// Does what the machine wants.
-    fn act(&mut self) {
+    fn handle(&mut self, input: FetchInput) {
+        self.handle_only(input);
+        self.run_outputs();
+    }
+
+    /// Passes an input to the machine. Its outputs are performed later.
+    fn handle_only(&mut self, input: FetchInput) {
+        self.deps.metrics.server().count_input(server::MachineKind::Fetch, input.label());
+        if let FetchInput::Fetched(_, result) = &input {
+            self.deps.metrics.fetch().count_fetch(&result.outcome);
+        }
+        self.machine.handle(self.deps.clock.now(), input);
+    }
+
+    /// Performs the machine's outputs.
+    fn run_outputs(&mut self) {
         while let Some(output) = self.machine.poll() {
-            self.means.meter.house().output(server::Machine::Hunt, output.label());
+            self.deps.metrics.server().count_output(server::MachineKind::Fetch, output.label());
             match output {
                 FetchOutput::Survey { origin, with_nip11 } => self.survey(origin, with_nip11),
                 FetchOutput::Fetch(fetch) => self.fetch(fetch),
-                FetchOutput::CheckMirror(look) => self.look(look),
+                FetchOutput::CheckMirror(check) => self.check_mirror(check),
                 FetchOutput::Cancel(id) => self.cancel(id),
                 FetchOutput::SourcesTried(events) => {
-                    self.means.line.post(WriterCommand::Hunt(FetchCommand::Tried(events)))
+                    self.deps.writer.send(WriterCommand::Fetch(FetchCommand::SourcesTried(events)))
                 }
-                FetchOutput::SaveHost(row) => self.write(vec![row], Vec::new()),
-                FetchOutput::DeleteHost(authority) => self.write(Vec::new(), vec![authority]),
-                FetchOutput::UrlForbidden(repo_path, url, why) => {
-                    info!(repo = %repo_path, url, %why, "a git server is not called")
+                FetchOutput::SaveHost(row) => self.write_hosts(vec![row], Vec::new()),
+                FetchOutput::DeleteHost(authority) => self.write_hosts(Vec::new(), vec![authority]),
+                FetchOutput::UrlForbidden(repo_path, url, reason) => {
+                    info!(target: "fetch", repo = %repo_path, url, %reason, "git server URL is forbidden")
                 }
             }
         }
     }
 
-    fn survey(&self, origin: Origin, terms: bool) {
-        let (dialer, outbox) = (self.means.dialer.clone(), self.outbox.clone());
+    fn survey(&self, origin: Origin, with_nip11: bool) {
+        let (dialer, outbox) = (self.deps.dialer.clone(), self.outbox.clone());
         tokio::spawn(async move {
-            let survey = super::survey::survey(&dialer, &origin, terms).await;
-            // If the room has gone, nobody wants to know.
-            let _ = outbox.send(News::Surveyed(origin, survey));
+            let survey = super::survey::survey(&dialer, &origin, with_nip11).await;
+            // The driver may have stopped.
+            let _ = outbox.send(TaskResult::Surveyed(origin, survey));
         });
     }
 
-    fn look(&self, look: MirrorCheck) {
+    fn check_mirror(&self, check: MirrorCheck) {
         let (written, is_written) = oneshot::channel();
-        self.means.line.post(WriterCommand::Operator(AdminCommand::Written(written)));
-        let (fetching, outbox) = (self.means.fetching.clone(), self.outbox.clone());
-        let id = look.id;
+        self.deps.writer.send(WriterCommand::Admin(AdminCommand::Flush(written)));
+        let (client, outbox) = (self.deps.client.clone(), self.outbox.clone());
+        let id = check.id;
         let task = tokio::spawn(async move {
-            // Whatever a crash forgets has not been asked.
+            // The request is sent only when it is on disk, so that a crash does not lose it from the request counts.
             match is_written.await {
-                Ok(()) => fetching.compare(&look).await,
+                Ok(()) => client.compare(&check).await,
                 Err(_) => Err(FetchOutcome::LocalError),
             }
         });
         tokio::spawn(async move {
-            // Its place is given back whatever happens.
+            // The result is reported even if the task panics, so that its slot is freed.
             let result = task.await.unwrap_or(Err(FetchOutcome::LocalError));
-            let _ = outbox.send(News::Looked(id, result));
+            let _ = outbox.send(TaskResult::MirrorChecked(id, result));
         });
     }
 
     fn fetch(&mut self, fetch: FetchRequest) {
         let id = fetch.id;
-        debug!(repo = %fetch.repo_path, url = %fetch.target, objects = fetch.oids.len(), form = fetch.form.label(), "fetching");
+        debug!(target: "fetch", repo = %fetch.repo_path,
+            url = %fetch.target,
+            objects = fetch.oids.len(),
+            form = fetch.form.label(),
+            "fetch started"
+        );
         let events = fetch.events.iter().map(|(event, _)| *event).collect();
-        let (begin, begins) = oneshot::channel();
-        self.means.line.post(WriterCommand::Hunt(FetchCommand::Began(id, events, begin)));
-        let over = Over { id, line: self.means.line.clone() };
-        let (fetching, outbox, line) = (self.means.fetching.clone(), self.outbox.clone(), self.means.line.clone());
-        let task = tokio::spawn(async move {
-            let over = over;
-            // Whatever a crash forgets has not been asked.
-            if begins.await.is_err() {
-                drop(over);
-                let _ =
-                    outbox.send(News::Fetched(id, FetchResult { oids: Vec::new(), outcome: FetchOutcome::LocalError }));
+        let (started, is_started) = oneshot::channel();
+        self.deps.writer.send(WriterCommand::Fetch(FetchCommand::Started(id, events, started)));
+        let guard = FetchGuard { id, writer: self.deps.writer.clone() };
+        let (client, outbox, writer) = (self.deps.client.clone(), self.outbox.clone(), self.deps.writer.clone());
+        let span =
+            info_span!(target: "fetch", "fetch", repo = %fetch.repo_path, host = %Origin::from_url(&fetch.target));
+        let work = async move {
+            let guard = guard;
+            // The request is sent only when it is on disk, so that a crash does not lose it from the request counts.
+            if is_started.await.is_err() {
+                drop(guard);
+                let _ = outbox
+                    .send(TaskResult::Fetched(id, FetchResult { oids: Vec::new(), outcome: FetchOutcome::LocalError }));
                 return;
             }
-            let answering = || drop(outbox.send(News::Answering(id)));
-            let Fetched { catch, pack } = fetching.fetch(&fetch, answering).await;
-            debug!(repo = %fetch.repo_path, url = %fetch.target, found = catch.oids.len(), outcome = catch.outcome.label(), "fetched");
+            let on_first_bytes = || drop(outbox.send(TaskResult::FirstBytes(id)));
+            let FetchReply { result, pack } = client.fetch(&fetch, on_first_bytes).await;
+            debug!(target: "fetch", repo = %fetch.repo_path,
+                url = %fetch.target,
+                found = result.oids.len(),
+                outcome = result.outcome.label(),
+                "fetch finished"
+            );
             match pack {
                 Some(pack) => {
                     let fetched_pack =
                         FetchedPack { repo_path: fetch.repo_path, fetch: id, received_pack: pack.received_pack() };
-                    line.post(WriterCommand::Hunt(FetchCommand::Arrived(fetched_pack, pack)));
+                    writer.send(WriterCommand::Fetch(FetchCommand::PackFetched(fetched_pack, pack)));
                 }
-                // It is here, and nobody has noticed.
-                None if !catch.oids.is_empty() => {
-                    line.post(WriterCommand::Hunt(FetchCommand::Came(fetch.repo_path.identifier().clone())));
+                // The objects were here already, but the repository has not used them.
+                None if !result.oids.is_empty() => {
+                    writer.send(WriterCommand::Fetch(FetchCommand::GitDataAdded(fetch.repo_path.identifier().clone())));
                 }
                 None => {}
             }
-            // Before the machine hears of it, so that what it leads to is told after what it was.
-            drop(over);
-            let _ = outbox.send(News::Fetched(id, catch));
-        });
+            // Before the machine gets the result: the writer must see the end of this fetch before its consequences.
+            drop(guard);
+            let _ = outbox.send(TaskResult::Fetched(id, result));
+        };
+        let task = tokio::spawn(work.instrument(span));
         self.running.insert(id, task.abort_handle());
     }
 
     fn cancel(&mut self, id: FetchId) {
         if let Some(task) = self.running.remove(&id) {
             task.abort();
-            self.hand(FetchInput::Fetched(id, FetchResult { oids: Vec::new(), outcome: FetchOutcome::Cancelled }));
+            self.handle_only(FetchInput::Fetched(
+                id,
+                FetchResult { oids: Vec::new(), outcome: FetchOutcome::Cancelled },
+            ));
         }
     }
 
-    /// What must be on disk before the fetch that follows it.
-    fn write(&self, rows: Vec<HostRow>, gone: Vec<String>) {
-        self.means.line.post(WriterCommand::Hunt(FetchCommand::Remember(rows, gone)));
+    /// Stores and deletes rows of git servers. They must be on disk before the fetch that follows.
+    fn write_hosts(&self, rows: Vec<HostRow>, deleted: Vec<String>) {
+        self.deps.writer.send(WriterCommand::Fetch(FetchCommand::SaveHostRows(rows, deleted)));
     }
 }
 
-/// Tells the desk that a fetch is over, also when it is cancelled.
-struct Over {
+/// Reports the end of a fetch to the writer, also if the fetch is cancelled.
+struct FetchGuard {
     id: FetchId,
-    line: Arc<EventQueue>,
+    writer: Arc<EventQueue>,
 }
 
-impl Drop for Over {
+impl Drop for FetchGuard {
     fn drop(&mut self) {
-        self.line.post(WriterCommand::Hunt(FetchCommand::Ended(self.id)));
+        self.writer.send(WriterCommand::Fetch(FetchCommand::Ended(self.id)));
     }
 }

@@ -1,4 +1,13 @@
-//! TODO
+//! Fetching of missing git data from other servers (`docs/design/fetch.md`).
+//!
+//! The decisions are made by [`grasp_core::fetch::FetchMachine`]. This folder runs it:
+//!
+//! - [`driver`]: a thread with its own runtime feeds the machine with inputs and performs its outputs.
+//! - [`client`]: one fetch from one git server, and the checks of the received pack; comparison of refs with a mirror.
+//! - [`survey`]: addresses of a git server and the limits that it states.
+//!
+//! It may call `writer` (to pass packs and store rows), `repos`, `net` and `metrics`. `admin` and `web` call it
+//! through [`driver::FetchHandle`].
 
 pub(crate) mod client;
 pub(crate) mod driver;

@@ -1,4 +1,4 @@
-//! Git's smart HTTP protocol and the pages of repositories.
+//! State of the git service, and the routes of the smart HTTP protocol.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use grasp_core::limits;
 use grasp_core::repo::RepoPath;
 use grasp_git::layout::Layout;
 use grasp_git::process::Git;
-use grasp_git::serve::Capabilities;
+use grasp_git::serve::ServerCapabilities;
 use hyper::body::Incoming as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response, StatusCode, header};
@@ -20,146 +20,153 @@ use crate::config::GitSettings;
 use crate::config::SettingsReceiver;
 use crate::git::pack_cache::PackCache;
 use crate::http::body::HttpResponse;
-use crate::http::fair_semaphore::{Busy, FairPermit, FairSemaphore};
-use crate::http::network_limits::Network;
+use crate::http::fair_semaphore::{FairPermit, FairSemaphore, QueueFull};
+use crate::http::network_limits::ClientNetwork;
 use crate::http::response::{method_not_allowed, status};
 use crate::metrics::Metrics;
-use crate::monitor::disk_budget::Budget;
-use crate::repos::ref_cache::{Open, RefCache, RefSnapshot};
+use crate::monitor::disk_budget::DiskBudgetTracker;
+use crate::repos::ref_cache::{OpenRepo, RefCache, RefSnapshot};
 use crate::writer::command::WriterHandle;
 
-/// What answers git clients.
+/// Everything that the handlers of git requests use.
 pub(crate) struct GitService {
-    pub(crate) current: SettingsReceiver,
+    pub(crate) settings: SettingsReceiver,
     pub(crate) git: Git,
     pub(crate) layout: Arc<Layout>,
-    pub(crate) directory: Arc<RefCache>,
-    pub(crate) desk: WriterHandle,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) packs: Arc<PackCache>,
-    /// Threads of one serving process.
-    pub(crate) threads: u32,
-    /// Pushes that are being received.
-    pub(crate) receiving: Arc<FairSemaphore>,
-    /// Processes that check pushes.
-    pub(crate) checking: Arc<FairSemaphore>,
-    /// Processes that check what nobody has signed: fewer, and others than those of signed pushes.
-    pub(crate) checking_unsigned: Arc<FairSemaphore>,
-    /// Processes that serve.
-    pub(crate) serving: Arc<FairSemaphore>,
-    /// Processes that serve what is too large to be kept: each is as slow as its client.
-    pub(crate) serving_large: Arc<FairSemaphore>,
-    /// Pages that are being made: the writer makes them between two batches.
-    pub(crate) viewing: Arc<FairSemaphore>,
+    pub(crate) ref_cache: Arc<RefCache>,
+    pub(crate) writer: WriterHandle,
+    pub(crate) capabilities: ServerCapabilities,
+    pub(crate) pack_cache: Arc<PackCache>,
+    /// Threads of one `git pack-objects` process.
+    pub(crate) pack_threads: u32,
+    /// Limits pushes that are being received.
+    pub(crate) receive_permits: Arc<FairSemaphore>,
+    /// Limits git processes that check pushes.
+    pub(crate) check_permits: Arc<FairSemaphore>,
+    /// Limits git processes that check uploads without a signed event. There are fewer of them, and they are separate,
+    /// so that uploads, which any client can send, do not delay signed pushes.
+    pub(crate) unsigned_check_permits: Arc<FairSemaphore>,
+    /// Limits git processes that answer fetches.
+    pub(crate) fetch_permits: Arc<FairSemaphore>,
+    /// Limits git processes that answer fetches too large for the cache. Each of them is as slow as its client.
+    pub(crate) large_fetch_permits: Arc<FairSemaphore>,
+    /// Limits requests for repository pages, whose data the writer collects between two batches.
+    pub(crate) page_permits: Arc<FairSemaphore>,
     /// Free disk space below which no large pack is received.
     pub(crate) reserve_bytes: u64,
-    /// What all of it may take of the disk.
-    pub(crate) budget: Arc<Budget>,
-    /// Command lists that take megabytes.
-    pub(crate) large_pushes: Arc<Semaphore>,
-    /// Memory for fetch requests, in units.
-    pub(crate) fetch_bytes: Arc<Semaphore>,
-    /// Differs from start to start.
-    pub(crate) boot: u64,
-    pub(crate) meter: Metrics,
-    /// The address of the service, for people.
-    pub(crate) url: String,
-    /// The name of the service and its relay, for pages.
-    pub(crate) relay: String,
+    pub(crate) disk_budget: Arc<DiskBudgetTracker>,
+    /// Limits pushes whose command lists need megabytes of memory.
+    pub(crate) large_push_permits: Arc<Semaphore>,
+    /// Memory for fetch requests, in permits of [`FETCH_MEMORY_UNIT_BYTES`] bytes.
+    pub(crate) fetch_request_memory: Arc<Semaphore>,
+    /// Random number of this start. Part of etags, because generations of ref snapshots start again at every start.
+    pub(crate) boot_id: u64,
+    pub(crate) metrics: Metrics,
+    /// Base URL of the service.
+    pub(crate) service_url: String,
+    /// URL of the relay.
+    pub(crate) relay_url: String,
 }
 
-/// Units of the budget for fetch requests.
-pub(crate) const FETCH_UNITS: usize = limits::MAX_TOTAL_FETCH_REQUEST_BYTES / FETCH_UNIT_BYTES;
+/// Number of permits of [`GitService::fetch_request_memory`].
+pub(crate) const FETCH_MEMORY_UNITS: usize = limits::MAX_TOTAL_FETCH_REQUEST_BYTES / FETCH_MEMORY_UNIT_BYTES;
 
-/// Bytes that one of them stands for.
-pub(crate) const FETCH_UNIT_BYTES: usize = super::request_body::UNIT;
+/// Bytes per permit of [`GitService::fetch_request_memory`].
+pub(crate) const FETCH_MEMORY_UNIT_BYTES: usize = super::request_body::MEMORY_UNIT_BYTES;
 
-/// Who asks.
+/// Client of a request.
 #[derive(Clone, Copy)]
-pub(crate) struct Client {
-    /// The network it comes from; `None` for loopback.
-    pub(crate) network: Option<Network>,
+pub(crate) struct GitClient {
+    /// Network of the client. `None` for loopback.
+    pub(crate) network: Option<ClientNetwork>,
 }
 
-impl Client {
+impl GitClient {
     pub(crate) fn new(address: IpAddr) -> Self {
-        Self { network: Network::of(address) }
+        Self { network: ClientNetwork::from_ip(address) }
     }
 
-    /// The network's name in the registrar's books.
+    /// Returns the network as text, the form in which admission limits uploads per network.
     pub(crate) fn network_name(self) -> Option<String> {
         self.network.map(|network| network.to_string())
     }
 }
 
 impl GitService {
-    /// What the git room may use, as the settings are now.
-    pub(crate) fn settings(&self) -> GitSettings {
-        self.current.borrow().git
+    /// Returns the current git settings.
+    pub(crate) fn git_settings(&self) -> GitSettings {
+        self.settings.borrow().git
     }
 
-    /// Bytes of the largest answer that may be kept: every process may fill a share at the same time.
-    pub(crate) fn largest_kept(&self) -> u64 {
-        self.packs.load().1 / self.settings().serve_processes as u64
+    /// Returns the size of the largest response that may be cached. All git processes may write one at the same time.
+    pub(crate) fn max_cached_response_bytes(&self) -> u64 {
+        self.pack_cache.load().1 / self.git_settings().serve_processes as u64
     }
 
-    /// The refs of a site; `None` if they cannot be read.
+    /// Returns the refs of a repository. `None` if they cannot be read.
     pub(crate) async fn snapshot(self: &Arc<Self>, repo_path: &RepoPath) -> Option<Arc<RefSnapshot>> {
-        if let Some(snapshot) = self.directory.cached(repo_path) {
+        if let Some(snapshot) = self.ref_cache.cached(repo_path) {
             return Some(snapshot);
         }
         let (git, repo_path) = (self.clone(), repo_path.clone());
         let read = tokio::task::spawn_blocking(move || {
-            git.directory
+            git.ref_cache
                 .snapshot(&repo_path)
-                .inspect_err(|problem| warn!(repo = %repo_path, %problem, "cannot read the refs of a repository"))
+                .inspect_err(|error| warn!(target: "git", repo = %repo_path, %error, "cannot read refs"))
         });
         read.await.ok()?.ok()
     }
 }
 
-/// Answers a request of the smart HTTP protocol below a repository's path; `None` if the path is not part of it.
+/// Answers a request of the smart HTTP protocol below a repository's path. `None` if `below` is not part of the
+/// protocol.
 pub(crate) async fn route(
     git: Arc<GitService>,
-    client: Client,
+    client: GitClient,
     repo_path: RepoPath,
-    open: &Open,
+    open: &OpenRepo,
     below: &str,
     request: Request<HttpBody>,
 ) -> Option<HttpResponse> {
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    let is_post = request.method() == Method::POST;
+    let method = request.method().clone();
+    let is_get = matches!(method, Method::GET | Method::HEAD);
     Some(match below {
-        "info/refs" if reads => {
+        "info/refs" if is_get => {
             super::upload_pack::refs(&git, &repo_path, open, request.uri().query(), request.headers()).await
         }
-        "git-upload-pack" if is_post => super::upload_pack::upload(git, repo_path, client, request).await,
-        "git-receive-pack" if is_post => super::receive_pack::push(git, repo_path, client, request).await,
+        "git-upload-pack" if method == Method::POST => {
+            super::upload_pack::upload(git, repo_path, client, request).await
+        }
+        "git-receive-pack" if method == Method::POST => {
+            super::receive_pack::push(git, repo_path, client, request).await
+        }
         "git-upload-pack" | "git-receive-pack" => method_not_allowed("POST, OPTIONS"),
         "info/refs" => method_not_allowed("GET, HEAD, OPTIONS"),
         _ => return None,
     })
 }
 
-/// Waits for a turn, less long than a connection may be silent.
-pub(crate) async fn turn(turns: &Arc<FairSemaphore>, client: Client) -> Result<FairPermit, Busy> {
-    let patience = Duration::from_secs(limits::STALL_TIMEOUT_SECS.saturating_sub(10));
-    tokio::time::timeout(patience, turns.take(client.network)).await.unwrap_or(Err(Busy::Everybody))
+/// Waits for a permit, for less time than the stall timeout of the connection.
+pub(crate) async fn acquire(semaphore: &Arc<FairSemaphore>, client: GitClient) -> Result<FairPermit, QueueFull> {
+    let timeout = Duration::from_secs(limits::STALL_TIMEOUT_SECS.saturating_sub(10));
+    tokio::time::timeout(timeout, semaphore.acquire(client.network)).await.unwrap_or(Err(QueueFull::Total))
 }
 
-/// Bytes of a kind.
-pub(crate) fn typed(kind: &'static str, bytes: Bytes) -> HttpResponse {
-    let mut answer = Response::new(bytes.into());
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    answer
+/// Returns bytes with a content type.
+pub(crate) fn typed_response(content_type: &'static str, bytes: Bytes) -> HttpResponse {
+    let mut response = Response::new(bytes.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
 }
 
-/// Too many wait already.
-pub(crate) fn busy(why: Busy) -> HttpResponse {
-    let mut answer = match why {
-        Busy::Everybody => status(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait already\n"),
-        Busy::Network => status(StatusCode::TOO_MANY_REQUESTS, "too many requests from your network wait already\n"),
+/// Returns 503 or 429 for a request that may not wait for a permit.
+pub(crate) fn queue_full(full: QueueFull) -> HttpResponse {
+    let mut response = match full {
+        QueueFull::Total => status(StatusCode::SERVICE_UNAVAILABLE, "too many waiting requests, try again later\n"),
+        QueueFull::PerNetwork => {
+            status(StatusCode::TOO_MANY_REQUESTS, "too many waiting requests from your network, try again later\n")
+        }
     };
-    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
-    answer
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
+    response
 }

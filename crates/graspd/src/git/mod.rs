@@ -1,4 +1,16 @@
-//! TODO
+//! Git over HTTP: ref advertisements, fetches and pushes of the smart protocol.
+//!
+//! Handlers run as tasks of the tokio runtime, called by the router in `server`. Blocking work (git processes, disk)
+//! runs on tokio's blocking threads, limited by fair semaphores. A push is authorised by the writer, received into
+//! quarantine, checked, and then applied by the writer; nothing here changes a repository.
+//!
+//! - [`handlers`]: shared state and the routes below a repository's path.
+//! - [`upload_pack`]: `info/refs` and `git-upload-pack`.
+//! - [`pack_cache`]: responses to fetches, shared by clients that send the same request.
+//! - [`receive_pack`]: `git-receive-pack`.
+//! - [`request_body`]: request bodies, with bounds for size, memory and rate.
+//!
+//! May call `writer`, `repos` (ref cache), `monitor` (disk budget), `metrics`, `http` and `config`.
 
 pub(crate) mod handlers;
 pub(crate) mod pack_cache;

@@ -1,8 +1,10 @@
-//! Answers to fetches. Identical ones are made once: whoever asks while one is being made follows it, whoever asks later
-//! gets it from disk, as long as there is room.
+//! Cache of responses to fetches.
 //!
-//! The git child writes into a nameless file as fast as it can and is done; clients read that file at their own pace. So a
-//! slow client holds no child, and a crash leaves nothing behind.
+//! Identical requests are computed once: clients that send the same request while a response is being computed follow
+//! it, and later clients get it from disk as long as it is cached.
+//!
+//! The git process writes into a file without a name as fast as it can; clients read that file at their own pace. So a
+//! slow client occupies no git process, and a crash leaves no file behind.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,268 +19,287 @@ use bytes::{Bytes, BytesMut};
 use grasp_core::repo::RepoPath;
 use tokio::sync::watch;
 
-use crate::http::fair_semaphore::Busy;
+use crate::http::fair_semaphore::QueueFull;
 
-/// Bytes that are read from disk at a time, when few read.
-const PART: usize = 256 * 1024;
+/// Largest chunk that is read from disk at a time, used with few readers.
+const MAX_CHUNK_BYTES: usize = 256 * 1024;
 
-/// The same when many do. A client that does not listen holds one part in memory.
-const SMALL_PART: usize = 16 * 1024;
+/// Smallest chunk, used with many readers. A client that does not read has one chunk in memory.
+const MIN_CHUNK_BYTES: usize = 16 * 1024;
 
-/// Bytes of parts that readers share, unless there are more than a thousand of them. Whoever came before the others still
-/// holds a part of the size that was right then, so it may become three times as much.
-const PARTS: usize = 16 * 1024 * 1024;
+/// Bytes that the chunks of all readers use together, with up to a thousand readers. Readers that came earlier may
+/// still have a chunk of the size that was right then, so the real sum can be three times as large.
+const TOTAL_CHUNK_BYTES: usize = 16 * 1024 * 1024;
 
-/// Answers that are kept, however small: each has an open file.
-const MAX_ANSWERS: usize = 512;
+/// Maximum number of cached responses, however small. Each has an open file.
+const MAX_RESPONSES: usize = 512;
 
-/// What an answer depends on. Another generation of the repository makes another answer.
+/// Identifies a response. A new generation of the repository makes a new response.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Key {
+pub(crate) struct PackCacheKey {
     pub(crate) repo_path: RepoPath,
     pub(crate) generation: u64,
-    /// The request, normalised and hashed.
+    /// Hash of the normalised request.
     pub(crate) request: [u8; 32],
-    /// The version of the protocol.
+    /// Version of the git protocol.
     pub(crate) version: u8,
 }
 
-/// How far an answer is.
+/// How far a response is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    /// More is coming.
-    Open,
-    /// That is all.
+pub(crate) enum PackStatus {
+    /// More bytes will follow.
+    InProgress,
+    /// The response is complete and can be cached.
     Complete,
-    /// That is all, and it is no good: git has told the client why. Nobody else is told.
-    Refused,
-    /// It could not be made, or not to its end.
-    Broken,
-    /// There was no turn for it.
-    Busy(Busy),
+    /// The response is complete, but git reported an error in it. It is sent and not cached.
+    GitError,
+    /// The response could not be computed, or not to its end.
+    Failed,
+    /// Too many requests wait for a git process.
+    QueueFull(QueueFull),
 }
 
+/// Bytes that have been written, and whether more will follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct PackProgress {
     pub(crate) bytes: u64,
-    pub(crate) end: End,
+    pub(crate) status: PackStatus,
 }
 
-/// An answer, whole or in the making.
+/// A response, complete or in progress.
 pub(crate) struct PackResponse {
     file: File,
-    progress: watch::Sender<Progress>,
-    /// How many read it.
+    progress: watch::Sender<PackProgress>,
+    /// Number of readers.
     readers: AtomicUsize,
-    /// When it was last asked for, on a clock of its own.
-    asked: AtomicU64,
+    /// Logical time of the last request, from [`PackCache::clock`].
+    last_used: AtomicU64,
 }
 
-/// The answers. The lock guards the map for an instant.
+/// The cache. The lock is held only for accesses to the map.
 pub(crate) struct PackCache {
     folder: PathBuf,
-    /// Bytes that may be kept.
-    allowed: AtomicU64,
+    /// Maximum number of cached bytes.
+    limit: AtomicU64,
     used: AtomicU64,
+    /// Logical clock, advanced by each request.
     clock: AtomicU64,
-    answers: Mutex<HashMap<Key, Arc<PackResponse>>>,
-    /// How many read, all answers together.
+    responses: Mutex<HashMap<PackCacheKey, Arc<PackResponse>>>,
+    /// Number of readers of all responses.
     readers: AtomicUsize,
 }
 
-/// Somebody's way through an answer. While there is one, the answer is wanted.
-pub(crate) struct Reader {
-    packs: Arc<PackCache>,
-    answer: Arc<PackResponse>,
-    progress: watch::Receiver<Progress>,
-    at: u64,
+/// Reads a response from its beginning. A response with a reader is not given up.
+pub(crate) struct PackReader {
+    cache: Arc<PackCache>,
+    response: Arc<PackResponse>,
+    progress: watch::Receiver<PackProgress>,
+    offset: u64,
 }
 
-/// The one who makes an answer.
-pub(crate) struct Maker {
-    packs: Arc<PackCache>,
-    key: Key,
-    answer: Arc<PackResponse>,
+/// Writes a response. Dropping it ends the response.
+pub(crate) struct PackWriter {
+    cache: Arc<PackCache>,
+    key: PackCacheKey,
+    response: Arc<PackResponse>,
     bytes: u64,
-    end: End,
+    status: PackStatus,
 }
 
 impl PackCache {
-    pub(crate) fn new(folder: PathBuf, allowed: u64) -> Arc<Self> {
+    pub(crate) fn new(folder: PathBuf, limit: u64) -> Arc<Self> {
         Arc::new(Self {
             folder,
-            allowed: AtomicU64::new(allowed),
+            limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
             clock: AtomicU64::new(0),
-            answers: Mutex::default(),
+            responses: Mutex::default(),
             readers: AtomicUsize::new(0),
         })
     }
 
-    /// Bytes that are kept, and how many may be.
+    /// Returns the cached bytes and their limit.
     pub(crate) fn load(&self) -> (u64, u64) {
-        (self.used.load(Ordering::Relaxed), self.allowed.load(Ordering::Relaxed))
+        (self.used.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed))
     }
 
-    /// From now on so many bytes may be kept.
-    pub(crate) fn allow(&self, bytes: u64) {
-        if self.allowed.swap(bytes, Ordering::Relaxed) > bytes {
-            self.shrink();
+    /// Changes the limit of cached bytes.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        if self.limit.swap(bytes, Ordering::Relaxed) > bytes {
+            self.evict();
         }
     }
 
-    /// Follows the answer to a request. Whoever is the first to ask also gets to make it.
-    pub(crate) fn follow(self: &Arc<Self>, key: &Key) -> io::Result<(Reader, Option<Maker>)> {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns a reader of the response to a request. The first caller also gets a writer and must compute the
+    /// response.
+    ///
+    /// # Errors
+    /// Fails if no file can be created, for example because the disk is full.
+    pub(crate) fn follow(self: &Arc<Self>, key: &PackCacheKey) -> io::Result<(PackReader, Option<PackWriter>)> {
+        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
-        if let Some(answer) = answers.get(key) {
-            answer.asked.store(now, Ordering::Relaxed);
-            return Ok((Reader::new(self, answer), None));
+        if let Some(response) = responses.get(key) {
+            response.last_used.store(now, Ordering::Relaxed);
+            return Ok((PackReader::new(self, response), None));
         }
-        let (progress, _) = watch::channel(Progress { bytes: 0, end: End::Open });
-        let answer = Arc::new(PackResponse {
+        let (progress, _) = watch::channel(PackProgress { bytes: 0, status: PackStatus::InProgress });
+        let response = Arc::new(PackResponse {
             file: tempfile::tempfile_in(&self.folder)?,
             progress,
             readers: AtomicUsize::new(0),
-            asked: AtomicU64::new(now),
+            last_used: AtomicU64::new(now),
         });
-        answers.insert(key.clone(), answer.clone());
-        let maker = Maker { packs: self.clone(), key: key.clone(), answer: answer.clone(), bytes: 0, end: End::Broken };
-        Ok((Reader::new(self, &answer), Some(maker)))
+        responses.insert(key.clone(), response.clone());
+        let writer = PackWriter {
+            cache: self.clone(),
+            key: key.clone(),
+            response: response.clone(),
+            bytes: 0,
+            status: PackStatus::Failed,
+        };
+        Ok((PackReader::new(self, &response), Some(writer)))
     }
 
-    /// Forgets the answers that nobody has asked for the longest, until there is room for what is in use.
-    fn shrink(&self) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.has_room(answers.len()) {
+    /// Removes the least recently used responses without readers until the cache is within its limits.
+    fn evict(&self) {
+        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_within_limits(responses.len()) {
             return;
         }
-        let idle = answers.iter().filter(|(_, answer)| answer.is_idle());
-        let mut idle: Vec<(u64, Key)> =
-            idle.map(|(key, answer)| (answer.asked.load(Ordering::Relaxed), key.clone())).collect();
-        idle.sort_unstable_by_key(|(asked, _)| *asked);
+        let idle = responses.iter().filter(|(_, response)| response.is_idle());
+        let mut idle: Vec<(u64, PackCacheKey)> =
+            idle.map(|(key, response)| (response.last_used.load(Ordering::Relaxed), key.clone())).collect();
+        idle.sort_unstable_by_key(|(last_used, _)| *last_used);
         for (_, key) in idle {
-            if self.has_room(answers.len()) {
+            if self.is_within_limits(responses.len()) {
                 break;
             }
-            self.forget(&mut answers, &key);
+            self.remove(&mut responses, &key);
         }
     }
 
-    fn has_room(&self, answers: usize) -> bool {
-        self.used.load(Ordering::Relaxed) <= self.allowed.load(Ordering::Relaxed) && answers <= MAX_ANSWERS
+    fn is_within_limits(&self, responses: usize) -> bool {
+        self.used.load(Ordering::Relaxed) <= self.limit.load(Ordering::Relaxed) && responses <= MAX_RESPONSES
     }
 
-    fn forget(&self, answers: &mut HashMap<Key, Arc<PackResponse>>, key: &Key) {
-        if let Some(answer) = answers.remove(key) {
-            // Its readers keep the file; the space is theirs until they are done.
-            self.used.fetch_sub(answer.progress.borrow().bytes, Ordering::Relaxed);
+    fn remove(&self, responses: &mut HashMap<PackCacheKey, Arc<PackResponse>>, key: &PackCacheKey) {
+        if let Some(response) = responses.remove(key) {
+            // Readers keep the file open; its disk space is freed when the last of them is dropped.
+            self.used.fetch_sub(response.progress.borrow().bytes, Ordering::Relaxed);
         }
     }
 }
 
 impl PackResponse {
     fn is_idle(&self) -> bool {
-        self.readers.load(Ordering::Relaxed) == 0 && self.progress.borrow().end != End::Open
+        self.readers.load(Ordering::Relaxed) == 0 && self.progress.borrow().status != PackStatus::InProgress
     }
 }
 
-impl Maker {
-    /// Appends to the answer. False when nobody wants it any more.
+impl PackWriter {
+    /// Appends to the response. Returns false if it has no readers any more.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written, for example because the disk is full.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<bool> {
-        (&self.answer.file).write_all(bytes)?;
+        (&self.response.file).write_all(bytes)?;
         self.bytes += bytes.len() as u64;
-        self.packs.used.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.answer.progress.send_replace(Progress { bytes: self.bytes, end: End::Open });
-        self.packs.shrink();
-        Ok(self.answer.readers.load(Ordering::Relaxed) > 0 || !self.abandon())
+        self.cache.used.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.response.progress.send_replace(PackProgress { bytes: self.bytes, status: PackStatus::InProgress });
+        self.cache.evict();
+        Ok(self.response.readers.load(Ordering::Relaxed) > 0 || !self.abandon_if_unread())
     }
 
-    /// Gives the answer up if nobody wants it. Then nobody can begin to: the next one makes a new one.
-    fn abandon(&self) -> bool {
-        let mut answers = self.packs.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Readers begin under this lock.
-        let unwanted = self.answer.readers.load(Ordering::Relaxed) == 0;
-        if unwanted {
-            self.forget(&mut answers);
+    /// Removes the response from the cache if it has no readers. It cannot get one afterwards: the next request starts
+    /// a new response.
+    fn abandon_if_unread(&self) -> bool {
+        let mut responses = self.cache.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        // Readers are created under this lock.
+        let is_unread = self.response.readers.load(Ordering::Relaxed) == 0;
+        if is_unread {
+            self.remove(&mut responses);
         }
-        unwanted
+        is_unread
     }
 
-    /// Forgets this answer, and not another that has taken its place.
-    fn forget(&self, answers: &mut HashMap<Key, Arc<PackResponse>>) {
-        if answers.get(&self.key).is_some_and(|answer| Arc::ptr_eq(answer, &self.answer)) {
-            self.packs.forget(answers, &self.key);
+    /// Removes this response from the cache, but not another one with the same key.
+    fn remove(&self, responses: &mut HashMap<PackCacheKey, Arc<PackResponse>>) {
+        if responses.get(&self.key).is_some_and(|response| Arc::ptr_eq(response, &self.response)) {
+            self.cache.remove(responses, &self.key);
         }
     }
 
-    /// Waits until nobody wants the answer any more, and gives it up.
-    pub(crate) async fn unwanted(&self) {
+    /// Waits until the response has no readers any more, and removes it.
+    pub(crate) async fn wait_until_unread(&self) {
         loop {
-            self.answer.progress.closed().await;
-            if self.abandon() {
+            self.response.progress.closed().await;
+            if self.abandon_if_unread() {
                 return;
             }
         }
     }
 
-    /// How the answer ended.
-    pub(crate) fn finish(mut self, end: End) {
-        self.end = end;
+    /// Ends the response.
+    pub(crate) fn finish(mut self, status: PackStatus) {
+        self.status = status;
     }
 }
 
-impl Drop for Maker {
+impl Drop for PackWriter {
     fn drop(&mut self) {
-        // One that is not complete is not given to anybody else.
-        if self.end != End::Complete {
-            let mut answers = self.packs.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            self.forget(&mut answers);
+        // Only complete responses stay in the cache.
+        if self.status != PackStatus::Complete {
+            let mut responses = self.cache.responses.lock().unwrap_or_else(PoisonError::into_inner);
+            self.remove(&mut responses);
         }
-        self.answer.progress.send_replace(Progress { bytes: self.bytes, end: self.end });
-        self.packs.shrink();
+        self.response.progress.send_replace(PackProgress { bytes: self.bytes, status: self.status });
+        self.cache.evict();
     }
 }
 
-impl Reader {
-    fn new(packs: &Arc<PackCache>, answer: &Arc<PackResponse>) -> Self {
-        packs.readers.fetch_add(1, Ordering::Relaxed);
-        answer.readers.fetch_add(1, Ordering::Relaxed);
-        Self { packs: packs.clone(), progress: answer.progress.subscribe(), answer: answer.clone(), at: 0 }
+impl PackReader {
+    fn new(cache: &Arc<PackCache>, response: &Arc<PackResponse>) -> Self {
+        cache.readers.fetch_add(1, Ordering::Relaxed);
+        response.readers.fetch_add(1, Ordering::Relaxed);
+        Self { cache: cache.clone(), progress: response.progress.subscribe(), response: response.clone(), offset: 0 }
     }
 
-    /// Waits until there is something to read or nothing to come.
-    pub(crate) async fn ready(&mut self) -> Progress {
-        let at = self.at;
-        let ready = self.progress.wait_for(|progress| progress.bytes > at || progress.end != End::Open).await;
-        // The sender is in the answer, which is ours.
-        ready.map_or(Progress { bytes: at, end: End::Broken }, |progress| *progress)
+    /// Waits until there are bytes to read or the response has ended.
+    pub(crate) async fn wait_for_progress(&mut self) -> PackProgress {
+        let offset = self.offset;
+        let is_ready = |progress: &PackProgress| progress.bytes > offset || progress.status != PackStatus::InProgress;
+        let ready = self.progress.wait_for(is_ready).await;
+        // The sender is part of the response, which this reader keeps alive, so there is no error.
+        ready.map_or(PackProgress { bytes: offset, status: PackStatus::Failed }, |progress| *progress)
     }
 
-    /// The next part, or how it ended.
-    pub(crate) async fn next(&mut self) -> Result<Bytes, End> {
-        let progress = self.ready().await;
-        let left = progress.bytes.saturating_sub(self.at);
+    /// Returns the next chunk, or the final status at the end.
+    pub(crate) async fn next(&mut self) -> Result<Bytes, PackStatus> {
+        let progress = self.wait_for_progress().await;
+        let left = progress.bytes.saturating_sub(self.offset);
         if left == 0 {
-            return Err(progress.end);
+            return Err(progress.status);
         }
-        let (answer, at) = (self.answer.clone(), self.at);
-        let share = PARTS / self.packs.readers.load(Ordering::Relaxed).max(1);
-        let length = usize::try_from(left).unwrap_or(PART).min(share.clamp(SMALL_PART, PART));
+        let (response, offset) = (self.response.clone(), self.offset);
+        let share = TOTAL_CHUNK_BYTES / self.cache.readers.load(Ordering::Relaxed).max(1);
+        let max_length = share.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
+        let length = usize::try_from(left).unwrap_or(MAX_CHUNK_BYTES).min(max_length);
         let read = move || {
-            let mut part = BytesMut::zeroed(length);
-            answer.file.read_exact_at(&mut part, at).map(|()| part.freeze())
+            let mut chunk = BytesMut::zeroed(length);
+            response.file.read_exact_at(&mut chunk, offset).map(|()| chunk.freeze())
         };
-        let part = tokio::task::spawn_blocking(read).await.map_err(|_| End::Broken)?.map_err(|_| End::Broken)?;
-        self.at += part.len() as u64;
-        Ok(part)
+        let chunk = tokio::task::spawn_blocking(read).await;
+        let chunk = chunk.map_err(|_| PackStatus::Failed)?.map_err(|_| PackStatus::Failed)?;
+        self.offset += chunk.len() as u64;
+        Ok(chunk)
     }
 }
 
-impl Drop for Reader {
+impl Drop for PackReader {
     fn drop(&mut self) {
-        self.answer.readers.fetch_sub(1, Ordering::Relaxed);
-        self.packs.readers.fetch_sub(1, Ordering::Relaxed);
+        self.response.readers.fetch_sub(1, Ordering::Relaxed);
+        self.cache.readers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -288,67 +309,67 @@ mod tests {
     use grasp_core::nostr::PublicKey;
     use grasp_core::repo::{Identifier, RepoId};
 
-    fn key(request: u8) -> Key {
-        let repo = RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("x").expect("valid") };
-        Key { repo_path: RepoPath::Announced(repo), generation: 1, request: [request; 32], version: 2 }
+    fn key(request: u8) -> PackCacheKey {
+        let repo = RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("x").expect("valid identifier") };
+        PackCacheKey { repo_path: RepoPath::Announced(repo), generation: 1, request: [request; 32], version: 2 }
     }
 
-    async fn all(mut reader: Reader) -> (usize, End) {
+    async fn read_all(mut reader: PackReader) -> (usize, PackStatus) {
         let mut bytes = 0;
         loop {
             match reader.next().await {
-                Ok(part) => bytes += part.len(),
-                Err(end) => return (bytes, end),
+                Ok(chunk) => bytes += chunk.len(),
+                Err(status) => return (bytes, status),
             }
         }
     }
 
     #[tokio::test]
-    async fn one_makes_and_many_read_now_and_later() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let packs = PackCache::new(folder.path().to_owned(), 10_000_000);
-        let (first, maker) = packs.follow(&key(1)).expect("a file");
-        let (second, nobody) = packs.follow(&key(1)).expect("the same");
-        assert!(nobody.is_none());
-        let mut maker = maker.expect("the first makes it");
-        let reading = tokio::spawn(all(first));
+    async fn identical_requests_are_computed_once() {
+        let folder = tempfile::tempdir().expect("cannot create a folder");
+        let cache = PackCache::new(folder.path().to_owned(), 10_000_000);
+        let (first, writer) = cache.follow(&key(1)).expect("cannot create a file");
+        let (second, no_writer) = cache.follow(&key(1)).expect("cannot create a file");
+        assert!(no_writer.is_none());
+        let mut writer = writer.expect("the first caller gets the writer");
+        let reading = tokio::spawn(read_all(first));
         for _ in 0..10 {
-            assert!(maker.write(&[7; 100_000]).expect("written"));
+            assert!(writer.write(&[7; 100_000]).expect("cannot write"));
         }
-        maker.finish(End::Complete);
-        assert_eq!(reading.await.expect("read"), (1_000_000, End::Complete));
-        assert_eq!(all(second).await, (1_000_000, End::Complete));
-        let (later, nobody) = packs.follow(&key(1)).expect("still there");
-        assert!(nobody.is_none());
-        assert_eq!(all(later).await, (1_000_000, End::Complete));
+        writer.finish(PackStatus::Complete);
+        assert_eq!(reading.await.expect("the reader panicked"), (1_000_000, PackStatus::Complete));
+        assert_eq!(read_all(second).await, (1_000_000, PackStatus::Complete));
+        let (later, no_writer) = cache.follow(&key(1)).expect("cannot create a file");
+        assert!(no_writer.is_none());
+        assert_eq!(read_all(later).await, (1_000_000, PackStatus::Complete));
     }
 
     #[tokio::test]
-    async fn what_broke_is_made_again_and_what_nobody_wants_is_not_made() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let packs = PackCache::new(folder.path().to_owned(), 1_000);
-        let (reader, maker) = packs.follow(&key(1)).expect("a file");
-        let mut maker = maker.expect("the first");
-        maker.write(b"abc").expect("written");
+    async fn failed_and_abandoned_responses_are_not_cached() {
+        let folder = tempfile::tempdir().expect("cannot create a folder");
+        let cache = PackCache::new(folder.path().to_owned(), 1_000);
+        let (reader, writer) = cache.follow(&key(1)).expect("cannot create a file");
+        let mut writer = writer.expect("the first caller gets the writer");
+        writer.write(b"abc").expect("cannot write");
         drop(reader);
-        assert!(!maker.write(b"def").expect("written"), "nobody reads");
-        maker.finish(End::Broken);
-        assert_eq!(packs.used.load(Ordering::Relaxed), 0);
-        assert!(packs.follow(&key(1)).expect("a file").1.is_some());
+        assert!(!writer.write(b"def").expect("cannot write"), "the response has no readers");
+        writer.finish(PackStatus::Failed);
+        assert_eq!(cache.used.load(Ordering::Relaxed), 0);
+        assert!(cache.follow(&key(1)).expect("cannot create a file").1.is_some());
     }
 
     #[tokio::test]
-    async fn the_budget_is_kept() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let packs = PackCache::new(folder.path().to_owned(), 1_000);
+    async fn least_recently_used_responses_are_evicted() {
+        let folder = tempfile::tempdir().expect("cannot create a folder");
+        let cache = PackCache::new(folder.path().to_owned(), 1_000);
         for request in 0..10 {
-            let (_reader, maker) = packs.follow(&key(request)).expect("a file");
-            let mut maker = maker.expect("the first");
-            maker.write(&[1; 400]).expect("written");
-            maker.finish(End::Complete);
+            let (_reader, writer) = cache.follow(&key(request)).expect("cannot create a file");
+            let mut writer = writer.expect("the first caller gets the writer");
+            writer.write(&[1; 400]).expect("cannot write");
+            writer.finish(PackStatus::Complete);
         }
-        assert!(packs.used.load(Ordering::Relaxed) <= 1_000);
-        assert!(packs.follow(&key(9)).expect("a file").1.is_none(), "the newest is there");
-        assert!(packs.follow(&key(0)).expect("a file").1.is_some(), "the oldest is not");
+        assert!(cache.used.load(Ordering::Relaxed) <= 1_000);
+        assert!(cache.follow(&key(9)).expect("cannot create a file").1.is_none(), "the newest response is cached");
+        assert!(cache.follow(&key(0)).expect("cannot create a file").1.is_some(), "the oldest response was evicted");
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests: as they come, unpacked if they are gzipped, and never more of them than is wanted.
+//! Request bodies: read as a stream, decompressed if they are gzipped, and bounded in size, memory and rate.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,128 +14,132 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::http::body::{HttpResponse, ResponseBody};
 use crate::http::fair_semaphore::FairSemaphore;
 
-/// Bytes that are unpacked at a time: a gzipped zero is a thousandth of a zero, so this is four megabytes at most.
-const SLICE: usize = 4 * 1024;
+/// Compressed bytes that are decompressed at a time. Gzip compresses at most about a thousandfold, so the result has at
+/// most four megabytes.
+const INFLATE_CHUNK_BYTES: usize = 4 * 1024;
 
-/// Bytes that one unit of a budget for bodies in memory stands for.
-pub(super) const UNIT: usize = 64 * 1024;
+/// Bytes per permit of the semaphore that limits the memory of buffered bodies.
+pub(super) const MEMORY_UNIT_BYTES: usize = 64 * 1024;
 
-/// Bytes of a body in memory that nobody counts: every connection has such a buffer anyway, and the requests of most
-/// clones fit, so that no stranger's large ones stand in their way.
-const UNCOUNTED: usize = 8 * 1024;
+/// Bytes of a buffered body that are not counted: every connection has a buffer of this size anyway, and the requests
+/// of most clones fit, so large requests of other clients cannot block them.
+const UNCOUNTED_BYTES: usize = 8 * 1024;
 
-/// How long a body that is held in memory may take in all.
-const WHOLE: Duration = Duration::from_secs(60);
+/// Timeout for reading a buffered body.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a body that does not come is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which the rate of a body is checked while no bytes arrive.
+const RATE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The bytes that must come within a time that is spent waiting for them.
+/// Minimum number of bytes within a time that is spent waiting for them.
 #[derive(Clone, Copy)]
-struct Pace {
+struct MinRate {
     bytes: u64,
     within: Duration,
 }
 
-/// A modem's speed.
-const CALM: Pace = Pace { bytes: 30 * 1024, within: Duration::from_secs(30) };
+/// 1 kB/s, the rate of a modem.
+const RELAXED_RATE: MinRate = MinRate { bytes: 30 * 1024, within: Duration::from_secs(30) };
 
-/// When others wait for the place, the slow ones make room: 32 kB/s is less than the slowest line that anybody pushes
-/// over while the server is full.
-const CROWDED: Pace = Pace { bytes: 160 * 1024, within: Duration::from_secs(5) };
+/// Rate while other pushes wait for a permit, so that slow ones do not block them. 32 kB/s is slower than the
+/// connections that are in use for pushes.
+const CONTENDED_RATE: MinRate = MinRate { bytes: 160 * 1024, within: Duration::from_secs(5) };
 
-/// How long the rest of a request may take before its answer begins without it. What a proxy has gathered comes within
-/// this time; and once an answer has begun, a proxy sends no more of the request.
-const AT_ONCE: Duration = Duration::from_millis(500);
+/// How long to read the rest of a request before the response starts. A proxy forwards what it has buffered within this
+/// time; once the response has started, a proxy forwards no more of the request.
+const DRAIN_BEFORE_RESPONSE: Duration = Duration::from_millis(500);
 
-/// How long the rest of a request may be silent before its answer ends without it: it stands still at a proxy.
-const QUIET: Duration = Duration::from_secs(5);
+/// How long the rest of a request may stall before the response ends: a proxy has stopped forwarding it.
+const DRAIN_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a body cannot be read.
+/// Error of reading a request body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum BodyProblem {
-    /// The client went away or broke the protocol.
-    #[error("the request ended too early")]
-    Broken,
-    /// It is longer than it may be.
-    #[error("the request has more than {0} bytes")]
+pub(super) enum BodyError {
+    /// The client disconnected or violated the protocol.
+    #[error("the request body ended early")]
+    Incomplete,
+    /// The body is longer than this limit.
+    #[error("the request body is larger than {0} bytes")]
     TooLarge(u64),
-    /// It comes too slowly.
-    #[error("the request comes too slowly")]
-    Slow,
-    /// It says that it is gzipped and is not.
-    #[error("the request is not valid gzip")]
-    Gzip,
-    /// There is no memory for it at the moment.
-    #[error("too many requests are being read already")]
-    Busy,
-    /// It is packed in another way.
-    #[error("the request has an encoding that is not supported")]
-    Encoding,
+    /// The body arrives more slowly than the minimum rate.
+    #[error("the request body is sent too slowly")]
+    TooSlow,
+    /// The body is declared as gzip and is not.
+    #[error("the request body is not valid gzip")]
+    InvalidGzip,
+    /// The memory for buffered bodies is used up.
+    #[error("too many requests are being read, try again later")]
+    OutOfMemory,
+    /// The content encoding is neither `identity` nor `gzip`.
+    #[error("the content encoding of the request is not supported, use gzip or identity")]
+    UnsupportedEncoding,
 }
 
-/// A body that is being read.
-pub(super) struct Body {
+/// A request body that is being read.
+pub(super) struct GitRequestBody {
     incoming: Incoming,
     gzip: Option<GzWriter<Vec<u8>>>,
-    /// Packed bytes that have not been unpacked yet.
-    packed: Bytes,
-    read: u64,
-    haste: Haste,
-    /// Time spent waiting for bytes, and the bytes that came, since the pace was last looked at.
+    /// Received bytes that have not been decompressed yet.
+    compressed: Bytes,
+    /// Received bytes in all.
+    received: u64,
+    required_rate: RequiredRate,
+    /// Time spent waiting for bytes, and bytes received, since the rate was last checked.
     waited: Duration,
-    came: u64,
+    received_since_check: u64,
 }
 
-/// Which pace a body must keep.
-enum Haste {
-    Calm,
-    /// The crowded one, if anybody waits here.
-    IfWaitedFor(Arc<FairSemaphore>),
-    Crowded,
+/// Which minimum rate applies to a body.
+enum RequiredRate {
+    Relaxed,
+    /// [`CONTENDED_RATE`] while another request waits for this semaphore, otherwise [`RELAXED_RATE`].
+    IfContended(Arc<FairSemaphore>),
+    Always,
 }
 
-/// A body in memory, and its share of the budget.
-pub(super) struct Held {
+/// A body in memory, with the permits for that memory.
+pub(super) struct BufferedBody {
     pub(super) bytes: Vec<u8>,
-    pub(super) share: Option<OwnedSemaphorePermit>,
+    pub(super) memory: Option<OwnedSemaphorePermit>,
 }
 
-impl Body {
-    pub(super) fn new(headers: &HeaderMap, incoming: Incoming) -> Result<Self, BodyProblem> {
+impl GitRequestBody {
+    pub(super) fn new(headers: &HeaderMap, incoming: Incoming) -> Result<Self, BodyError> {
         let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes().to_ascii_lowercase());
         let gzip = match encoding.as_deref() {
             None | Some(b"" | b"identity") => None,
             Some(b"gzip" | b"x-gzip") => Some(GzWriter::new(Vec::new())),
-            Some(_) => return Err(BodyProblem::Encoding),
+            Some(_) => return Err(BodyError::UnsupportedEncoding),
         };
-        let (haste, waited) = (Haste::Calm, Duration::ZERO);
-        Ok(Self { incoming, gzip, packed: Bytes::new(), read: 0, haste, waited, came: 0 })
+        let (required_rate, waited) = (RequiredRate::Relaxed, Duration::ZERO);
+        let compressed = Bytes::new();
+        Ok(Self { incoming, gzip, compressed, received: 0, required_rate, waited, received_since_check: 0 })
     }
 
-    /// From now on it must not be slow while somebody waits for one of these turns, of which it has one.
-    pub(super) fn hurry_if_waited_for(&mut self, turns: &Arc<FairSemaphore>) {
-        self.haste = Haste::IfWaitedFor(turns.clone());
+    /// From now on requires the higher rate while another request waits for `semaphore`, of which this request has a
+    /// permit.
+    pub(super) fn require_rate_if_contended(&mut self, semaphore: &Arc<FairSemaphore>) {
+        self.required_rate = RequiredRate::IfContended(semaphore.clone());
     }
 
-    /// From now on it must not be slow.
-    pub(super) fn hurry(&mut self) {
-        self.haste = Haste::Crowded;
+    /// From now on requires the higher rate.
+    pub(super) fn require_rate(&mut self) {
+        self.required_rate = RequiredRate::Always;
     }
 
-    /// The next bytes; `None` at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, BodyProblem> {
+    /// Returns the next decompressed bytes. `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
-            if self.packed.is_empty() {
-                let Some(bytes) = self.raw().await? else { return self.finish() };
+            if self.compressed.is_empty() {
+                let Some(bytes) = self.next_raw().await? else { return self.finish() };
                 if self.gzip.is_none() {
                     return Ok(Some(bytes));
                 }
-                self.packed = bytes;
+                self.compressed = bytes;
             }
-            let slice = self.packed.split_to(self.packed.len().min(SLICE));
+            let slice = self.compressed.split_to(self.compressed.len().min(INFLATE_CHUNK_BYTES));
             let Some(gzip) = &mut self.gzip else { return Ok(Some(slice)) };
-            gzip.write_all(&slice).map_err(|_| BodyProblem::Gzip)?;
+            gzip.write_all(&slice).map_err(|_| BodyError::InvalidGzip)?;
             let bytes = std::mem::take(gzip.get_mut());
             if !bytes.is_empty() {
                 return Ok(Some(bytes.into()));
@@ -143,130 +147,143 @@ impl Body {
         }
     }
 
-    fn finish(&mut self) -> Result<Option<Bytes>, BodyProblem> {
-        let Some(mut gzip) = self.gzip.take().filter(|_| self.read > 0) else { return Ok(None) };
-        gzip.try_finish().map_err(|_| BodyProblem::Gzip)?;
+    /// Returns the decompressed bytes that remain at the end of the body.
+    fn finish(&mut self) -> Result<Option<Bytes>, BodyError> {
+        let Some(mut gzip) = self.gzip.take().filter(|_| self.received > 0) else { return Ok(None) };
+        gzip.try_finish().map_err(|_| BodyError::InvalidGzip)?;
         let bytes = std::mem::take(gzip.get_mut());
         Ok((!bytes.is_empty()).then(|| bytes.into()))
     }
 
-    async fn raw(&mut self) -> Result<Option<Bytes>, BodyProblem> {
+    /// Returns the next bytes as they were received. `None` at the end.
+    async fn next_raw(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             let began = Instant::now();
-            let frame = tokio::time::timeout(LOOK, self.incoming.frame()).await;
+            let frame = tokio::time::timeout(RATE_CHECK_INTERVAL, self.incoming.frame()).await;
             self.waited += began.elapsed();
             let Ok(frame) = frame else {
-                self.keep_pace()?;
+                self.check_rate()?;
                 continue;
             };
             let Some(frame) = frame else { return Ok(None) };
-            let Ok(bytes) = frame.map_err(|_| BodyProblem::Broken)?.into_data() else { continue };
-            self.read += bytes.len() as u64;
-            self.came += bytes.len() as u64;
-            self.keep_pace()?;
+            let Ok(bytes) = frame.map_err(|_| BodyError::Incomplete)?.into_data() else { continue };
+            self.received += bytes.len() as u64;
+            self.received_since_check += bytes.len() as u64;
+            self.check_rate()?;
             if !bytes.is_empty() {
                 return Ok(Some(bytes));
             }
         }
     }
 
-    /// Looks at the pace when there has been time enough. What came faster before does not count: whoever sends much and
-    /// then nothing is slow.
-    fn keep_pace(&mut self) -> Result<(), BodyProblem> {
-        let pace = match &self.haste {
-            Haste::Crowded => CROWDED,
-            Haste::IfWaitedFor(turns) if turns.are_waited_for() => CROWDED,
-            Haste::IfWaitedFor(_) | Haste::Calm => CALM,
+    /// Checks the rate once enough time has been spent waiting. Earlier bursts do not count: a client that sends much
+    /// and then nothing is too slow.
+    fn check_rate(&mut self) -> Result<(), BodyError> {
+        let rate = match &self.required_rate {
+            RequiredRate::Always => CONTENDED_RATE,
+            RequiredRate::IfContended(semaphore) if semaphore.has_waiters() => CONTENDED_RATE,
+            RequiredRate::IfContended(_) | RequiredRate::Relaxed => RELAXED_RATE,
         };
-        if self.waited < pace.within {
+        if self.waited < rate.within {
             return Ok(());
         }
-        // Waiting may have begun long before it became crowded.
-        if u128::from(self.came) * pace.within.as_millis() < u128::from(pace.bytes) * self.waited.as_millis() {
-            return Err(BodyProblem::Slow);
+        // `waited` may be longer than `rate.within`, because the wait may have begun long before the contention.
+        let (received, waited) = (u128::from(self.received_since_check), self.waited.as_millis());
+        if received * rate.within.as_millis() < u128::from(rate.bytes) * waited {
+            return Err(BodyError::TooSlow);
         }
-        (self.waited, self.came) = (Duration::ZERO, 0);
+        (self.waited, self.received_since_check) = (Duration::ZERO, 0);
         Ok(())
     }
 
-    /// Reads on and throws it away, until so many bytes have come in all, or nothing more comes. It need not be unpacked:
-    /// nobody wants it.
+    /// Reads and discards bytes, without decompressing them, until more than `until` bytes have been received in all or
+    /// the body ends.
     async fn drain(&mut self, until: u64) {
-        while self.read <= until {
-            match self.raw().await {
+        while self.received <= until {
+            match self.next_raw().await {
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
         }
     }
 
-    /// The same, until nothing has come for a while.
-    async fn drain_until_quiet(&mut self, until: u64) {
-        while self.read <= until {
-            match tokio::time::timeout(QUIET, self.raw()).await {
+    /// The same, but also ends when no bytes have arrived for [`DRAIN_IDLE_TIMEOUT`].
+    async fn drain_until_idle(&mut self, until: u64) {
+        while self.received <= until {
+            match tokio::time::timeout(DRAIN_IDLE_TIMEOUT, self.next_raw()).await {
                 Ok(Ok(Some(_))) => {}
                 Ok(Ok(None) | Err(_)) | Err(_) => break,
             }
         }
     }
 
-    /// All of it, in memory, for which a share of the budget is taken as it comes: whoever only says that much will come
-    /// takes nothing from others.
-    pub(super) async fn whole(&mut self, most: usize, budget: &Arc<Semaphore>) -> Result<Held, BodyProblem> {
-        tokio::time::timeout(WHOLE, self.gather(most, budget)).await.unwrap_or(Err(BodyProblem::Slow))
+    /// Reads the whole body into memory. Permits of `memory` are taken as bytes arrive, so that a client that only
+    /// announces a large body takes nothing from others.
+    pub(super) async fn read_to_end(
+        &mut self,
+        max_bytes: usize,
+        memory: &Arc<Semaphore>,
+    ) -> Result<BufferedBody, BodyError> {
+        tokio::time::timeout(READ_TIMEOUT, self.read_all(max_bytes, memory)).await.unwrap_or(Err(BodyError::TooSlow))
     }
 
-    async fn gather(&mut self, most: usize, budget: &Arc<Semaphore>) -> Result<Held, BodyProblem> {
-        let mut held = Held { bytes: Vec::new(), share: None };
+    async fn read_all(&mut self, max_bytes: usize, memory: &Arc<Semaphore>) -> Result<BufferedBody, BodyError> {
+        let mut body = BufferedBody { bytes: Vec::new(), memory: None };
         while let Some(bytes) = self.next().await? {
-            let length = held.bytes.len() + bytes.len();
-            if length > most {
-                return Err(BodyProblem::TooLarge(most as u64));
+            let length = body.bytes.len() + bytes.len();
+            if length > max_bytes {
+                return Err(BodyError::TooLarge(max_bytes as u64));
             }
-            held.grow(length, budget)?;
-            held.bytes.extend_from_slice(&bytes);
+            body.reserve(length, memory)?;
+            body.bytes.extend_from_slice(&bytes);
         }
-        Ok(held)
+        Ok(body)
     }
 }
 
-impl Held {
-    /// Takes what is lacking for so many bytes from the budget, if it has that.
-    fn grow(&mut self, length: usize, budget: &Arc<Semaphore>) -> Result<(), BodyProblem> {
-        let units = length.saturating_sub(UNCOUNTED).div_ceil(UNIT);
-        let lacking = units.saturating_sub(self.share.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
-        if lacking == 0 {
+impl BufferedBody {
+    /// Takes the missing permits for `length` bytes.
+    fn reserve(&mut self, length: usize, memory: &Arc<Semaphore>) -> Result<(), BodyError> {
+        let units = length.saturating_sub(UNCOUNTED_BYTES).div_ceil(MEMORY_UNIT_BYTES);
+        let missing = units.saturating_sub(self.memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
+        if missing == 0 {
             return Ok(());
         }
-        let lacking = u32::try_from(lacking).map_err(|_| BodyProblem::Busy)?;
-        let more = budget.clone().try_acquire_many_owned(lacking).map_err(|_| BodyProblem::Busy)?;
-        match &mut self.share {
-            Some(share) => share.merge(more),
-            None => self.share = Some(more),
+        let missing = u32::try_from(missing).map_err(|_| BodyError::OutOfMemory)?;
+        let permits = memory.clone().try_acquire_many_owned(missing).map_err(|_| BodyError::OutOfMemory)?;
+        match &mut self.memory {
+            Some(memory) => memory.merge(permits),
+            None => self.memory = Some(permits),
         }
         Ok(())
     }
 }
 
-/// Sends an answer at once and ends it when the rest of the request, up to so many bytes, has been read and thrown away:
-/// a client that is still sending does not listen, and would take an answer followed by a closed connection for a broken
-/// network.
-pub(super) async fn drained(answer: HttpResponse, mut body: Body, most: u64) -> HttpResponse {
-    let until = body.read.saturating_add(most);
-    body.haste = Haste::Calm;
-    if tokio::time::timeout(AT_ONCE, body.drain(until)).await.is_ok() {
-        return answer;
+/// Sends a response immediately and ends it when the rest of the request, at most `max_bytes`, has been read and
+/// discarded.
+///
+/// A client that is still sending does not read. If the connection were closed after the response, the client would
+/// report a network error instead of the response.
+pub(super) async fn respond_and_drain(
+    response: HttpResponse,
+    mut body: GitRequestBody,
+    max_bytes: u64,
+) -> HttpResponse {
+    let until = body.received.saturating_add(max_bytes);
+    body.required_rate = RequiredRate::Relaxed;
+    if tokio::time::timeout(DRAIN_BEFORE_RESPONSE, body.drain(until)).await.is_ok() {
+        return response;
     }
-    let (head, whole) = answer.into_parts();
-    let (feed, reply) = ResponseBody::stream();
+    let (head, response_body) = response.into_parts();
+    let (sender, stream) = ResponseBody::channel();
     tokio::spawn(async move {
-        if let ResponseBody::Whole(whole) = whole {
-            let bytes = whole.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
+        if let ResponseBody::Full(full) = response_body {
+            let bytes = full.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
             if !bytes.is_empty() {
-                let _ = feed.send(Ok(bytes)).await;
+                let _ = sender.send(Ok(bytes)).await;
             }
         }
-        body.drain_until_quiet(until).await;
+        body.drain_until_idle(until).await;
     });
-    Response::from_parts(head, reply)
+    Response::from_parts(head, stream)
 }

@@ -1,5 +1,5 @@
-//! Listing refs, cloning and fetching. Refs are answered from memory; packs are made by git, once for everybody who asks
-//! the same.
+//! Ref advertisements, clones and fetches. Refs are answered from memory; packs are computed by git, once for all
+//! clients that send the same request.
 
 use std::io;
 use std::sync::Arc;
@@ -9,308 +9,327 @@ use bytes::Bytes;
 use futures_util::stream;
 use grasp_core::limits;
 use grasp_core::repo::RepoPath;
-use grasp_git::process::ChildProblem;
+use grasp_git::process::GitError;
 use grasp_git::serve;
-use grasp_git::serve::{Effort, Fetch, Protocol, Request as Wish, Service, advertisement};
+use grasp_git::serve::{
+    FetchCommand, PackService, ProtocolVersion, UploadPackLimits, UploadPackRequest, advertisement,
+};
 use hyper::body::Incoming as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, StatusCode, header};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 
-use super::handlers::{Client, GitService, busy, turn, typed};
-use super::request_body::{Body, BodyProblem, Held, drained};
-use crate::git::pack_cache::{End, Key, Maker, Reader};
+use super::handlers::{GitClient, GitService, acquire, queue_full, typed_response};
+use super::request_body::{BodyError, BufferedBody, GitRequestBody, respond_and_drain};
+use crate::git::pack_cache::{PackCacheKey, PackReader, PackStatus, PackWriter};
 use crate::http::body::{HttpResponse, ResponseBody};
-use crate::http::fair_semaphore::{Busy, FairPermit, FairSemaphore};
+use crate::http::fair_semaphore::{FairPermit, FairSemaphore, QueueFull};
 use crate::http::response::status;
-use crate::metrics::git::{Kind, Operation};
-use crate::repos::ref_cache::{Advertisement, Open, RefSnapshot};
+use crate::metrics::git::{GitOperation, GitOperationKind};
+use crate::repos::ref_cache::{Advertisement, OpenRepo, RefSnapshot};
 
-/// Tips of other repositories that an advertisement names, so that their objects need not be sent.
+/// Maximum number of refs of alternates in a receive-pack advertisement (`.have` lines), so that a push does not send
+/// objects that the repository can read already.
 const MAX_HAVES: usize = 1_000;
 
 /// `GET info/refs`.
 pub(super) async fn refs(
     git: &Arc<GitService>,
     repo_path: &RepoPath,
-    open: &Open,
+    open: &OpenRepo,
     query: Option<&str>,
     headers: &HeaderMap,
 ) -> HttpResponse {
-    let named = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("service="));
-    let Some(service) = named.and_then(Service::named) else {
-        return status(StatusCode::FORBIDDEN, "only git's smart protocol is spoken here: use a newer git\n");
+    let name = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("service="));
+    let Some(service) = name.and_then(PackService::from_name) else {
+        return status(StatusCode::FORBIDDEN, "the dumb git protocol is not supported: use git 1.6.6 or newer\n");
     };
-    let Some(snapshot) = git.snapshot(repo_path).await else { return failed() };
-    let mut answer = match service {
-        Service::Upload => {
-            let shown = advertisement(git, &snapshot, protocol(headers));
-            if is_known(headers, &shown.etag) {
-                let mut answer = status(StatusCode::NOT_MODIFIED, "");
-                tag(&mut answer, &shown.etag);
-                never_cache(&mut answer);
-                return answer;
+    let Some(snapshot) = git.snapshot(repo_path).await else { return cannot_read_repository() };
+    let mut response = match service {
+        PackService::UploadPack => {
+            let advertisement = upload_advertisement(git, &snapshot, protocol(headers));
+            if etag_matches(headers, &advertisement.etag) {
+                let mut response = status(StatusCode::NOT_MODIFIED, "");
+                set_etag(&mut response, &advertisement.etag);
+                never_cache(&mut response);
+                return response;
             }
-            let mut answer = typed(service.advertisement_type(), shown.body.clone());
-            tag(&mut answer, &shown.etag);
-            answer
+            let mut response = typed_response(service.advertisement_type(), advertisement.body.clone());
+            set_etag(&mut response, &advertisement.etag);
+            response
         }
-        Service::Receive => {
-            let mut lent = Vec::new();
-            for lender in &open.alternates {
-                lent.extend(git.snapshot(lender).await);
+        PackService::ReceivePack => {
+            let mut alternates = Vec::new();
+            for alternate in &open.alternates {
+                alternates.extend(git.snapshot(alternate).await);
             }
-            let haves = lent.iter().flat_map(|snapshot| snapshot.refs.iter()).map(|(_, target)| target.oid.as_str());
-            let body = advertisement::receive(&snapshot.refs, &git.capabilities, haves.take(MAX_HAVES));
-            typed(service.advertisement_type(), Bytes::from(body))
+            let haves =
+                alternates.iter().flat_map(|snapshot| snapshot.refs.iter()).map(|(_, target)| target.oid.as_str());
+            let body = advertisement::receive_pack(&snapshot.refs, &git.capabilities, haves.take(MAX_HAVES));
+            typed_response(service.advertisement_type(), Bytes::from(body))
         }
     };
-    never_cache(&mut answer);
-    answer
+    never_cache(&mut response);
+    response
 }
 
-fn advertisement<'s>(git: &GitService, snapshot: &'s RefSnapshot, protocol: Protocol) -> &'s Advertisement {
+/// Returns the upload-pack advertisement of a snapshot, which is rendered at its first use.
+fn upload_advertisement<'s>(
+    git: &GitService,
+    snapshot: &'s RefSnapshot,
+    protocol: ProtocolVersion,
+) -> &'s Advertisement {
     let slot = match protocol {
-        Protocol::V0 => 0,
-        Protocol::V1 => 1,
-        Protocol::V2 => 2,
+        ProtocolVersion::V0 => 0,
+        ProtocolVersion::V1 => 1,
+        ProtocolVersion::V2 => 2,
     };
-    snapshot.upload[slot].get_or_init(|| Advertisement {
-        body: Bytes::from(advertisement::upload(&snapshot.refs, &git.capabilities, protocol)),
-        etag: format!("\"{:x}-{:x}-{slot}\"", git.boot, snapshot.generation),
+    snapshot.advertisements[slot].get_or_init(|| Advertisement {
+        body: Bytes::from(advertisement::upload_pack(&snapshot.refs, &git.capabilities, protocol)),
+        etag: format!("\"{:x}-{:x}-{slot}\"", git.boot_id, snapshot.generation),
     })
 }
 
-pub(crate) fn is_known(headers: &HeaderMap, etag: &str) -> bool {
+/// Returns true if the client has the version with this etag.
+pub(crate) fn etag_matches(headers: &HeaderMap, etag: &str) -> bool {
     let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     known.flat_map(|value| value.split(',')).any(|value| value.trim().trim_start_matches("W/") == etag)
 }
 
-fn tag(answer: &mut HttpResponse, etag: &str) {
+fn set_etag(response: &mut HttpResponse, etag: &str) {
     if let Ok(value) = HeaderValue::from_str(etag) {
-        answer.headers_mut().insert(header::ETAG, value);
-        answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Git-Protocol"));
+        response.headers_mut().insert(header::ETAG, value);
+        response.headers_mut().insert(header::VARY, HeaderValue::from_static("Git-Protocol"));
     }
 }
 
-/// What may be asked again must be asked again: refs move.
-pub(crate) fn never_cache(answer: &mut HttpResponse) {
+/// Sets the headers that make clients and proxies revalidate a response, because refs change.
+pub(crate) fn never_cache(response: &mut HttpResponse) {
     for (name, value) in [
         (header::CACHE_CONTROL, "no-cache, max-age=0, must-revalidate"),
         (header::EXPIRES, "Fri, 01 Jan 1980 00:00:00 GMT"),
         (header::PRAGMA, "no-cache"),
     ] {
-        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
 }
 
-fn protocol(headers: &HeaderMap) -> Protocol {
-    Protocol::read(headers.get("git-protocol").and_then(|value| value.to_str().ok()))
+/// Returns the protocol version of the `Git-Protocol` header.
+fn protocol(headers: &HeaderMap) -> ProtocolVersion {
+    ProtocolVersion::from_header(headers.get("git-protocol").and_then(|value| value.to_str().ok()))
 }
 
 /// `POST git-upload-pack`.
 pub(super) async fn upload(
     git: Arc<GitService>,
     repo_path: RepoPath,
-    client: Client,
+    client: GitClient,
     request: Request<HttpBody>,
 ) -> HttpResponse {
     let (head, body) = request.into_parts();
     let protocol = protocol(&head.headers);
-    let mut body = match Body::new(&head.headers, body) {
+    let mut body = match GitRequestBody::new(&head.headers, body) {
         Ok(body) => body,
-        Err(problem) => return error(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem),
+        Err(error) => return error_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, error),
     };
-    let Held { bytes: body, share } = match body.whole(limits::MAX_FETCH_REQUEST_BYTES, &git.fetch_bytes).await {
-        Ok(held) => held,
-        Err(problem) => {
-            let answer = match problem {
-                BodyProblem::TooLarge(_) => error(StatusCode::PAYLOAD_TOO_LARGE, &problem),
-                BodyProblem::Busy => busy(Busy::Everybody),
-                _ => error(StatusCode::BAD_REQUEST, &problem),
+    let buffered = body.read_to_end(limits::MAX_FETCH_REQUEST_BYTES, &git.fetch_request_memory).await;
+    let BufferedBody { bytes: body, memory } = match buffered {
+        Ok(buffered) => buffered,
+        Err(error) => {
+            let response = match error {
+                BodyError::TooLarge(_) => error_response(StatusCode::PAYLOAD_TOO_LARGE, error),
+                BodyError::OutOfMemory => queue_full(QueueFull::Total),
+                _ => error_response(StatusCode::BAD_REQUEST, error),
             };
-            return drained(answer, body, limits::MAX_FETCH_REQUEST_BYTES as u64).await;
+            return respond_and_drain(response, body, limits::MAX_FETCH_REQUEST_BYTES as u64).await;
         }
     };
-    let Some(snapshot) = git.snapshot(&repo_path).await else { return failed() };
-    let mut answer = match Wish::read(protocol, &body) {
-        Ok(Wish::Nothing) => result(Bytes::new()),
-        Ok(Wish::LsRefs(question)) => result(serve::ls_refs_answer(&snapshot.refs, &question).into()),
-        Ok(Wish::Fetch(fetch)) if !snapshot.exists => {
-            result(serve::no_such_object(fetch.wants.first().map_or("", String::as_str)).into())
+    let Some(snapshot) = git.snapshot(&repo_path).await else { return cannot_read_repository() };
+    let mut response = match UploadPackRequest::parse(protocol, &body) {
+        Ok(UploadPackRequest::Empty) => result(Bytes::new()),
+        Ok(UploadPackRequest::LsRefs(question)) => result(serve::ls_refs_response(&snapshot.refs, &question).into()),
+        Ok(UploadPackRequest::Fetch(fetch)) if !snapshot.has_folder => {
+            result(serve::not_our_ref_response(fetch.wants.first().map_or("", String::as_str)).into())
         }
-        Ok(Wish::Fetch(fetch)) => {
-            let job = Job { git: git.clone(), repo_path, client, protocol, fetch, _share: share };
+        Ok(UploadPackRequest::Fetch(fetch)) => {
+            let job = UploadPackJob { git: git.clone(), repo_path, client, protocol, fetch, _memory: memory };
             drop(body);
-            job.answer(snapshot.generation).await
+            job.respond(snapshot.generation).await
         }
-        Err(bad) => result(bad.answer().into()),
+        Err(bad) => result(bad.to_response().into()),
     };
-    never_cache(&mut answer);
-    answer
+    never_cache(&mut response);
+    response
 }
 
 fn result(bytes: Bytes) -> HttpResponse {
-    typed(Service::Upload.result_type(), bytes)
+    typed_response(PackService::UploadPack.result_type(), bytes)
 }
 
-fn error(code: StatusCode, problem: &BodyProblem) -> HttpResponse {
-    let mut answer = status(code, "");
-    *answer.body_mut() = format!("{problem}\n").into();
-    answer
+fn error_response(code: StatusCode, error: BodyError) -> HttpResponse {
+    let mut response = status(code, "");
+    *response.body_mut() = format!("{error}\n").into();
+    response
 }
 
-pub(crate) fn failed() -> HttpResponse {
+/// Returns 500 for a repository that cannot be read.
+pub(crate) fn cannot_read_repository() -> HttpResponse {
     status(StatusCode::INTERNAL_SERVER_ERROR, "the repository cannot be read\n")
 }
 
-/// A fetch that needs git.
-struct Job {
+/// A fetch that needs a git process.
+struct UploadPackJob {
     git: Arc<GitService>,
     repo_path: RepoPath,
-    client: Client,
-    protocol: Protocol,
-    fetch: Fetch,
-    /// The memory that the request takes, for as long as it does.
-    _share: Option<OwnedSemaphorePermit>,
+    client: GitClient,
+    protocol: ProtocolVersion,
+    fetch: FetchCommand,
+    /// Permits for the memory of the request.
+    _memory: Option<OwnedSemaphorePermit>,
 }
 
-impl Job {
-    async fn answer(self, generation: u64) -> HttpResponse {
+impl UploadPackJob {
+    /// Responds from the pack cache, or directly from a git process if the response cannot be cached.
+    async fn respond(self, generation: u64) -> HttpResponse {
         let size = {
             let (git, repo_path) = (self.git.clone(), self.repo_path.clone());
-            tokio::task::spawn_blocking(move || git.layout.pool_bytes(&repo_path)).await.ok().and_then(Result::ok)
+            tokio::task::spawn_blocking(move || git.layout.readable_pool_bytes(&repo_path))
+                .await
+                .ok()
+                .and_then(Result::ok)
         };
-        // A step of a negotiation is a few lines for one client.
-        if self.fetch.answer == serve::request::Answer::Negotiation {
-            let turns = self.git.serving.clone();
-            return self.directly(&turns, None).await;
+        // A negotiation step is a few lines that differ from client to client.
+        if self.fetch.response_kind == serve::request::FetchResponseKind::Negotiation {
+            let permits = self.git.fetch_permits.clone();
+            return self.respond_directly(&permits, None).await;
         }
-        let kind = if self.is_clone() { Kind::Clone } else { Kind::Fetch };
-        let operation = Operation::new(&self.git.meter, kind, &self.repo_path);
-        if size.unwrap_or(u64::MAX) > self.git.largest_kept() {
-            let turns = self.git.serving_large.clone();
-            return self.directly(&turns, Some(operation)).await;
+        let kind = if self.is_clone() { GitOperationKind::Clone } else { GitOperationKind::Fetch };
+        let operation = GitOperation::new(&self.git.metrics, kind, &self.repo_path);
+        if size.unwrap_or(u64::MAX) > self.git.max_cached_response_bytes() {
+            let permits = self.git.large_fetch_permits.clone();
+            return self.respond_directly(&permits, Some(operation)).await;
         }
         let request = self.fetch.key.0;
-        let key = Key { repo_path: self.repo_path.clone(), generation, request, version: self.protocol as u8 };
-        let (reader, maker) = match self.git.packs.follow(&key) {
-            Ok(following) => following,
-            Err(problem) => {
-                // Perhaps the disk is full; then everybody is served without it.
-                warn!(%problem, "cannot keep answers to fetches");
-                let turns = self.git.serving_large.clone();
-                return self.directly(&turns, Some(operation)).await;
+        let key = PackCacheKey { repo_path: self.repo_path.clone(), generation, request, version: self.protocol as u8 };
+        let (reader, writer) = match self.git.pack_cache.follow(&key) {
+            Ok(cached) => cached,
+            Err(error) => {
+                // Probably the disk is full. Fetches still work without the cache.
+                warn!(target: "git", %error, "cannot create a pack cache file, responding without cache");
+                let permits = self.git.large_fetch_permits.clone();
+                return self.respond_directly(&permits, Some(operation)).await;
             }
         };
-        self.git.meter.git().cache(maker.is_none());
-        if let Some(maker) = maker {
-            tokio::spawn(self.make(maker));
+        self.git.metrics.git().count_pack_cache(writer.is_none());
+        if let Some(writer) = writer {
+            tokio::spawn(self.fill_cache(writer));
         }
         follow(reader, operation).await
     }
 
-    /// Whether the client has nothing yet.
+    /// Returns true if the client has no objects yet.
     fn is_clone(&self) -> bool {
         !self.fetch.body.windows(5).any(|line| line == b"have ")
     }
 
-    /// Makes an answer for everybody who wants it.
-    async fn make(self, maker: Maker) {
-        let turn = tokio::select! {
-            turn = turn(&self.git.serving, self.client) => turn,
-            // Whoever hangs up stands in nobody's way.
-            () = maker.unwanted() => return,
+    /// Computes the response for all clients that follow it.
+    async fn fill_cache(self, writer: PackWriter) {
+        let permit = tokio::select! {
+            permit = acquire(&self.git.fetch_permits, self.client) => permit,
+            // All clients have disconnected, so the place in the queue is freed.
+            () = writer.wait_until_unread() => return,
         };
-        match turn {
-            Ok(turn) => drop(tokio::task::spawn_blocking(move || self.write(maker, turn))),
-            Err(why) => maker.finish(End::Busy(why)),
+        match permit {
+            Ok(permit) => drop(tokio::task::spawn_blocking(move || self.write_to_cache(writer, permit))),
+            Err(full) => writer.finish(PackStatus::QueueFull(full)),
         }
     }
 
-    fn write(self, mut maker: Maker, turn: FairPermit) {
-        let result = self.run(|bytes| match maker.write(bytes) {
+    fn write_to_cache(self, mut writer: PackWriter, permit: FairPermit) {
+        let result = self.run(|bytes| match writer.write(bytes) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ChildProblem::Unwanted),
-            Err(problem) => Err(ChildProblem::Start(problem)),
+            Ok(false) => Err(GitError::Cancelled),
+            Err(error) => Err(GitError::Io(error)),
         });
-        drop(turn);
-        maker.finish(match result {
-            Ok(()) => End::Complete,
-            Err(ChildProblem::Failed { .. }) => End::Refused,
-            Err(_) => End::Broken,
+        drop(permit);
+        writer.finish(match result {
+            Ok(()) => PackStatus::Complete,
+            Err(GitError::Failed { .. }) => PackStatus::GitError,
+            Err(_) => PackStatus::Failed,
         });
     }
 
-    /// Makes an answer for one client alone, as fast as it reads, but not slower than anybody would.
-    async fn directly(self, turns: &Arc<FairSemaphore>, mut operation: Option<Operation>) -> HttpResponse {
-        let turn = match turn(turns, self.client).await {
-            Ok(turn) => turn,
-            Err(why) => return busy(why),
+    /// Computes the response for this client alone, as fast as the client reads. A client that stalls is dropped.
+    async fn respond_directly(self, permits: &Arc<FairSemaphore>, mut operation: Option<GitOperation>) -> HttpResponse {
+        let permit = match acquire(permits, self.client).await {
+            Ok(permit) => permit,
+            Err(full) => return queue_full(full),
         };
-        let (feed, reply) = ResponseBody::stream();
+        let (sender, body) = ResponseBody::channel();
         let runtime = tokio::runtime::Handle::current();
-        let patience = Duration::from_secs(limits::STALL_TIMEOUT_SECS);
+        let timeout = Duration::from_secs(limits::STALL_TIMEOUT_SECS);
         tokio::task::spawn_blocking(move || {
             let result = self.run(|bytes| {
                 if let Some(operation) = &mut operation {
-                    operation.moved(bytes.len());
+                    operation.add_bytes(bytes.len());
                 }
-                let send = feed.send_timeout(Ok(Bytes::copy_from_slice(bytes)), patience);
-                runtime.block_on(send).map_err(|_| ChildProblem::Unwanted)
+                let send = sender.send_timeout(Ok(Bytes::copy_from_slice(bytes)), timeout);
+                runtime.block_on(send).map_err(|_| GitError::Cancelled)
             });
-            debug!(ended = result.is_ok(), "an answer was made for one client");
+            debug!(target: "git", repo = %self.repo_path, success = result.is_ok(), "fetch answered without cache");
             if let Some(operation) = operation.take().filter(|_| result.is_ok()) {
                 operation.succeed();
             }
-            drop(turn);
+            drop(permit);
         });
-        let mut answer = result(Bytes::new());
-        *answer.body_mut() = reply;
-        answer
+        let mut response = result(Bytes::new());
+        *response.body_mut() = body;
+        response
     }
 
-    fn run(&self, show: impl FnMut(&[u8]) -> Result<(), ChildProblem>) -> Result<(), ChildProblem> {
+    /// Runs `git upload-pack` and passes its output to `output`.
+    fn run(&self, output: impl FnMut(&[u8]) -> Result<(), GitError>) -> Result<(), GitError> {
         let folder = self.git.layout.repo_dir(&self.repo_path);
-        let effort = Effort { threads: self.git.threads, patience: self.git.settings().process_timeout };
-        let result = serve::upload_pack(&self.git.git, &folder, (self.protocol, &self.fetch.body), effort, show);
-        if let Err(problem) = &result {
-            debug!(repo = %self.repo_path, %problem, "a fetch was not answered to its end");
+        let effort =
+            UploadPackLimits { threads: self.git.pack_threads, timeout: self.git.git_settings().process_timeout };
+        let result = serve::upload_pack(&self.git.git, &folder, (self.protocol, &self.fetch.body), effort, output);
+        if let Err(error) = &result {
+            debug!(target: "git", repo = %self.repo_path, %error, "git upload-pack failed");
         }
         result
     }
 }
 
-/// Somebody who follows an answer.
-type Following = (Reader, Operation);
+/// A reader of a cached response, and the metrics of the request.
+type CachedFetch = (PackReader, GitOperation);
 
-/// Sends an answer as it comes to be.
-async fn follow(mut reader: Reader, operation: Operation) -> HttpResponse {
-    let first = reader.ready().await;
-    match (first.bytes, first.end) {
-        (0, End::Busy(why)) => return busy(why),
-        (0, End::Broken) => return failed(),
+/// Streams a response from the cache while it is being written.
+async fn follow(mut reader: PackReader, operation: GitOperation) -> HttpResponse {
+    let first = reader.wait_for_progress().await;
+    match (first.bytes, first.status) {
+        (0, PackStatus::QueueFull(full)) => return queue_full(full),
+        (0, PackStatus::Failed) => return cannot_read_repository(),
         _ => {}
     }
-    let mut answer = result(Bytes::new());
-    *answer.body_mut() = ResponseBody::drawn(stream::unfold(Some((reader, operation)), part));
-    answer
+    let mut response = result(Bytes::new());
+    *response.body_mut() = ResponseBody::lazy(stream::unfold(Some((reader, operation)), next_chunk));
+    response
 }
 
-/// The next part of an answer, and what gives the one after it.
-async fn part(following: Option<Following>) -> Option<(io::Result<Bytes>, Option<Following>)> {
-    let (mut reader, mut operation) = following?;
+/// Returns the next chunk of a response and the state for the one after it.
+async fn next_chunk(fetch: Option<CachedFetch>) -> Option<(io::Result<Bytes>, Option<CachedFetch>)> {
+    let (mut reader, mut operation) = fetch?;
     match reader.next().await {
-        Ok(part) => {
-            operation.moved(part.len());
-            Some((Ok(part), Some((reader, operation))))
+        Ok(chunk) => {
+            operation.add_bytes(chunk.len());
+            Some((Ok(chunk), Some((reader, operation))))
         }
-        Err(End::Complete) => {
+        Err(PackStatus::Complete) => {
             operation.succeed();
             None
         }
-        Err(End::Refused) => None,
-        Err(_) => Some((Err(io::Error::other("the answer was not made to its end")), None)),
+        Err(PackStatus::GitError) => None,
+        Err(_) => Some((Err(io::Error::other("the response could not be completed")), None)),
     }
 }

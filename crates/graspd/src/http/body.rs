@@ -1,4 +1,4 @@
-//! Bodies of answers: whole ones, and streams.
+//! Response bodies: complete ones and streams.
 
 use std::io;
 use std::pin::Pin;
@@ -11,41 +11,42 @@ use hyper::Response;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
-/// An answer to a request.
+/// Response to an HTTP request.
 pub(crate) type HttpResponse = Response<ResponseBody>;
 
-/// Parts of a stream that may wait for a slow reader. With parts of 64 kB a stream takes a quarter of a megabyte.
-const PARTS: usize = 4;
+/// Chunks that are buffered for a slow client. With chunks of 64 kB, a stream uses a quarter of a megabyte.
+const MAX_QUEUED_CHUNKS: usize = 4;
 
-/// The body of an answer.
+/// Body of a response.
 pub(crate) enum ResponseBody {
-    /// All of it.
-    Whole(Full<Bytes>),
-    /// As it comes. It ends when the sender is gone; an error breaks it off, so that nobody takes it for complete.
-    Stream(mpsc::Receiver<io::Result<Bytes>>),
-    /// As it is wanted: the next part is made when the one before it has been sent.
-    Drawn(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
+    /// A complete body.
+    Full(Full<Bytes>),
+    /// Chunks from a channel. The body ends when the sender is dropped. An error aborts the connection, so that the
+    /// client does not take the body for complete.
+    Channel(mpsc::Receiver<io::Result<Bytes>>),
+    /// Chunks from a stream, which produces the next chunk only when the previous one has been sent.
+    Lazy(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
 }
 
-/// Where a stream is fed.
+/// Sender of a [`ResponseBody::Channel`].
 pub(crate) type BodySender = mpsc::Sender<io::Result<Bytes>>;
 
 impl ResponseBody {
-    /// A stream and where it is fed.
-    pub(crate) fn stream() -> (BodySender, Self) {
-        let (feed, parts) = mpsc::channel(PARTS);
-        (feed, Self::Stream(parts))
+    /// Creates a body whose chunks are sent through a channel.
+    pub(crate) fn channel() -> (BodySender, Self) {
+        let (sender, chunks) = mpsc::channel(MAX_QUEUED_CHUNKS);
+        (sender, Self::Channel(chunks))
     }
 
-    /// Parts that are made when they are wanted.
-    pub(crate) fn drawn(parts: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Self {
-        Self::Drawn(Box::pin(parts))
+    /// Creates a body whose chunks are produced on demand.
+    pub(crate) fn lazy(chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Self {
+        Self::Lazy(Box::pin(chunks))
     }
 }
 
 impl<T: Into<Bytes>> From<T> for ResponseBody {
     fn from(bytes: T) -> Self {
-        Self::Whole(Full::new(bytes.into()))
+        Self::Full(Full::new(bytes.into()))
     }
 }
 
@@ -55,23 +56,25 @@ impl Body for ResponseBody {
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self.get_mut() {
-            Self::Whole(body) => Pin::new(body).poll_frame(context).map_err(|never| match never {}),
-            Self::Stream(parts) => parts.poll_recv(context).map(|part| part.map(|part| part.map(Frame::data))),
-            Self::Drawn(parts) => parts.as_mut().poll_next(context).map(|part| part.map(|part| part.map(Frame::data))),
+            Self::Full(body) => Pin::new(body).poll_frame(context).map_err(|never| match never {}),
+            Self::Channel(chunks) => chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data))),
+            Self::Lazy(chunks) => {
+                chunks.as_mut().poll_next(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(body) => body.is_end_stream(),
-            Self::Stream(_) | Self::Drawn(_) => false,
+            Self::Full(body) => body.is_end_stream(),
+            Self::Channel(_) | Self::Lazy(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(body) => body.size_hint(),
-            Self::Stream(_) | Self::Drawn(_) => SizeHint::default(),
+            Self::Full(body) => body.size_hint(),
+            Self::Channel(_) | Self::Lazy(_) => SizeHint::default(),
         }
     }
 }

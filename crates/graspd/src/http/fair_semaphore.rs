@@ -1,204 +1,215 @@
-//! FairSemaphore at costly work: so many at a time, and everybody's network in turn.
+//! A semaphore for expensive work that is fair among client networks.
 //!
-//! Whoever finds no free place waits. Networks that wait are served one after the other, and inside a network first come
-//! is first served: a network that asks for fifty turns at once delays another's single one by one turn, not by fifty.
+//! Requests that find no free permit wait. Waiting networks are served in turn, and within a network requests are
+//! served in order of arrival: fifty requests of one network delay a single request of another by one permit, not by
+//! fifty.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::http::network_limits::Network;
+use crate::http::network_limits::ClientNetwork;
 
-/// Who waits: a network, or `None` for loopback, which is one network like any other.
-type Party = Option<Network>;
+/// Network of a waiting request. `None` is loopback, which counts as one network.
+type NetworkKey = Option<ClientNetwork>;
 
-/// Why there is no waiting for a turn.
+/// Error of [`FairSemaphore::acquire`]: too many requests wait already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Busy {
-    /// As many wait as may wait in all.
-    Everybody,
-    /// As many wait as may wait from this network.
-    Network,
+pub(crate) enum QueueFull {
+    /// The limit of all waiting requests is reached.
+    Total,
+    /// The limit of waiting requests of this network is reached.
+    PerNetwork,
 }
 
-/// How busy it is.
+/// Use of a semaphore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Load {
-    pub(crate) places: usize,
-    pub(crate) busy: usize,
+pub(crate) struct SemaphoreLoad {
+    pub(crate) capacity: usize,
+    pub(crate) in_use: usize,
     pub(crate) waiting: usize,
 }
 
-/// A bounded number of places and the queue before them.
+/// A bounded number of permits, and the queues of requests that wait for one.
 #[derive(Debug)]
 pub(crate) struct FairSemaphore {
-    places: usize,
-    most_waiting: usize,
-    most_waiting_per_network: usize,
-    /// ConnectionLimit are given back by any thread, so a lock guards the books, for an instant.
-    books: Mutex<Books>,
+    capacity: usize,
+    max_waiting: usize,
+    max_waiting_per_network: usize,
+    /// A lock, because permits are returned by any thread. It is held only briefly.
+    queues: Mutex<WaitQueues>,
 }
 
 #[derive(Debug)]
-struct Books {
-    /// ConnectionLimit that nobody has. While there is one, nobody waits.
+struct WaitQueues {
+    /// Number of free permits. No request waits while it is not zero.
     free: usize,
     waiting: usize,
-    /// Who waits, by network, in order of arrival. No line is empty.
-    lines: HashMap<Party, VecDeque<Waiter>>,
-    /// The networks that wait, in the order in which they are served next.
-    round: VecDeque<Party>,
+    /// Waiting requests by network, in order of arrival. No queue is empty.
+    by_network: HashMap<NetworkKey, VecDeque<Waiter>>,
+    /// Networks with waiting requests, in the order in which they are served.
+    round: VecDeque<NetworkKey>,
     next_ticket: u64,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    /// Ascends inside a line.
+    /// Ascends within a queue.
     ticket: u64,
-    call: oneshot::Sender<FairPermit>,
+    sender: oneshot::Sender<FairPermit>,
 }
 
-/// A place, given back when it is dropped, wherever that is.
+/// A permit. Dropping it, on any thread, passes it on to the next waiting request.
 #[derive(Debug)]
 pub(crate) struct FairPermit {
-    /// `None` only while it is being given back.
-    turns: Option<Arc<FairSemaphore>>,
+    /// `None` only while the permit is being returned.
+    semaphore: Option<Arc<FairSemaphore>>,
 }
 
 impl FairSemaphore {
-    /// So many places (at least one), and so many that may wait for one in all and from one network.
-    pub(crate) fn new(places: usize, most_waiting: usize, most_waiting_per_network: usize) -> Arc<Self> {
-        let books =
-            Books { free: places.max(1), waiting: 0, lines: HashMap::new(), round: VecDeque::new(), next_ticket: 0 };
-        Arc::new(Self { places: places.max(1), most_waiting, most_waiting_per_network, books: Mutex::new(books) })
-    }
-
-    /// Takes a place, or waits for one. Refuses at once when too many wait already; whoever stops waiting leaves the
-    /// queue.
-    pub(crate) async fn take(self: &Arc<Self>, network: Party) -> Result<FairPermit, Busy> {
-        let (_queued, called) = match self.ask(network)? {
-            Acquired::Now(turn) => return Ok(turn),
-            Acquired::Later(queued, called) => (queued, called),
+    /// Creates a semaphore with `capacity` permits (at least one), for which at most `max_waiting` requests wait in all
+    /// and at most `max_waiting_per_network` of one network.
+    pub(crate) fn new(capacity: usize, max_waiting: usize, max_waiting_per_network: usize) -> Arc<Self> {
+        let queues = WaitQueues {
+            free: capacity.max(1),
+            waiting: 0,
+            by_network: HashMap::new(),
+            round: VecDeque::new(),
+            next_ticket: 0,
         };
-        // The caller goes away without calling only if the books are gone, and they live as long as `self`.
-        called.await.map_err(|_| Busy::Everybody)
+        Arc::new(Self { capacity: capacity.max(1), max_waiting, max_waiting_per_network, queues: Mutex::new(queues) })
     }
 
-    /// How many places there are, how many of them are taken, and how many wait.
-    pub(crate) fn load(&self) -> Load {
-        let books = self.books();
-        Load { places: self.places, busy: self.places.saturating_sub(books.free), waiting: books.waiting }
+    /// Takes a permit, or waits for one. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// Fails immediately if too many requests wait already.
+    pub(crate) async fn acquire(self: &Arc<Self>, network: NetworkKey) -> Result<FairPermit, QueueFull> {
+        let (_position, receiver) = match self.try_acquire(network)? {
+            Acquired::Now(permit) => return Ok(permit),
+            Acquired::Later(position, receiver) => (position, receiver),
+        };
+        // The sender is dropped without a permit only together with the queues, which live as long as `self`.
+        receiver.await.map_err(|_| QueueFull::Total)
     }
 
-    /// Whether anybody waits.
-    pub(crate) fn are_waited_for(&self) -> bool {
-        self.books().waiting > 0
+    /// Returns the number of permits, of permits in use and of waiting requests.
+    pub(crate) fn load(&self) -> SemaphoreLoad {
+        let queues = self.queues();
+        let in_use = self.capacity.saturating_sub(queues.free);
+        SemaphoreLoad { capacity: self.capacity, in_use, waiting: queues.waiting }
     }
 
-    fn ask(self: &Arc<Self>, network: Party) -> Result<Acquired, Busy> {
-        let mut books = self.books();
-        if books.free > 0 {
-            books.free -= 1;
-            return Ok(Acquired::Now(FairPermit { turns: Some(self.clone()) }));
+    /// Returns true if a request waits for a permit.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.queues().waiting > 0
+    }
+
+    fn try_acquire(self: &Arc<Self>, network: NetworkKey) -> Result<Acquired, QueueFull> {
+        let mut queues = self.queues();
+        if queues.free > 0 {
+            queues.free -= 1;
+            return Ok(Acquired::Now(FairPermit { semaphore: Some(self.clone()) }));
         }
-        if books.lines.get(&network).map_or(0, VecDeque::len) >= self.most_waiting_per_network {
-            return Err(Busy::Network);
+        if queues.by_network.get(&network).map_or(0, VecDeque::len) >= self.max_waiting_per_network {
+            return Err(QueueFull::PerNetwork);
         }
-        if books.waiting >= self.most_waiting {
-            return Err(Busy::Everybody);
+        if queues.waiting >= self.max_waiting {
+            return Err(QueueFull::Total);
         }
-        let (call, called) = oneshot::channel();
-        let ticket = books.join(network, call);
-        Ok(Acquired::Later(Queued { turns: self.clone(), network, ticket }, called))
+        let (sender, receiver) = oneshot::channel();
+        let ticket = queues.push(network, sender);
+        Ok(Acquired::Later(WaitingRequest { semaphore: self.clone(), network, ticket }, receiver))
     }
 
-    /// Passes a place on to whoever is next, or keeps it free.
-    fn give_back(self: Arc<Self>) {
-        let mut turns = self;
+    /// Passes a permit on to the next waiting request, or makes it free.
+    fn release(self: Arc<Self>) {
+        let mut semaphore = self;
         loop {
-            let mut books = turns.books();
-            let Some(call) = books.next() else {
-                books.free += 1;
+            let mut queues = semaphore.queues();
+            let Some(sender) = queues.pop() else {
+                queues.free += 1;
                 return;
             };
-            drop(books);
-            // Whoever has just stopped waiting hands the place back, and the next is called.
-            match call.send(FairPermit { turns: Some(turns) }).map_err(|mut turn| turn.turns.take()) {
-                Err(Some(returned)) => turns = returned,
+            drop(queues);
+            // A request that has just been cancelled returns the permit, which then goes to the next one.
+            match sender.send(FairPermit { semaphore: Some(semaphore) }).map_err(|mut permit| permit.semaphore.take()) {
+                Err(Some(returned)) => semaphore = returned,
                 Ok(()) | Err(None) => return,
             }
         }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        // Nothing in here panics half-way through a change.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, WaitQueues> {
+        // No change of the queues can panic half-way, so a poisoned lock is still consistent.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Result of a successful attempt to take a permit.
 enum Acquired {
     Now(FairPermit),
-    Later(Queued, oneshot::Receiver<FairPermit>),
+    Later(WaitingRequest, oneshot::Receiver<FairPermit>),
 }
 
-impl Books {
-    fn join(&mut self, network: Party, call: oneshot::Sender<FairPermit>) -> u64 {
+impl WaitQueues {
+    fn push(&mut self, network: NetworkKey, sender: oneshot::Sender<FairPermit>) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.waiting += 1;
-        let line = self.lines.entry(network).or_default();
-        if line.is_empty() {
+        let queue = self.by_network.entry(network).or_default();
+        if queue.is_empty() {
             self.round.push_back(network);
         }
-        line.push_back(Waiter { ticket, call });
+        queue.push_back(Waiter { ticket, sender });
         ticket
     }
 
-    /// The first of the network whose turn it is; the network goes to the end of the round.
-    fn next(&mut self) -> Option<oneshot::Sender<FairPermit>> {
+    /// Takes the first request of the network whose turn it is, and moves that network to the end of the round.
+    fn pop(&mut self) -> Option<oneshot::Sender<FairPermit>> {
         let network = self.round.pop_front()?;
-        let line = self.lines.get_mut(&network)?;
-        let waiter = line.pop_front()?;
-        if line.is_empty() {
-            self.lines.remove(&network);
+        let queue = self.by_network.get_mut(&network)?;
+        let waiter = queue.pop_front()?;
+        if queue.is_empty() {
+            self.by_network.remove(&network);
         } else {
             self.round.push_back(network);
         }
         self.waiting -= 1;
-        Some(waiter.call)
+        Some(waiter.sender)
     }
 
-    /// Takes a waiter out of its line, if it is still there.
-    fn leave(&mut self, network: Party, ticket: u64) {
-        let Some(line) = self.lines.get_mut(&network) else { return };
-        let Ok(at) = line.binary_search_by_key(&ticket, |waiter| waiter.ticket) else { return };
-        line.remove(at);
+    /// Removes a request from its queue, if it is still there.
+    fn remove(&mut self, network: NetworkKey, ticket: u64) {
+        let Some(queue) = self.by_network.get_mut(&network) else { return };
+        let Ok(at) = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket) else { return };
+        queue.remove(at);
         self.waiting -= 1;
-        if line.is_empty() {
-            self.lines.remove(&network);
+        if queue.is_empty() {
+            self.by_network.remove(&network);
             self.round.retain(|other| *other != network);
         }
     }
 }
 
-/// A place in the queue. It is left when nobody waits there any more.
-struct Queued {
-    turns: Arc<FairSemaphore>,
-    network: Party,
+/// Position of a request in its queue. Dropping it removes the request.
+struct WaitingRequest {
+    semaphore: Arc<FairSemaphore>,
+    network: NetworkKey,
     ticket: u64,
 }
 
-impl Drop for Queued {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
-        self.turns.books().leave(self.network, self.ticket);
+        self.semaphore.queues().remove(self.network, self.ticket);
     }
 }
 
 impl Drop for FairPermit {
     fn drop(&mut self) {
-        if let Some(turns) = self.turns.take() {
-            turns.give_back();
+        if let Some(semaphore) = self.semaphore.take() {
+            semaphore.release();
         }
     }
 }
@@ -210,166 +221,169 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Context, Poll, Waker};
 
-    use grasp_sim::random::Chance;
+    use grasp_sim::random::Rng;
 
     use super::*;
 
-    type Taking = Pin<Box<dyn Future<Output = Result<FairPermit, Busy>> + Send>>;
+    type AcquireFuture = Pin<Box<dyn Future<Output = Result<FairPermit, QueueFull>> + Send>>;
 
-    /// Begins to take a turn; the future has been polled once.
-    fn begin(turns: &Arc<FairSemaphore>, network: Party) -> (Taking, Option<Result<FairPermit, Busy>>) {
-        let turns = turns.clone();
-        let mut taking: Taking = Box::pin(async move { turns.take(network).await });
-        let first = look(&mut taking);
-        (taking, first)
+    /// Starts to acquire a permit. The future has been polled once.
+    fn start(
+        semaphore: &Arc<FairSemaphore>,
+        network: NetworkKey,
+    ) -> (AcquireFuture, Option<Result<FairPermit, QueueFull>>) {
+        let semaphore = semaphore.clone();
+        let mut future: AcquireFuture = Box::pin(async move { semaphore.acquire(network).await });
+        let first = poll(&mut future);
+        (future, first)
     }
 
-    fn look(taking: &mut Taking) -> Option<Result<FairPermit, Busy>> {
-        match taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    fn poll(future: &mut AcquireFuture) -> Option<Result<FairPermit, QueueFull>> {
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
         }
     }
 
-    /// Begins to wait; there must be a reason to.
-    fn wait(turns: &Arc<FairSemaphore>, network: Party) -> Taking {
-        let (taking, first) = begin(turns, network);
-        assert!(first.is_none(), "it has to wait");
-        taking
+    /// Starts to acquire a permit that is not free.
+    fn wait(semaphore: &Arc<FairSemaphore>, network: NetworkKey) -> AcquireFuture {
+        let (future, first) = start(semaphore, network);
+        assert!(first.is_none(), "a permit was free");
+        future
     }
 
-    fn now(turns: &Arc<FairSemaphore>, network: Party) -> FairPermit {
-        begin(turns, network).1.expect("at once").expect("a turn")
+    fn now(semaphore: &Arc<FairSemaphore>, network: NetworkKey) -> FairPermit {
+        start(semaphore, network).1.expect("a result without waiting").expect("a permit")
     }
 
-    fn network(nth: u8) -> Party {
-        Some(Network::V4([203, 0, nth]))
+    fn network(nth: u8) -> NetworkKey {
+        Some(ClientNetwork::V4([203, 0, nth]))
     }
 
-    /// Lets everybody have a turn, one after the other, and says who had it.
-    fn order(held: FairPermit, mut waiting: Vec<(&'static str, Taking)>) -> Vec<&'static str> {
+    /// Passes one permit through all waiting requests and returns the order in which they got it.
+    fn serve_all(held: FairPermit, mut waiting: Vec<(&'static str, AcquireFuture)>) -> Vec<&'static str> {
         let mut served = Vec::new();
         drop(held);
         while !waiting.is_empty() {
-            let called: Vec<(usize, Result<FairPermit, Busy>)> =
-                waiting.iter_mut().enumerate().filter_map(|(at, (_, taking))| Some((at, look(taking)?))).collect();
-            assert_eq!(called.len(), 1, "one place, one at a time");
-            served.push(waiting.remove(called[0].0).0);
+            let ready: Vec<(usize, Result<FairPermit, QueueFull>)> =
+                waiting.iter_mut().enumerate().filter_map(|(at, (_, future))| Some((at, poll(future)?))).collect();
+            assert_eq!(ready.len(), 1, "one permit serves one request at a time");
+            served.push(waiting.remove(ready[0].0).0);
         }
         served
     }
 
-    fn expect_idle(turns: &FairSemaphore, places: usize) {
-        let books = turns.books();
-        assert_eq!((books.free, books.waiting, books.lines.len(), books.round.len()), (places, 0, 0, 0));
+    fn expect_idle(semaphore: &FairSemaphore, capacity: usize) {
+        let queues = semaphore.queues();
+        assert_eq!((queues.free, queues.waiting, queues.by_network.len(), queues.round.len()), (capacity, 0, 0, 0));
     }
 
     #[test]
-    fn networks_take_turns_and_inside_one_the_first_is_first() {
-        let turns = FairSemaphore::new(1, 100, 100);
-        let held = now(&turns, network(1));
-        let mut waiting: Vec<(&str, Taking)> = Vec::new();
+    fn networks_are_served_in_turn_and_each_in_order_of_arrival() {
+        let semaphore = FairSemaphore::new(1, 100, 100);
+        let held = now(&semaphore, network(1));
+        let mut waiting: Vec<(&str, AcquireFuture)> = Vec::new();
         for _ in 0..50 {
-            waiting.push(("a", wait(&turns, network(1))));
+            waiting.push(("a", wait(&semaphore, network(1))));
         }
-        waiting.push(("b", wait(&turns, network(2))));
-        waiting.push(("loopback", wait(&turns, None)));
-        waiting.push(("loopback", wait(&turns, None)));
-        let served = order(held, waiting);
+        waiting.push(("b", wait(&semaphore, network(2))));
+        waiting.push(("loopback", wait(&semaphore, None)));
+        waiting.push(("loopback", wait(&semaphore, None)));
+        let served = serve_all(held, waiting);
         assert_eq!(served[..6], ["a", "b", "loopback", "a", "loopback", "a"]);
         assert_eq!(served.len(), 53);
-        expect_idle(&turns, 1);
+        expect_idle(&semaphore, 1);
 
-        let held = now(&turns, None);
+        let held = now(&semaphore, None);
         let names = ["first", "second", "third"];
-        assert_eq!(order(held, names.map(|name| (name, wait(&turns, network(1)))).into()), names);
+        assert_eq!(serve_all(held, names.map(|name| (name, wait(&semaphore, network(1)))).into()), names);
     }
 
     #[test]
-    fn a_full_queue_refuses_at_once_and_says_whose_it_is() {
-        let turns = FairSemaphore::new(2, 3, 2);
-        let held = [now(&turns, network(1)), now(&turns, network(1))];
-        let refused = |nth| begin(&turns, network(nth)).1.expect("at once").err();
-        let first = wait(&turns, network(1));
-        let _second = wait(&turns, network(1));
-        assert_eq!(refused(1), Some(Busy::Network));
-        let _third = wait(&turns, network(2));
-        assert_eq!(refused(2), Some(Busy::Everybody));
-        assert_eq!(refused(1), Some(Busy::Network), "its own fault comes first");
+    fn full_queue_rejects_at_once_and_names_the_limit() {
+        let semaphore = FairSemaphore::new(2, 3, 2);
+        let held = [now(&semaphore, network(1)), now(&semaphore, network(1))];
+        let rejection = |nth| start(&semaphore, network(nth)).1.expect("a result without waiting").err();
+        let first = wait(&semaphore, network(1));
+        let _second = wait(&semaphore, network(1));
+        assert_eq!(rejection(1), Some(QueueFull::PerNetwork));
+        let _third = wait(&semaphore, network(2));
+        assert_eq!(rejection(2), Some(QueueFull::Total));
+        assert_eq!(rejection(1), Some(QueueFull::PerNetwork), "the limit of the network is checked first");
         drop(first);
-        let _fourth = wait(&turns, network(2));
+        let _fourth = wait(&semaphore, network(2));
         drop(held);
     }
 
     #[test]
-    fn nobody_waits_where_nobody_may() {
-        let turns = FairSemaphore::new(0, 0, 0);
-        let held = now(&turns, None);
-        assert_eq!(begin(&turns, None).1.expect("at once").err(), Some(Busy::Network));
+    fn capacity_is_at_least_one_and_no_request_waits_if_none_may() {
+        let semaphore = FairSemaphore::new(0, 0, 0);
+        let held = now(&semaphore, None);
+        assert_eq!(start(&semaphore, None).1.expect("a result without waiting").err(), Some(QueueFull::PerNetwork));
         drop(held);
-        drop(now(&turns, None));
-        expect_idle(&turns, 1);
+        drop(now(&semaphore, None));
+        expect_idle(&semaphore, 1);
     }
 
     #[test]
-    fn whoever_stops_waiting_leaves_no_trace() {
-        let turns = FairSemaphore::new(1, 10, 10);
-        let held = now(&turns, None);
-        let (first, second) = (wait(&turns, network(1)), wait(&turns, network(1)));
-        let mut third = wait(&turns, network(2));
+    fn cancelled_requests_leave_the_queue() {
+        let semaphore = FairSemaphore::new(1, 10, 10);
+        let held = now(&semaphore, None);
+        let (first, second) = (wait(&semaphore, network(1)), wait(&semaphore, network(1)));
+        let mut third = wait(&semaphore, network(2));
         drop(first);
         drop(second);
-        assert_eq!(turns.books().waiting, 1);
+        assert_eq!(semaphore.queues().waiting, 1);
         drop(held);
-        let turn = look(&mut third).expect("called").expect("a turn");
+        let permit = poll(&mut third).expect("the permit was passed on").expect("a permit");
 
-        // Called, and gone before it heard the call: the place goes to the next.
-        let gone = wait(&turns, network(1));
-        let mut next = wait(&turns, network(1));
-        drop(turn);
-        assert!(look(&mut next).is_none());
-        drop(gone);
-        drop(look(&mut next).expect("called"));
-        expect_idle(&turns, 1);
+        // A request that is cancelled after it got its permit passes it on to the next one.
+        let cancelled = wait(&semaphore, network(1));
+        let mut next = wait(&semaphore, network(1));
+        drop(permit);
+        assert!(poll(&mut next).is_none());
+        drop(cancelled);
+        drop(poll(&mut next).expect("the permit was passed on"));
+        expect_idle(&semaphore, 1);
     }
 
     #[test]
-    fn a_turn_may_end_on_another_thread() {
-        let turns = FairSemaphore::new(1, 10, 10);
-        let held = now(&turns, None);
-        let mut next = wait(&turns, None);
-        std::thread::spawn(move || drop(held)).join().expect("a thread");
-        drop(look(&mut next).expect("called"));
-        expect_idle(&turns, 1);
+    fn permit_may_be_dropped_on_another_thread() {
+        let semaphore = FairSemaphore::new(1, 10, 10);
+        let held = now(&semaphore, None);
+        let mut next = wait(&semaphore, None);
+        std::thread::spawn(move || drop(held)).join().expect("the thread panicked");
+        drop(poll(&mut next).expect("the permit was passed on"));
+        expect_idle(&semaphore, 1);
     }
 
-    /// Sixty-four clients of six networks take, hold, give back on any thread and lose patience at random.
+    /// Sixty-four clients of six networks acquire, hold and drop permits on any thread, and cancel, at random.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn no_place_is_lost_or_given_twice() {
-        const PLACES: usize = 3;
-        let turns = FairSemaphore::new(PLACES, 40, 12);
+    async fn no_permit_is_lost_or_duplicated() {
+        const CAPACITY: usize = 3;
+        let semaphore = FairSemaphore::new(CAPACITY, 40, 12);
         let (working, served) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let clients = (0..64).map(|seed| {
-            let (turns, working, served) = (turns.clone(), working.clone(), served.clone());
+            let (semaphore, working, served) = (semaphore.clone(), working.clone(), served.clone());
             tokio::spawn(async move {
-                let mut chance = Chance::new(seed);
+                let mut rng = Rng::new(seed);
                 for _ in 0..300 {
-                    let party = network(u8::try_from(seed % 6).expect("small")).filter(|_| seed % 6 != 0);
-                    let patience = chance.below(12);
-                    let taken = tokio::select! {
-                        taken = turns.take(party) => taken,
-                        () = yields(patience) => continue,
+                    let key = network(u8::try_from(seed % 6).expect("small")).filter(|_| seed % 6 != 0);
+                    let cancel_after = rng.below(12);
+                    let acquired = tokio::select! {
+                        acquired = semaphore.acquire(key) => acquired,
+                        () = yields(cancel_after) => continue,
                     };
-                    let Ok(turn) = taken else {
+                    let Ok(permit) = acquired else {
                         yields(1).await;
                         continue;
                     };
-                    assert!(working.fetch_add(1, Ordering::SeqCst) < PLACES, "more turns than places");
-                    yields(chance.below(4)).await;
+                    assert!(working.fetch_add(1, Ordering::SeqCst) < CAPACITY, "more permits than the capacity");
+                    yields(rng.below(4)).await;
                     served.fetch_add(1, Ordering::SeqCst);
                     working.fetch_sub(1, Ordering::SeqCst);
-                    if chance.one_in(8) {
-                        tokio::task::spawn_blocking(move || drop(turn)).await.expect("a thread");
+                    if rng.one_in(8) {
+                        tokio::task::spawn_blocking(move || drop(permit)).await.expect("the thread panicked");
                     }
                 }
             })
@@ -377,12 +391,12 @@ mod tests {
         let clients: Vec<_> = clients.collect();
         let all = async {
             for client in clients {
-                client.await.expect("it ends well");
+                client.await.expect("the client panicked");
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("nobody waits for ever");
-        assert!(served.load(Ordering::SeqCst) > 300, "{served:?} turns were taken");
-        expect_idle(&turns, PLACES);
+        tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("a request waits for ever");
+        assert!(served.load(Ordering::SeqCst) > 300, "{served:?} permits were acquired");
+        expect_idle(&semaphore, CAPACITY);
     }
 
     async fn yields(count: usize) {

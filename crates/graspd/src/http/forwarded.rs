@@ -1,4 +1,4 @@
-//! Who is connected, when proxies stand between.
+//! Address of the client behind reverse proxies.
 
 use std::net::IpAddr;
 
@@ -6,9 +6,9 @@ use hyper::HeaderMap;
 
 use crate::config::Cidr;
 
-/// The client's address: the peer's own, unless the peer is a trusted proxy; then the rightmost address in
-/// `X-Forwarded-For` that is not itself a trusted proxy. What stands left of it was written by the client.
-pub(crate) fn address(peer: IpAddr, headers: &HeaderMap, trusted: &[Cidr]) -> IpAddr {
+/// Returns the client's address: the address of the peer, or, if the peer is a trusted proxy, the rightmost address in
+/// `X-Forwarded-For` that is not itself a trusted proxy. The addresses left of it may have been forged by the client.
+pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[Cidr]) -> IpAddr {
     let is_trusted = |address: IpAddr| trusted.iter().any(|range| range.contains(address));
     let mut client = peer;
     if !is_trusted(peer) {
@@ -30,7 +30,7 @@ pub(crate) fn address(peer: IpAddr, headers: &HeaderMap, trusted: &[Cidr]) -> Ip
     client
 }
 
-/// An address, with or without a port, with or without brackets.
+/// Parses an address with or without a port and brackets.
 fn parse(text: &str) -> Option<IpAddr> {
     let text = text.strip_prefix('[').and_then(|text| text.split(']').next()).unwrap_or(text);
     text.parse().ok().or_else(|| text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip()))
@@ -41,8 +41,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_trusted_proxies_are_believed() {
-        let trusted: Vec<Cidr> = ["10.0.0.0/8", "::1/128"].iter().map(|text| text.parse().expect("a range")).collect();
+    fn forwarded_addresses_count_only_behind_trusted_proxies() {
+        let trusted: Vec<Cidr> =
+            ["10.0.0.0/8", "::1/128"].iter().map(|text| text.parse().expect("valid range")).collect();
         for (peer, forwarded, client) in [
             ("203.0.113.9", &["198.51.100.1"][..], "203.0.113.9"),
             ("10.0.0.1", &["198.51.100.1"], "198.51.100.1"),
@@ -55,10 +56,10 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             for value in forwarded {
-                headers.append("x-forwarded-for", value.parse().expect("a header"));
+                headers.append("x-forwarded-for", value.parse().expect("valid header"));
             }
-            let peer: IpAddr = peer.parse().expect("an address");
-            assert_eq!(address(peer, &headers, &trusted).to_string(), client, "{peer} {forwarded:?}");
+            let peer: IpAddr = peer.parse().expect("valid address");
+            assert_eq!(client_address(peer, &headers, &trusted).to_string(), client, "{peer} {forwarded:?}");
         }
     }
 }

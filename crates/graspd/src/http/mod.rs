@@ -1,4 +1,18 @@
-//! TODO
+//! HTTP server: accepts connections, applies the connection limits and passes each request to a
+//! [`RequestHandler`](server::RequestHandler).
+//!
+//! Everything runs as tasks of the tokio runtime: one accept loop, one task per connection, and one task that counts
+//! the connections and published events of each client network. `server` starts the listener and implements the request
+//! handler; `git`, `relay`, `web`, `admin` and `fetch` use the response bodies, the limits and the fair semaphore.
+//!
+//! - [`server`]: accept loop, connection tasks, graceful shutdown.
+//! - [`stall_timeout`]: timeouts of connections that make no progress.
+//! - [`connection_limit`], [`network_limits`]: limits of all connections and of each client network.
+//! - [`fair_semaphore`]: limits concurrent work fairly among client networks.
+//! - [`forwarded`]: the client address behind trusted proxies.
+//! - [`body`], [`response`]: responses.
+//!
+//! May call `config` and `clock`. Routes are defined in `server`.
 
 pub(crate) mod body;
 pub(crate) mod connection_limit;

@@ -1,27 +1,27 @@
-//! Budgets of the networks that clients come from: IPv4 /24, IPv6 /48.
+//! Limits of each client network (IPv4 /24, IPv6 /48): concurrent connections and published events per minute.
 //!
-//! One task owns the books. A connection gets a [`NetworkSlot`] with its network's publish budget and gives it back by being
-//! dropped. Loopback has no budget.
+//! One task owns the counters. A connection claims a [`NetworkSlot`], which shares the publish budget of its network
+//! and frees the slot when it is dropped. Loopback addresses are not limited.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::remote_limits::TokenBucket;
+use grasp_core::token_bucket::TokenBucket;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
 use crate::config::Config;
 
-/// A network, as far as budgets care.
+/// Prefix of a client address: the unit that limits apply to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Network {
+pub(crate) enum ClientNetwork {
     V4([u8; 3]),
     V6([u8; 6]),
 }
 
-impl fmt::Display for Network {
+impl fmt::Display for ClientNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::V4([a, b, c]) => write!(f, "{a}.{b}.{c}.0/24"),
@@ -35,9 +35,9 @@ impl fmt::Display for Network {
     }
 }
 
-impl Network {
-    /// The network of an address; `None` for loopback, which has no budget.
-    pub(crate) fn of(address: IpAddr) -> Option<Self> {
+impl ClientNetwork {
+    /// Returns the network of an address. `None` for loopback, which is not limited.
+    pub(crate) fn from_ip(address: IpAddr) -> Option<Self> {
         match address.to_canonical() {
             address if address.is_loopback() => None,
             IpAddr::V4(address) => Some(Self::V4([address.octets()[0], address.octets()[1], address.octets()[2]])),
@@ -50,40 +50,39 @@ impl Network {
     }
 }
 
-/// What one network may use.
+/// Limits of one network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Allowance {
-    /// Connections at once; zero means any number.
-    pub(crate) connections: usize,
-    /// Events a minute; zero means any number.
+pub(crate) struct PerNetworkLimits {
+    /// Maximum number of concurrent connections. Zero means no limit.
+    pub(crate) max_connections: usize,
+    /// Maximum number of published events per minute. Zero means no limit.
     pub(crate) events_per_minute: u64,
 }
 
-impl Allowance {
-    /// What the settings say.
-    pub(crate) fn of(config: &Config) -> Self {
-        Self { connections: config.network_max_connections, events_per_minute: config.network_events_per_minute }
+impl PerNetworkLimits {
+    pub(crate) fn from_config(config: &Config) -> Self {
+        Self { max_connections: config.network_max_connections, events_per_minute: config.network_events_per_minute }
     }
 
-    /// A network may publish ten seconds' worth, and at least a thousand events, in one breath: `ngit` sends a whole
-    /// repository's history of issues and patches at once.
-    fn bucket(self) -> TokenBucket {
+    /// Creates the publish budget. Its burst is ten seconds' worth of events, at least a thousand: `ngit` sends all
+    /// issues and patches of a repository at once.
+    fn publish_budget(self) -> TokenBucket {
         TokenBucket::new(self.events_per_minute, (self.events_per_minute / 6).max(1_000))
     }
 }
 
-/// A network's publish budget, shared by its connections. The lock guards two numbers for an instant.
-type Budget = Arc<Mutex<TokenBucket>>;
+/// Publish budget of a network, shared by its connections. The lock is held only to update two numbers.
+type PublishBudget = Arc<Mutex<TokenBucket>>;
 
-/// A connection's place in the books.
+/// Slot of a connection within the limits of its network. Dropping it frees the slot.
 pub(crate) struct NetworkSlot {
-    network: Option<(Network, mpsc::UnboundedSender<Request>, Budget)>,
+    network: Option<(ClientNetwork, mpsc::UnboundedSender<LimitRequest>, PublishBudget)>,
     clock: Clock,
 }
 
 impl NetworkSlot {
-    /// Takes the right to publish one event.
-    pub(crate) fn may_publish(&self) -> bool {
+    /// Takes one event from the publish budget. Returns false if the budget is used up.
+    pub(crate) fn try_publish(&self) -> bool {
         self.network
             .as_ref()
             .is_none_or(|(_, _, budget)| budget.lock().unwrap_or_else(PoisonError::into_inner).take(self.clock.mono()))
@@ -92,101 +91,106 @@ impl NetworkSlot {
 
 impl Drop for NetworkSlot {
     fn drop(&mut self) {
-        if let Some((network, books, _)) = &self.network {
-            let _ = books.send(Request::Leave(*network));
+        if let Some((network, sender, _)) = &self.network {
+            let _ = sender.send(LimitRequest::Release(*network));
         }
     }
 }
 
-enum Request {
-    Enter(Network, oneshot::Sender<Option<NetworkSlot>>),
-    Leave(Network),
-    Allow(Allowance),
+/// Message to the task that owns the counters.
+enum LimitRequest {
+    Claim(ClientNetwork, oneshot::Sender<Option<NetworkSlot>>),
+    Release(ClientNetwork),
+    SetLimits(PerNetworkLimits),
 }
 
-/// Where connections ask for a place.
+/// Handle to the task that owns the counters.
 #[derive(Clone)]
 pub(crate) struct NetworkLimits {
-    sender: mpsc::UnboundedSender<Request>,
+    sender: mpsc::UnboundedSender<LimitRequest>,
     clock: Clock,
 }
 
 impl NetworkLimits {
-    /// Starts the task that owns the books.
-    pub(crate) fn open(allowance: Allowance, clock: Clock) -> Self {
+    /// Starts the task in the runtime of the caller.
+    pub(crate) fn start(limits: PerNetworkLimits, clock: Clock) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(keep_books(receiver, sender.downgrade(), allowance, clock));
+        tokio::spawn(run(receiver, sender.downgrade(), limits, clock));
         Self { sender, clock }
     }
 
-    /// Changes what networks may use. Whoever is there stays.
-    pub(crate) fn allow(&self, allowance: Allowance) {
-        let _ = self.sender.send(Request::Allow(allowance));
+    /// Changes the limits. Open connections stay open.
+    pub(crate) fn set_limits(&self, limits: PerNetworkLimits) {
+        let _ = self.sender.send(LimitRequest::SetLimits(limits));
     }
 
-    /// A place for a connection from this address, if its network has one left.
-    pub(crate) async fn enter(&self, address: IpAddr) -> Option<NetworkSlot> {
-        let Some(network) = Network::of(address) else {
+    /// Claims a slot for a connection from `address`. `None` if its network has no slot left.
+    pub(crate) async fn claim(&self, address: IpAddr) -> Option<NetworkSlot> {
+        let Some(network) = ClientNetwork::from_ip(address) else {
             return Some(NetworkSlot { network: None, clock: self.clock });
         };
-        let (reply, answer) = oneshot::channel();
-        let _ = self.sender.send(Request::Enter(network, reply));
-        answer.await.ok()?
+        let (reply, slot) = oneshot::channel();
+        let _ = self.sender.send(LimitRequest::Claim(network, reply));
+        slot.await.ok()?
     }
 }
 
-/// How many accounts there must be before it is worth looking for idle ones; then again when they have doubled, so that
-/// the looking costs little whatever the number.
-const SWEEP_AT: usize = 1_024;
+/// Number of networks at which idle ones are removed for the first time. The next time is when the number has doubled,
+/// so the cost per connection is constant.
+const MIN_NETWORKS_TO_PURGE: usize = 1_024;
 
-struct Account {
+/// Counters of one network.
+struct NetworkUsage {
     connections: usize,
-    budget: Budget,
+    budget: PublishBudget,
 }
 
-async fn keep_books(
-    mut requests: mpsc::UnboundedReceiver<Request>,
-    door: mpsc::WeakUnboundedSender<Request>,
-    mut allowance: Allowance,
+/// Handles the messages until the last handle and the last slot are dropped.
+async fn run(
+    mut requests: mpsc::UnboundedReceiver<LimitRequest>,
+    sender: mpsc::WeakUnboundedSender<LimitRequest>,
+    mut limits: PerNetworkLimits,
     clock: Clock,
 ) {
-    let mut accounts: HashMap<Network, Account> = HashMap::new();
-    let mut sweep_at = SWEEP_AT;
+    let mut networks: HashMap<ClientNetwork, NetworkUsage> = HashMap::new();
+    let mut purge_at = MIN_NETWORKS_TO_PURGE;
     while let Some(request) = requests.recv().await {
         match request {
-            Request::Enter(network, reply) => {
-                let account = accounts
-                    .entry(network)
-                    .or_insert_with(|| Account { connections: 0, budget: Arc::new(Mutex::new(allowance.bucket())) });
-                let free = allowance.connections == 0 || account.connections < allowance.connections;
-                let place = door.upgrade().filter(|_| free).map(|door| {
-                    account.connections += 1;
-                    NetworkSlot { network: Some((network, door, account.budget.clone())), clock }
+            LimitRequest::Claim(network, reply) => {
+                let usage = networks.entry(network).or_insert_with(|| NetworkUsage {
+                    connections: 0,
+                    budget: Arc::new(Mutex::new(limits.publish_budget())),
                 });
-                // A client that has gone meanwhile never takes its place, which is then dropped and so given back.
-                let _ = reply.send(place);
+                let is_free = limits.max_connections == 0 || usage.connections < limits.max_connections;
+                let slot = sender.upgrade().filter(|_| is_free).map(|sender| {
+                    usage.connections += 1;
+                    NetworkSlot { network: Some((network, sender, usage.budget.clone())), clock }
+                });
+                // If the connection is closed already, the slot is dropped here, which frees it again.
+                let _ = reply.send(slot);
             }
-            Request::Allow(new) => {
-                if new.events_per_minute != allowance.events_per_minute {
-                    for account in accounts.values() {
-                        *account.budget.lock().unwrap_or_else(PoisonError::into_inner) = new.bucket();
+            LimitRequest::SetLimits(new) => {
+                if new.events_per_minute != limits.events_per_minute {
+                    for usage in networks.values() {
+                        *usage.budget.lock().unwrap_or_else(PoisonError::into_inner) = new.publish_budget();
                     }
                 }
-                allowance = new;
+                limits = new;
             }
-            Request::Leave(network) => {
-                if let Some(account) = accounts.get_mut(&network) {
-                    account.connections = account.connections.saturating_sub(1);
+            LimitRequest::Release(network) => {
+                if let Some(usage) = networks.get_mut(&network) {
+                    usage.connections = usage.connections.saturating_sub(1);
                 }
             }
         }
-        // A network without connections is remembered until its budget is full again, so that reconnecting gains nothing.
-        if accounts.len() >= sweep_at {
+        // A network without connections is kept until its budget is full again, so that reconnecting does not refill
+        // it.
+        if networks.len() >= purge_at {
             let now = clock.mono();
-            accounts.retain(|_, account| {
-                account.connections > 0 || !account.budget.lock().unwrap_or_else(PoisonError::into_inner).is_full(now)
+            networks.retain(|_, usage| {
+                usage.connections > 0 || !usage.budget.lock().unwrap_or_else(PoisonError::into_inner).is_full(now)
             });
-            sweep_at = SWEEP_AT.max(2 * accounts.len());
+            purge_at = MIN_NETWORKS_TO_PURGE.max(2 * networks.len());
         }
     }
 }
@@ -196,8 +200,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_are_24_and_48_bits_and_loopback_is_none() {
-        let network = |text: &str| Network::of(text.parse().expect("an address"));
+    fn networks_have_24_or_48_bits_and_loopback_has_none() {
+        let network = |text: &str| ClientNetwork::from_ip(text.parse().expect("valid address"));
         assert_eq!(network("127.0.0.9"), None);
         assert_eq!(network("::1"), None);
         assert_eq!(network("::ffff:127.0.0.1"), None);
@@ -209,38 +213,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_leaves_before_the_answer_takes_no_place() {
-        let door = NetworkLimits::open(Allowance { connections: 1, events_per_minute: 60 }, Clock::start());
-        let from = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let mut entering = Box::pin(door.enter(from("203.0.113.1")));
+    async fn cancelled_claim_takes_no_slot() {
+        let network_limits =
+            NetworkLimits::start(PerNetworkLimits { max_connections: 1, events_per_minute: 60 }, Clock::start());
+        let from = |text: &str| text.parse::<IpAddr>().expect("valid address");
+        let mut claim = Box::pin(network_limits.claim(from("203.0.113.1")));
         tokio::select! {
             biased;
-            _ = entering.as_mut() => panic!("nobody has answered yet"),
+            _ = claim.as_mut() => panic!("the task cannot have replied yet"),
             () = std::future::ready(()) => {}
         }
-        // When this one has its answer, the first has been sent its own.
-        assert!(door.enter(from("198.51.100.1")).await.is_some());
-        drop(entering);
-        assert!(door.enter(from("203.0.113.1")).await.is_some());
+        // When the reply to this claim arrives, the reply to the first one has been sent.
+        assert!(network_limits.claim(from("198.51.100.1")).await.is_some());
+        drop(claim);
+        assert!(network_limits.claim(from("203.0.113.1")).await.is_some());
     }
 
     #[tokio::test]
-    async fn a_network_has_so_many_places_and_gets_them_back() {
-        let door = NetworkLimits::open(Allowance { connections: 2, events_per_minute: 60 }, Clock::start());
-        let from = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let first = door.enter(from("203.0.113.1")).await.expect("free");
-        let _second = door.enter(from("203.0.113.2")).await.expect("free");
-        assert!(door.enter(from("203.0.113.3")).await.is_none());
-        assert!(door.enter(from("198.51.100.1")).await.is_some());
-        assert!(door.enter(from("127.0.0.1")).await.is_some());
-        assert_eq!((0..2_000).filter(|_| first.may_publish()).count(), 1_000);
+    async fn network_slots_are_limited_and_freed_by_dropping() {
+        let network_limits =
+            NetworkLimits::start(PerNetworkLimits { max_connections: 2, events_per_minute: 60 }, Clock::start());
+        let from = |text: &str| text.parse::<IpAddr>().expect("valid address");
+        let first = network_limits.claim(from("203.0.113.1")).await.expect("free");
+        let _second = network_limits.claim(from("203.0.113.2")).await.expect("free");
+        assert!(network_limits.claim(from("203.0.113.3")).await.is_none());
+        assert!(network_limits.claim(from("198.51.100.1")).await.is_some());
+        assert!(network_limits.claim(from("127.0.0.1")).await.is_some());
+        assert_eq!((0..2_000).filter(|_| first.try_publish()).count(), 1_000);
         drop(first);
-        // Leaving and entering are messages on one channel: the leave is heard first.
-        let again = door.enter(from("203.0.113.1")).await.expect("the place was given back");
-        assert!(!again.may_publish(), "a new connection does not fill the budget");
-        // Who is there stays when the allowance shrinks, and publishes within the new one.
-        door.allow(Allowance { connections: 1, events_per_minute: 0 });
-        assert!(door.enter(from("203.0.113.9")).await.is_none());
-        assert!((0..2_000).all(|_| again.may_publish()), "zero means any number");
+        // Release and claim are messages on one channel, so the release is handled first.
+        let again = network_limits.claim(from("203.0.113.1")).await.expect("the slot is free again");
+        assert!(!again.try_publish(), "a new connection does not fill the budget");
+        // A connection stays open when the limits are lowered, and publishes within the new ones.
+        network_limits.set_limits(PerNetworkLimits { max_connections: 1, events_per_minute: 0 });
+        assert!(network_limits.claim(from("203.0.113.9")).await.is_none());
+        assert!((0..2_000).all(|_| again.try_publish()), "zero means no limit");
     }
 }

@@ -5,42 +5,44 @@ use hyper::{Response, StatusCode, header};
 
 use super::body::{HttpResponse, ResponseBody};
 
-/// The answer to HEAD: what GET would give, without its body.
-pub(crate) fn bodiless(mut answer: HttpResponse) -> HttpResponse {
-    if let Some(length) = hyper::body::Body::size_hint(answer.body()).exact() {
-        answer.headers_mut().entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
+/// Turns the response to GET into the response to HEAD: the same headers without the body.
+pub(crate) fn without_body(mut response: HttpResponse) -> HttpResponse {
+    if let Some(length) = hyper::body::Body::size_hint(response.body()).exact() {
+        response.headers_mut().entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
     }
-    *answer.body_mut() = ResponseBody::from(Vec::new());
-    answer
+    *response.body_mut() = ResponseBody::from(Vec::new());
+    response
 }
 
-/// The path is right, the method is not.
+/// Returns 405 with the allowed methods.
 pub(crate) fn method_not_allowed(allowed: &'static str) -> HttpResponse {
-    let mut answer = status(StatusCode::METHOD_NOT_ALLOWED, "this address does not take that method\n");
-    answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
-    answer
+    let mut response = status(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    response
 }
 
-/// A short plain answer.
+/// Returns a response with a plain text.
 pub(crate) fn status(status: StatusCode, text: &'static str) -> HttpResponse {
-    let mut answer = Response::new(ResponseBody::from(text));
-    *answer.status_mut() = status;
+    let mut response = Response::new(ResponseBody::from(text));
+    *response.status_mut() = status;
     if !text.is_empty() {
-        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     }
-    answer
+    response
 }
 
+/// Returns an HTML page. Its content security policy allows inline styles and no scripts.
 pub(crate) fn html(status: StatusCode, text: String) -> HttpResponse {
-    let mut answer = with_type(status, "text/html; charset=utf-8", text);
+    let mut response = with_type(status, "text/html; charset=utf-8", text);
     let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'";
-    answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
-    answer
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    response
 }
 
-pub(crate) fn with_type(status: StatusCode, kind: &'static str, text: String) -> HttpResponse {
-    let mut answer = Response::new(ResponseBody::from(text));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    answer
+/// Returns a text with a content type.
+pub(crate) fn with_type(status: StatusCode, content_type: &'static str, text: String) -> HttpResponse {
+    let mut response = Response::new(ResponseBody::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
 }

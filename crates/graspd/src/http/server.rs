@@ -1,4 +1,6 @@
-//! The accept loop: it ends when it is told to and for no other reason.
+//! Accept loop of the main listener, and the task of each connection.
+//!
+//! The loop ends at shutdown and for no other reason: errors of `accept` are logged and retried.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,41 +22,40 @@ use tracing::{debug, warn};
 use super::body::HttpResponse;
 use super::connection_limit::{ConnectionLimit, ConnectionSlot};
 use super::network_limits::{NetworkLimits, NetworkSlot};
-use super::stall_timeout::{HeadTimer, Paced, Progress};
+use super::stall_timeout::{ConnectionActivity, HeaderTimer, TrackedStream};
 use crate::clock::Clock;
 use crate::config::Cidr;
 
-/// How long to let the system recover when it has no descriptors or memory left for a connection.
-pub(crate) const BREATH: Duration = Duration::from_millis(50);
+/// Delay after a failed `accept`, so that the system can recover if it has no file descriptors or memory left.
+pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// How long somebody who was let in just before the server went down may take to say something.
-const FIRST_WORD: Duration = Duration::from_secs(2);
+/// How long a connection that was accepted just before the shutdown may take to send the first byte of its request.
+const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(2);
 
-/// A connection's presence: its place among all connections and in its network, and the reason why the server still
-/// waits.
+/// Slots of an open connection within all limits. The shutdown waits until all permits are dropped.
 pub(crate) struct ConnectionPermit {
-    _taken: ConnectionSlot,
-    /// Its place in the network that it comes from; a trusted proxy has none, those behind it do.
-    pub(crate) place: Option<NetworkSlot>,
-    /// Closed when the last presence is gone.
+    _slot: ConnectionSlot,
+    /// Slot in the network of the peer. `None` for a trusted proxy, whose clients are limited instead.
+    pub(crate) network_slot: Option<NetworkSlot>,
+    /// The channel is closed when the last permit is dropped.
     _alive: mpsc::Sender<()>,
-    /// FairSemaphore true when the server goes down.
-    pub(crate) leaving: watch::Receiver<bool>,
+    /// True from the begin of the shutdown.
+    pub(crate) shutdown: watch::Receiver<bool>,
 }
 
-/// Waits until the server goes down.
-pub(crate) async fn departure(leaving: &mut watch::Receiver<bool>) {
-    // An error means that whoever could say so is gone, which says the same.
-    let _ = leaving.wait_for(|leaving| *leaving).await;
+/// Waits until the server begins to shut down.
+pub(crate) async fn wait_for_shutdown(shutdown: &mut watch::Receiver<bool>) {
+    // An error means that the sender is dropped, which also happens only at shutdown.
+    let _ = shutdown.wait_for(|is_shutting_down| *is_shutting_down).await;
 }
 
 /// Answers the requests of accepted connections.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
-    /// Answers one request of `peer`. `presence` keeps the server from stopping while the connection is open.
+    /// Answers one request of `peer`. `permit` keeps the server from stopping while the connection is open.
     fn handle(
         self: Arc<Self>,
         peer: IpAddr,
-        presence: Arc<ConnectionPermit>,
+        permit: Arc<ConnectionPermit>,
         request: Request<Incoming>,
     ) -> impl Future<Output = HttpResponse> + Send;
 }
@@ -64,109 +65,111 @@ pub(crate) struct HttpServer<H> {
     pub(crate) listener: TcpListener,
     pub(crate) handler: Arc<H>,
     /// Limit of all connections together.
-    pub(crate) places: Arc<ConnectionLimit>,
+    pub(crate) connection_limit: Arc<ConnectionLimit>,
     /// Limits of each network.
-    pub(crate) networks: NetworkLimits,
+    pub(crate) network_limits: NetworkLimits,
     /// Peers that count as proxies: their clients are limited instead of them.
     pub(crate) trusted_proxies: Vec<Cidr>,
     pub(crate) clock: Clock,
-    pub(crate) leaving: watch::Receiver<bool>,
+    pub(crate) shutdown: watch::Receiver<bool>,
 }
 
 impl<H: RequestHandler> HttpServer<H> {
-    /// Accepts connections until the server goes down, then gives what closes when the last of them has ended.
+    /// Accepts connections until the shutdown begins. Returns a channel that is closed when the last connection has
+    /// ended.
     pub(crate) async fn run(self) -> mpsc::Receiver<()> {
         let server = Arc::new(self);
-        let (alive, all_gone) = mpsc::channel(1);
-        let mut leaving = server.leaving.clone();
+        let (alive, all_closed) = mpsc::channel(1);
+        let mut shutdown = server.shutdown.clone();
         loop {
             let accepted = tokio::select! {
                 accepted = server.listener.accept() => accepted,
-                () = departure(&mut leaving) => break,
+                () = wait_for_shutdown(&mut shutdown) => break,
             };
             match accepted {
-                Ok((stream, peer)) => match server.places.take() {
-                    Some(taken) => {
-                        tokio::spawn(server.clone().serve(stream, peer, taken, alive.clone()));
+                Ok((stream, peer)) => match server.connection_limit.acquire() {
+                    Some(slot) => {
+                        tokio::spawn(server.clone().serve(stream, peer, slot, alive.clone()));
                     }
-                    None => debug!(%peer, "connection limit reached"),
+                    None => debug!(target: "http", %peer, "connection limit reached"),
                 },
-                Err(problem) => recover(&problem).await,
+                Err(error) => recover(&error).await,
             }
         }
-        all_gone
+        all_closed
     }
 
     /// Claims a slot in the peer's network, unless the peer is a trusted proxy. `None` if the network has no slot left.
-    async fn presence(
+    async fn permit(
         &self,
         peer: IpAddr,
-        taken: ConnectionSlot,
+        slot: ConnectionSlot,
         alive: mpsc::Sender<()>,
     ) -> Option<Arc<ConnectionPermit>> {
         let is_proxy = self.trusted_proxies.iter().any(|range| range.contains(peer));
-        let place = if is_proxy { None } else { Some(self.networks.enter(peer).await?) };
-        Some(Arc::new(ConnectionPermit { _taken: taken, place, _alive: alive, leaving: self.leaving.clone() }))
+        let network_slot = if is_proxy { None } else { Some(self.network_limits.claim(peer).await?) };
+        Some(Arc::new(ConnectionPermit { _slot: slot, network_slot, _alive: alive, shutdown: self.shutdown.clone() }))
     }
 
     async fn serve(
         self: Arc<Self>,
         stream: TcpStream,
         peer: SocketAddr,
-        taken: ConnectionSlot,
+        slot: ConnectionSlot,
         alive: mpsc::Sender<()>,
     ) {
-        let Some(presence) = self.presence(peer.ip(), taken, alive).await else {
-            debug!(%peer, "per-network connection limit reached");
+        let Some(permit) = self.permit(peer.ip(), slot, alive).await else {
+            debug!(target: "http", %peer, "per-network connection limit reached");
             return;
         };
-        if let Err(problem) = stream.set_nodelay(true) {
-            debug!(%problem, "connection closed before its first request");
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(target: "http", %peer, %error, "connection closed before its first request");
             return;
         }
-        let leaving = presence.leaving.clone();
-        let progress = Progress::new(self.clock);
+        let shutdown = permit.shutdown.clone();
+        let activity = ConnectionActivity::new(self.clock);
         let handler = self.handler.clone();
         let service = service_fn(move |request| {
-            let answer = handler.clone().handle(peer.ip(), presence.clone(), request);
-            async move { Ok::<_, Infallible>(answer.await) }
+            let response = handler.clone().handle(peer.ip(), permit.clone(), request);
+            async move { Ok::<_, Infallible>(response.await) }
         });
-        converse(stream, service, leaving, progress, PATIENCE).await;
+        serve_connection(stream, service, shutdown, activity, HTTP_TIMEOUTS).await;
     }
 }
 
 /// Waits after a failed `accept` if the error concerns the system (no descriptors or memory left) and not only one
 /// connection that is closed already.
-async fn recover(problem: &io::Error) {
+async fn recover(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    if !matches!(problem.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
-        warn!(%problem, "cannot accept connections");
-        tokio::time::sleep(BREATH).await;
+    if !matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+        warn!(target: "http", %error, "cannot accept connections");
+        tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
     }
 }
 
-/// How long a connection is waited for.
+/// Timeouts of a connection.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience {
-    /// To finish a request's headers.
-    head: Duration,
-    /// Without a byte in either direction.
+pub(crate) struct HttpTimeouts {
+    /// Time to receive the headers of a request.
+    headers: Duration,
+    /// Time without a byte in either direction.
     stall: Duration,
 }
 
-pub(crate) const PATIENCE: Patience = Patience {
-    head: Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS),
+/// Timeouts of all listeners.
+pub(crate) const HTTP_TIMEOUTS: HttpTimeouts = HttpTimeouts {
+    headers: Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS),
     stall: Duration::from_secs(limits::STALL_TIMEOUT_SECS),
 };
 
-/// Answers requests until the connection ends, stands still, or becomes a websocket. When the server goes down, a
-/// request that is being answered is answered, and so is the first one of somebody who was let in just before.
-pub(crate) async fn converse<IO, S, B>(
+/// Answers requests until the connection ends, stalls, or becomes a websocket. At shutdown, a request in progress is
+/// still answered, and so is the first request of a connection that was accepted just before.
+pub(crate) async fn serve_connection<IO, S, B>(
     stream: IO,
     service: S,
-    mut leaving: watch::Receiver<bool>,
-    progress: Arc<Progress>,
-    patience: Patience,
+    mut shutdown: watch::Receiver<bool>,
+    activity: Arc<ConnectionActivity>,
+    timeouts: HttpTimeouts,
 ) where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: HttpService<Incoming, ResBody = B>,
@@ -175,33 +178,33 @@ pub(crate) async fn converse<IO, S, B>(
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let connection = http1::Builder::new()
-        .timer(HeadTimer::new(progress.clone()))
-        .header_read_timeout(patience.head)
+        .timer(HeaderTimer::new(activity.clone()))
+        .header_read_timeout(timeouts.headers)
         .max_buf_size(limits::MAX_HEADER_BYTES)
-        .serve_connection(TokioIo::new(Paced::new(stream, progress.clone())), service)
+        .serve_connection(TokioIo::new(TrackedStream::new(stream, activity.clone())), service)
         .with_upgrades();
     tokio::pin!(connection);
-    let mut staying = true;
+    let mut is_open = true;
     let ended = loop {
         tokio::select! {
             ended = connection.as_mut() => break ended,
-            () = progress.stalled(patience.stall) => return debug!("a connection stood still"),
-            () = last_call(&mut leaving, &progress), if staying => {
-                staying = false;
+            () = activity.wait_until_idle(timeouts.stall) => return debug!(target: "http", "connection stalled"),
+            () = wait_until_draining(&mut shutdown, &activity), if is_open => {
+                is_open = false;
                 connection.as_mut().graceful_shutdown();
             }
         }
     };
-    if let Err(problem) = ended {
-        debug!(%problem, "a connection ended badly");
+    if let Err(error) = ended {
+        debug!(target: "http", %error, "connection failed");
     }
 }
 
-/// Waits until the server goes down and the client has had its time to begin.
-async fn last_call(leaving: &mut watch::Receiver<bool>, progress: &Progress) {
-    departure(leaving).await;
-    if progress.received() == 0 {
-        let _ = tokio::time::timeout(FIRST_WORD, progress.begun()).await;
+/// Waits until the shutdown has begun and the client has had time to send its first byte.
+async fn wait_until_draining(shutdown: &mut watch::Receiver<bool>, activity: &ConnectionActivity) {
+    wait_for_shutdown(shutdown).await;
+    if activity.received() == 0 {
+        let _ = tokio::time::timeout(FIRST_REQUEST_GRACE, activity.wait_for_first_byte()).await;
     }
 }
 
@@ -219,82 +222,84 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
 
-    /// How long anything may take before a test gives up.
+    /// How long a step of a test may take.
     const DEADLINE: Duration = Duration::from_secs(30);
     const NEVER: Duration = Duration::from_secs(3_600);
-    /// Long enough that it is not over by accident, short enough to wait for.
+    /// Long enough not to elapse by accident on a busy machine, short enough to wait for.
     const SHORT: Duration = Duration::from_millis(300);
 
     const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
     const LAST_GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    const ANSWER_BYTES: usize = 300_000;
+    const BODY_BYTES: usize = 300_000;
 
-    struct Conversation {
+    struct TestConnection {
         client: DuplexStream,
-        leave: watch::Sender<bool>,
+        shutdown: watch::Sender<bool>,
         task: JoinHandle<()>,
-        /// Bytes of the answer that have been read.
-        seen: usize,
+        /// Bytes of the current response body that have been read.
+        body_read: usize,
     }
 
-    impl Conversation {
-        /// Talks with a server that hears a request to its end and gives a long answer in one piece. The pipe between
-        /// is short, so the answer waits inside the server until the client reads it.
-        fn begin(patience: Patience) -> Self {
+    impl TestConnection {
+        /// Connects to a server that reads a request to its end and sends a long response in one piece. The pipe is
+        /// short, so the response stays in the server until the client reads it.
+        fn open(timeouts: HttpTimeouts) -> Self {
             let (client, stream) = duplex(1_024);
-            let (leave, leaving) = watch::channel(false);
+            let (shutdown, receiver) = watch::channel(false);
             let service = service_fn(|request: Request<Incoming>| async move {
                 let _ = request.into_body().collect().await;
-                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(vec![b'x'; ANSWER_BYTES]))))
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(vec![b'x'; BODY_BYTES]))))
             });
-            let task = tokio::spawn(converse(stream, service, leaving, Progress::new(Clock::start()), patience));
-            Self { client, leave, task, seen: 0 }
+            let activity = ConnectionActivity::new(Clock::start());
+            let task = tokio::spawn(serve_connection(stream, service, receiver, activity, timeouts));
+            Self { client, shutdown, task, body_read: 0 }
         }
 
         async fn send(&mut self, bytes: &[u8]) {
-            self.client.write_all(bytes).await.expect("it listens");
+            self.client.write_all(bytes).await.expect("the connection is open");
         }
 
         async fn read(&mut self, at_most: usize) {
             let mut buf = vec![0; at_most];
-            let read = self.client.read(&mut buf).await.expect("an answer");
-            assert!(read > 0, "the answer ends early");
-            // The head of the answer has none of these.
-            self.seen += buf[..read].iter().filter(|byte| **byte == b'x').count();
+            let read = self.client.read(&mut buf).await.expect("a response");
+            assert!(read > 0, "the response ended early");
+            // The headers contain no `x`.
+            self.body_read += buf[..read].iter().filter(|byte| **byte == b'x').count();
         }
 
-        /// Reads an answer up to its last byte.
-        async fn read_answer(&mut self) {
-            while self.seen < ANSWER_BYTES {
+        /// Reads the rest of the response.
+        async fn read_response(&mut self) {
+            while self.body_read < BODY_BYTES {
                 self.read(4_096).await;
             }
-            self.seen = 0;
+            self.body_read = 0;
         }
 
-        /// The server has let go of the connection.
-        async fn end(self) {
-            tokio::time::timeout(DEADLINE, self.task).await.expect("the connection does not end").expect("no panic");
+        /// Waits until the server has closed the connection.
+        async fn wait_closed(self) {
+            let closed = tokio::time::timeout(DEADLINE, self.task).await;
+            closed.expect("the connection was not closed").expect("the task panicked");
         }
     }
 
     #[tokio::test]
-    async fn whoever_does_not_read_is_dropped() {
-        let mut slow = Conversation::begin(Patience { head: NEVER, stall: SHORT });
+    async fn client_that_does_not_read_is_dropped() {
+        let mut slow = TestConnection::open(HttpTimeouts { headers: NEVER, stall: SHORT });
         slow.send(GET).await;
-        slow.end().await;
+        slow.wait_closed().await;
     }
 
     #[tokio::test]
-    async fn whoever_does_not_send_is_dropped() {
-        let mut slow = Conversation::begin(Patience { head: NEVER, stall: SHORT });
+    async fn client_that_does_not_send_is_dropped() {
+        let mut slow = TestConnection::open(HttpTimeouts { headers: NEVER, stall: SHORT });
         slow.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf").await;
-        slow.end().await;
+        slow.wait_closed().await;
     }
 
     #[tokio::test]
-    async fn whoever_moves_is_kept_however_long_it_takes() {
+    async fn slow_upload_is_not_dropped() {
         let stall = 10 * SHORT;
-        let mut slow = Conversation::begin(Patience { head: NEVER, stall });
+        let mut slow = TestConnection::open(HttpTimeouts { headers: NEVER, stall });
         slow.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n").await;
         let began = Instant::now();
         let mut ticks = tokio::time::interval(SHORT / 2);
@@ -303,35 +308,35 @@ mod tests {
             slow.send(b"1\r\n.\r\n").await;
         }
         slow.send(b"0\r\n\r\n").await;
-        slow.read_answer().await;
+        slow.read_response().await;
     }
 
     #[tokio::test]
-    async fn headers_have_their_time_from_their_first_byte() {
-        for (what, before) in [("the first request", &b""[..]), ("another request", GET)] {
-            for beginning in ["GET /", "\r\nGET /"] {
-                let mut slow = Conversation::begin(Patience { head: SHORT, stall: NEVER });
+    async fn header_timeout_runs_from_the_first_byte_of_a_request() {
+        for (name, before) in [("first request", &b""[..]), ("second request", GET)] {
+            for start in ["GET /", "\r\nGET /"] {
+                let mut slow = TestConnection::open(HttpTimeouts { headers: SHORT, stall: NEVER });
                 if !before.is_empty() {
                     slow.send(before).await;
-                    slow.read_answer().await;
+                    slow.read_response().await;
                 }
-                slow.send(beginning.as_bytes()).await;
+                slow.send(start.as_bytes()).await;
                 let began = Instant::now();
                 let mut ticks = tokio::time::interval(SHORT / 20);
                 while slow.client.write_all(b"x").await.is_ok() {
-                    assert!(began.elapsed() < DEADLINE, "{what} never ends");
+                    assert!(began.elapsed() < DEADLINE, "the {name} does not time out");
                     ticks.tick().await;
                 }
-                slow.end().await;
+                slow.wait_closed().await;
             }
         }
-        // Saying nothing at all is no way round it.
-        Conversation::begin(Patience { head: SHORT, stall: NEVER }).end().await;
+        // A connection without any byte times out too.
+        TestConnection::open(HttpTimeouts { headers: SHORT, stall: NEVER }).wait_closed().await;
     }
 
     #[tokio::test]
-    async fn an_answer_is_read_as_slowly_as_one_likes_and_then_the_next_is_asked_for() {
-        let mut slow = Conversation::begin(Patience { head: SHORT, stall: NEVER });
+    async fn slow_reader_gets_its_response_and_can_send_another_request() {
+        let mut slow = TestConnection::open(HttpTimeouts { headers: SHORT, stall: NEVER });
         slow.send(GET).await;
         let began = Instant::now();
         let mut ticks = tokio::time::interval(SHORT / 20);
@@ -339,38 +344,38 @@ mod tests {
             ticks.tick().await;
             slow.read(16).await;
         }
-        assert!(slow.seen < ANSWER_BYTES / 2, "the server still holds most of the answer");
-        slow.read_answer().await;
-        // Thinking about the next request takes as long as one likes, too.
+        assert!(slow.body_read < BODY_BYTES / 2, "most of the response is still in the server");
+        slow.read_response().await;
+        // The header timeout does not run between two requests.
         tokio::time::sleep(2 * SHORT).await;
         slow.send(LAST_GET).await;
-        slow.read_answer().await;
-        slow.end().await;
+        slow.read_response().await;
+        slow.wait_closed().await;
     }
 
     #[tokio::test]
-    async fn an_idle_connection_ends_when_it_has_been_still_for_long_enough() {
-        let mut idle = Conversation::begin(Patience { head: SHORT, stall: 5 * SHORT });
+    async fn idle_connection_is_closed_after_the_stall_timeout() {
+        let mut idle = TestConnection::open(HttpTimeouts { headers: SHORT, stall: 5 * SHORT });
         idle.send(GET).await;
-        idle.read_answer().await;
+        idle.read_response().await;
         let began = Instant::now();
-        idle.end().await;
-        assert!(began.elapsed() > 4 * SHORT, "it could have asked for something more");
+        idle.wait_closed().await;
+        assert!(began.elapsed() > 4 * SHORT, "the connection was closed too early");
     }
 
     #[tokio::test]
-    async fn a_departing_server_finishes_answers_and_leaves_the_idle() {
-        let patience = Patience { head: NEVER, stall: NEVER };
-        let (mut idle, mut busy) = (Conversation::begin(patience), Conversation::begin(patience));
+    async fn shutdown_finishes_responses_and_closes_idle_connections() {
+        let timeouts = HttpTimeouts { headers: NEVER, stall: NEVER };
+        let (mut idle, mut busy) = (TestConnection::open(timeouts), TestConnection::open(timeouts));
         idle.send(GET).await;
-        idle.read_answer().await;
+        idle.read_response().await;
         busy.send(GET).await;
         busy.read(16).await;
-        for conversation in [&idle, &busy] {
-            conversation.leave.send(true).expect("it is there");
+        for connection in [&idle, &busy] {
+            connection.shutdown.send(true).expect("the task is running");
         }
-        idle.end().await;
-        busy.read_answer().await;
-        busy.end().await;
+        idle.wait_closed().await;
+        busy.read_response().await;
+        busy.wait_closed().await;
     }
 }

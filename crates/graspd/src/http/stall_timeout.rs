@@ -1,4 +1,4 @@
-//! Whether a connection still moves: bytes in both directions, and when the last of them did.
+//! Detects connections that make no progress: counts the bytes in both directions and the time since the last one.
 
 use std::future::Future;
 use std::io;
@@ -15,105 +15,101 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::clock::Clock;
 
-/// How often a departing server looks whether somebody has begun to speak.
-const GLANCE: Duration = Duration::from_millis(5);
+/// Interval at which a connection without a first byte is polled during shutdown.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a connection has moved so far. The numbers are looked at by a watcher that needs none of them exactly, so no
-/// order is kept between them.
+/// Byte counters of a connection. Readers need no exact values, so the accesses are not ordered among each other.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ConnectionActivity {
     clock: Clock,
     received: AtomicU64,
     sent: AtomicU64,
-    /// When the last byte moved, in milliseconds of the clock.
-    moved: AtomicU64,
+    /// When the last byte was received or sent, in milliseconds of the monotonic clock.
+    last_byte_at: AtomicU64,
 }
 
-impl Progress {
-    /// Begins now.
+impl ConnectionActivity {
     pub(crate) fn new(clock: Clock) -> Arc<Self> {
-        let moved = AtomicU64::new(clock.mono().0);
-        Arc::new(Self { clock, received: AtomicU64::new(0), sent: AtomicU64::new(0), moved })
+        let last_byte_at = AtomicU64::new(clock.mono().0);
+        Arc::new(Self { clock, received: AtomicU64::new(0), sent: AtomicU64::new(0), last_byte_at })
     }
 
-    /// Bytes that came from the client.
+    /// Returns the number of bytes received from the client.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the system took for the client.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the git routes will tell how much they sent"))]
-    pub(crate) fn sent(&self) -> u64 {
+    /// Returns the number of bytes that the system accepted for the client.
+    #[cfg(test)]
+    fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits until the client has said something. For the short time that a departing server listens, looking now and then
-    /// is enough.
-    pub(crate) async fn begun(&self) {
+    /// Waits until the client has sent a byte. Polls, which is good enough for the short time of a shutdown.
+    pub(crate) async fn wait_for_first_byte(&self) {
         while self.received() == 0 {
-            tokio::time::sleep(GLANCE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// For how long no byte has moved.
-    pub(crate) fn stalled_for(&self, now: MonoTime) -> Duration {
-        now.since(MonoTime(self.moved.load(Ordering::Relaxed)))
+    /// Returns how long no byte has been received or sent.
+    pub(crate) fn idle_for(&self, now: MonoTime) -> Duration {
+        now.since(MonoTime(self.last_byte_at.load(Ordering::Relaxed)))
     }
 
-    /// Waits until no byte has moved for so long.
-    pub(crate) async fn stalled(&self, patience: Duration) {
+    /// Waits until no byte has been received or sent for `timeout`.
+    pub(crate) async fn wait_until_idle(&self, timeout: Duration) {
         loop {
-            let quiet = self.stalled_for(self.clock.mono());
-            if quiet >= patience {
+            let idle = self.idle_for(self.clock.mono());
+            if idle >= timeout {
                 return;
             }
-            tokio::time::sleep(patience - quiet).await;
+            tokio::time::sleep(timeout - idle).await;
         }
     }
 
-    fn note(&self, counter: &AtomicU64, bytes: usize) {
+    fn record(&self, counter: &AtomicU64, bytes: usize) {
         if bytes > 0 {
             counter.fetch_add(bytes as u64, Ordering::Relaxed);
-            self.moved.store(self.clock.mono().0, Ordering::Relaxed);
+            self.last_byte_at.store(self.clock.mono().0, Ordering::Relaxed);
         }
     }
 }
 
-/// A stream that notes its progress.
-pub(crate) struct Paced<S> {
+/// A stream that records its activity.
+pub(crate) struct TrackedStream<S> {
     stream: S,
-    progress: Arc<Progress>,
+    activity: Arc<ConnectionActivity>,
 }
 
-impl<S> Paced<S> {
-    /// Watches a stream from now on.
-    pub(crate) fn new(stream: S, progress: Arc<Progress>) -> Self {
-        Self { stream, progress }
+impl<S> TrackedStream<S> {
+    pub(crate) fn new(stream: S, activity: Arc<ConnectionActivity>) -> Self {
+        Self { stream, activity }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TrackedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let result = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
-        self.progress.note(&self.progress.received, buf.filled().len() - before);
+        self.activity.record(&self.activity.received, buf.filled().len() - before);
         Poll::Ready(result)
     }
 }
 
-impl<S: AsyncWrite + Unpin> Paced<S> {
-    fn wrote(&self, result: io::Result<usize>) -> Poll<io::Result<usize>> {
+impl<S: AsyncWrite + Unpin> TrackedStream<S> {
+    fn record_write(&self, result: io::Result<usize>) -> Poll<io::Result<usize>> {
         if let Ok(bytes) = result {
-            self.progress.note(&self.progress.sent, bytes);
+            self.activity.record(&self.activity.sent, bytes);
         }
         Poll::Ready(result)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
-        self.wrote(result)
+        self.record_write(result)
     }
 
     fn poll_write_vectored(
@@ -122,7 +118,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, parts));
-        self.wrote(result)
+        self.record_write(result)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -138,27 +134,28 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 }
 
-/// The timer that hyper asks for the deadline of a request's headers, which is all that it needs a timer for.
+/// Timer that hyper uses for the timeout of request headers, which is all that it uses a timer for.
 ///
-/// hyper starts to wait for the next request as soon as it has taken an answer into its buffer, though a slow client may
-/// still be reading that answer for minutes. So the time runs from the first byte of a request; only that of the first
-/// request runs from the connection's beginning. A client that is silent before is [`Progress::stalled`].
-pub(crate) struct HeadTimer {
-    progress: Arc<Progress>,
+/// hyper begins to wait for the next request as soon as it has buffered a response, even if a slow client reads that
+/// response for minutes. So the timeout runs from the first byte of a request; only for the first request it runs from
+/// the start of the connection. A client that sends nothing in between is handled by
+/// [`ConnectionActivity::wait_until_idle`].
+pub(crate) struct HeaderTimer {
+    activity: Arc<ConnectionActivity>,
 }
 
-impl HeadTimer {
-    /// For the connection with this progress.
-    pub(crate) fn new(progress: Arc<Progress>) -> Self {
-        Self { progress }
+impl HeaderTimer {
+    pub(crate) fn new(activity: Arc<ConnectionActivity>) -> Self {
+        Self { activity }
     }
 }
 
-impl Timer for HeadTimer {
-    fn sleep(&self, patience: Duration) -> Pin<Box<dyn Sleep>> {
-        let received = self.progress.received();
-        let head = if received == 0 { Head::begun(patience) } else { Head::Expected { received } };
-        Box::pin(HeadSleep { progress: self.progress.clone(), patience, head })
+impl Timer for HeaderTimer {
+    fn sleep(&self, timeout: Duration) -> Pin<Box<dyn Sleep>> {
+        let received = self.activity.received();
+        let deadline =
+            if received == 0 { HeaderDeadline::start(timeout) } else { HeaderDeadline::NotStarted { received } };
+        Box::pin(HeaderSleep { activity: self.activity.clone(), timeout, deadline })
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
@@ -166,41 +163,44 @@ impl Timer for HeadTimer {
     }
 }
 
-enum Head {
-    /// Nothing of it has come: so many bytes had come when the waiting began.
-    Expected { received: u64 },
-    /// Its time is running.
-    Begun(Pin<Box<tokio::time::Sleep>>),
+/// Timeout of the headers of one request.
+enum HeaderDeadline {
+    /// No byte of the request has been received. `received` bytes had been received when hyper began to wait.
+    NotStarted { received: u64 },
+    /// The timeout runs.
+    Running(Pin<Box<tokio::time::Sleep>>),
 }
 
-impl Head {
-    fn begun(patience: Duration) -> Self {
-        Self::Begun(Box::pin(tokio::time::sleep(patience)))
+impl HeaderDeadline {
+    fn start(timeout: Duration) -> Self {
+        Self::Running(Box::pin(tokio::time::sleep(timeout)))
     }
 }
 
-struct HeadSleep {
-    progress: Arc<Progress>,
-    patience: Duration,
-    head: Head,
+/// Future that completes when the headers of a request have timed out.
+struct HeaderSleep {
+    activity: Arc<ConnectionActivity>,
+    timeout: Duration,
+    deadline: HeaderDeadline,
 }
 
-impl Future for HeadSleep {
+impl Future for HeaderSleep {
     type Output = ();
 
-    /// hyper polls this whenever it has read and is still without a whole head, so the first byte is noticed at once.
+    /// hyper polls this whenever it has read bytes and the headers are still incomplete, so the first byte is noticed
+    /// immediately.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if matches!(self.head, Head::Expected { received } if received != self.progress.received()) {
-            self.head = Head::begun(self.patience);
+        if matches!(self.deadline, HeaderDeadline::NotStarted { received } if received != self.activity.received()) {
+            self.deadline = HeaderDeadline::start(self.timeout);
         }
-        match &mut self.head {
-            Head::Expected { .. } => Poll::Pending,
-            Head::Begun(sleep) => sleep.as_mut().poll(cx),
+        match &mut self.deadline {
+            HeaderDeadline::NotStarted { .. } => Poll::Pending,
+            HeaderDeadline::Running(sleep) => sleep.as_mut().poll(cx),
         }
     }
 }
 
-impl Sleep for HeadSleep {}
+impl Sleep for HeaderSleep {}
 
 #[cfg(test)]
 mod tests {
@@ -209,45 +209,45 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bytes_are_counted_and_the_end_is_none() {
-        let progress = Progress::new(Clock::start());
+    async fn bytes_in_both_directions_are_counted() {
+        let activity = ConnectionActivity::new(Clock::start());
         let (mut client, server) = duplex(8);
-        let mut paced = Paced::new(server, progress.clone());
+        let mut tracked = TrackedStream::new(server, activity.clone());
         let mut buf = [0; 16];
-        client.write_all(b"hello").await.expect("room");
-        assert_eq!(paced.read(&mut buf).await.expect("bytes"), 5);
+        client.write_all(b"hello").await.expect("the pipe has space");
+        assert_eq!(tracked.read(&mut buf).await.expect("bytes to read"), 5);
         let parts = [IoSlice::new(b"ab"), IoSlice::new(b"cd")];
-        assert!(paced.write_vectored(&parts).await.expect("room") > 0);
-        paced.write_all(b"xyz").await.expect("room");
-        assert_eq!(progress.received(), 5);
-        let sent = progress.sent();
-        drop(paced);
-        assert_eq!(client.read_to_end(&mut Vec::new()).await.expect("the end") as u64, sent);
+        assert!(tracked.write_vectored(&parts).await.expect("the pipe has space") > 0);
+        tracked.write_all(b"xyz").await.expect("the pipe has space");
+        assert_eq!(activity.received(), 5);
+        let sent = activity.sent();
+        drop(tracked);
+        assert_eq!(client.read_to_end(&mut Vec::new()).await.expect("end of stream") as u64, sent);
     }
 
     #[tokio::test]
-    async fn neither_waiting_nor_an_end_is_progress() {
+    async fn waiting_and_end_of_stream_are_no_activity() {
         let clock = Clock::start();
-        let progress = Progress::new(clock);
-        let began = MonoTime(progress.moved.load(Ordering::Relaxed));
-        assert_eq!(progress.stalled_for(began.plus_secs(7)), Duration::from_secs(7));
-        assert_eq!(progress.stalled_for(MonoTime(0)), Duration::ZERO);
+        let activity = ConnectionActivity::new(clock);
+        let began = MonoTime(activity.last_byte_at.load(Ordering::Relaxed));
+        assert_eq!(activity.idle_for(began.plus_secs(7)), Duration::from_secs(7));
+        assert_eq!(activity.idle_for(MonoTime(0)), Duration::ZERO);
 
         let (client, server) = duplex(4);
-        let mut paced = Paced::new(server, progress.clone());
+        let mut tracked = TrackedStream::new(server, activity.clone());
         while clock.mono() == began {
             tokio::task::yield_now().await;
         }
-        let nothing = tokio::time::timeout(Duration::from_millis(1), paced.read(&mut [0; 4])).await;
+        let nothing = tokio::time::timeout(Duration::from_millis(1), tracked.read(&mut [0; 4])).await;
         assert!(nothing.is_err(), "there is nothing to read");
         drop(client);
-        assert_eq!(paced.read(&mut [0; 4]).await.expect("the end"), 0);
-        assert!(paced.write(b"x").await.is_err());
-        assert_eq!(progress.stalled_for(began.plus_secs(7)), Duration::from_secs(7));
+        assert_eq!(tracked.read(&mut [0; 4]).await.expect("end of stream"), 0);
+        assert!(tracked.write(b"x").await.is_err());
+        assert_eq!(activity.idle_for(began.plus_secs(7)), Duration::from_secs(7));
 
         let (_client, server) = duplex(4);
-        let mut paced = Paced::new(server, progress.clone());
-        paced.write_all(b"x").await.expect("room");
-        assert!(progress.stalled_for(began.plus_secs(7)) < Duration::from_secs(7));
+        let mut tracked = TrackedStream::new(server, activity.clone());
+        tracked.write_all(b"x").await.expect("the pipe has space");
+        assert!(activity.idle_for(began.plus_secs(7)) < Duration::from_secs(7));
     }
 }

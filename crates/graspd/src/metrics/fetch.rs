@@ -1,168 +1,161 @@
-//! What is measured about the search for missing git data (002). The names of identifiers are strangers': they are no
-//! labels. [`limits::MAX_DOMAIN_LABELS`] git servers have a label of their own, the busiest; the rest is `other`.
+//! Metrics of fetching missing git data from other git servers.
+//!
+//! Repository identifiers come from untrusted events and are no labels. [`limits::MAX_DOMAIN_LABELS`] git servers,
+//! those with the most requests, have a `domain` label of their own; the others share `other`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use grasp_core::fetch::io::FetchOutcome;
 use grasp_core::limits;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::label_limit::{OTHER, Own};
-use super::{MetricRegistry, counter, gauge};
+use super::gauge_value;
+use super::label_limit::{LabelLimit, OTHER};
+use super::registry::{MetricRegistry, any_of, counter, gauge, label_set};
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Domain {
-    domain: String,
+label_set! {
+    struct DomainLabels { domain: String = [] }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Ended {
-    outcome: &'static str,
+label_set! {
+    struct FetchLabels { outcome: &'static str = [any_of(FetchOutcome::LABELS)] }
 }
 
-/// A git server at one moment.
+/// Current values of a git server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HostSample<'a> {
-    /// The host, and the port if it is not the usual one.
+    /// The host, and the port if it is not the default.
     pub(crate) authority: &'a str,
-    /// Fetches under way.
+    /// Running requests.
     pub(crate) in_flight: usize,
-    /// Fetches since the start of the process.
+    /// Requests since the start of the process.
     pub(crate) requests: u64,
 }
 
-/// What is measured about the hunt.
+/// Metrics of fetching missing git data.
 #[derive(Debug)]
 pub(crate) struct FetchMetrics {
     queue: Gauge,
     attempts: Counter,
     oids: Counter,
-    in_flight: Family<Domain, Gauge>,
-    requests: Family<Domain, Counter>,
-    fetches: Family<Ended, Counter>,
+    in_flight: Family<DomainLabels, Gauge>,
+    requests: Family<DomainLabels, Counter>,
+    fetches: Family<FetchLabels, Counter>,
     hosts: Mutex<Hosts>,
 }
 
+/// The known git servers.
 #[derive(Debug)]
 struct Hosts {
-    own: Own<String>,
-    /// What each had been asked in all when it was last looked at.
+    labelled: LabelLimit<String>,
+    /// Total requests of each server at the last update.
     requests: BTreeMap<String, u64>,
 }
 
 impl FetchMetrics {
-    pub(super) fn new(to: &mut MetricRegistry) -> Self {
+    pub(super) fn new(registry: &mut MetricRegistry) -> Self {
         Self {
-            queue: gauge(
-                to,
-                "purgatory_sync_queue_size",
-                "Repositories for which git data is looked for",
-                Gauge::default(),
-            ),
+            queue: gauge(registry, "purgatory_sync_queue_size", "Repositories with missing git data", Gauge::default()),
             attempts: counter(
-                to,
+                registry,
                 "purgatory_sync_attempts_total",
-                "Times that everybody was asked for what a repository misses",
+                "Rounds in which all sources of a repository were asked for its missing objects",
                 Counter::default(),
             ),
             oids: counter(
-                to,
+                registry,
                 "purgatory_sync_oids_fetched_total",
-                "Objects that were looked for and came",
+                "Missing objects that were fetched",
                 Counter::default(),
             ),
             in_flight: gauge(
-                to,
+                registry,
                 "purgatory_domain_in_flight",
-                "Fetches from a git server, and looks at it, that are under way",
+                "Running fetches from the git server and checks of its refs",
                 Family::default(),
             ),
             requests: counter(
-                to,
+                registry,
                 "purgatory_domain_requests_total",
-                "Fetches from a git server, and looks at it",
+                "Fetches from the git server and checks of its refs",
                 Family::default(),
             ),
-            fetches: counter(
-                to,
-                "purgatory_fetches_total",
-                "Fetches that are over, by how they ended",
-                Family::default(),
-            ),
-            hosts: Mutex::new(Hosts { own: Own::new(limits::MAX_DOMAIN_LABELS), requests: BTreeMap::new() }),
+            fetches: counter(registry, "purgatory_fetches_total", "Ended fetches by outcome", Family::default()),
+            hosts: Mutex::new(Hosts {
+                labelled: LabelLimit::new(limits::MAX_DOMAIN_LABELS),
+                requests: BTreeMap::new(),
+            }),
         }
     }
 
-    /// A moment of the hunt: how many repositories are looked for, and all git servers.
-    pub(crate) fn view<'a>(&self, queue: usize, hosts: impl Iterator<Item = HostSample<'a>>) {
-        self.queue.set(i64::try_from(queue).unwrap_or(i64::MAX));
-        let mut all: Vec<HostSample<'a>> = hosts.collect();
-        let mut books = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Among equals, whoever has a label keeps it.
-        all.sort_by_cached_key(|host| {
-            (Reverse((host.requests, books.own.has(&host.authority.to_owned()))), host.authority.to_owned())
+    /// Sets the number of repositories with missing data and the values of all git servers.
+    pub(crate) fn update<'a>(&self, queue: usize, hosts: impl Iterator<Item = HostSample<'a>>) {
+        self.queue.set(gauge_value(queue as u64));
+        let mut samples: Vec<HostSample<'a>> = hosts.collect();
+        let mut known = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Among servers with the same number of requests, those that have a label keep it.
+        samples.sort_by_cached_key(|host| {
+            (Reverse((host.requests, known.labelled.contains(&host.authority.to_owned()))), host.authority.to_owned())
         });
-        let names: Vec<String> = all.iter().map(|host| host.authority.to_owned()).collect();
-        for domain in books.own.rank(names.iter()) {
-            let label = Domain { domain };
-            self.in_flight.remove(&label);
-            self.requests.remove(&label);
+        let names: Vec<String> = samples.iter().map(|host| host.authority.to_owned()).collect();
+        for domain in known.labelled.rank(names.iter()) {
+            let labels = DomainLabels { domain };
+            self.in_flight.remove(&labels);
+            self.requests.remove(&labels);
         }
-        let mut rest = 0;
-        for (host, name) in all.iter().zip(&names) {
-            let own = books.own.has(name);
-            let label = Domain { domain: if own { name.clone() } else { OTHER.to_owned() } };
-            let before = books.requests.get(name).copied().unwrap_or(0);
-            // One that gets its label late begins with what it was asked in all.
-            let counted = self.requests.get_or_create_owned(&label);
-            if own {
-                counted.inc_by(host.requests.saturating_sub(counted.get()));
-                self.in_flight.get_or_create(&label).set(i64::try_from(host.in_flight).unwrap_or(i64::MAX));
+        let mut other_in_flight = 0;
+        for (host, name) in samples.iter().zip(&names) {
+            let is_labelled = known.labelled.contains(name);
+            let labels = DomainLabels { domain: if is_labelled { name.clone() } else { OTHER.to_owned() } };
+            let before = known.requests.get(name).copied().unwrap_or(0);
+            let requests = self.requests.get_or_create_owned(&labels);
+            if is_labelled {
+                // A server that gets its label late starts with its total.
+                requests.inc_by(host.requests.saturating_sub(requests.get()));
+                self.in_flight.get_or_create(&labels).set(gauge_value(host.in_flight as u64));
             } else {
-                counted.inc_by(host.requests.saturating_sub(before));
-                rest += host.in_flight;
+                requests.inc_by(host.requests.saturating_sub(before));
+                other_in_flight += host.in_flight;
             }
         }
-        if all.len() > limits::MAX_DOMAIN_LABELS {
-            let label = Domain { domain: OTHER.to_owned() };
-            self.in_flight.get_or_create(&label).set(i64::try_from(rest).unwrap_or(i64::MAX));
+        if samples.len() > limits::MAX_DOMAIN_LABELS {
+            let labels = DomainLabels { domain: OTHER.to_owned() };
+            self.in_flight.get_or_create(&labels).set(gauge_value(other_in_flight as u64));
         }
-        books.requests = all.iter().map(|host| (host.authority.to_owned(), host.requests)).collect();
+        known.requests = samples.iter().map(|host| (host.authority.to_owned(), host.requests)).collect();
     }
 
-    /// What was done in all: rounds that are over, and objects that were sought and came.
-    pub(crate) fn tally(&self, rounds: u64, oids: u64) {
+    /// Raises the totals of ended rounds and of fetched objects.
+    pub(crate) fn set_totals(&self, rounds: u64, oids: u64) {
         self.attempts.inc_by(rounds.saturating_sub(self.attempts.get()));
         self.oids.inc_by(oids.saturating_sub(self.oids.get()));
     }
 
-    /// A fetch is over. Outcomes are told by the name of their variant.
-    pub(crate) fn fetched(&self, outcome: &'static str) {
-        self.fetches.get_or_create(&Ended { outcome }).inc();
+    /// Counts an ended fetch.
+    pub(crate) fn count_fetch(&self, outcome: &FetchOutcome) {
+        self.fetches.get_or_create(&FetchLabels { outcome: outcome.label() }).inc();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use grasp_core::fetch::io::FetchOutcome;
-
     use super::super::Metrics;
     use super::*;
 
     #[test]
-    fn git_servers_are_told_and_a_crowd_shares_a_label() {
-        let meter = Metrics::new();
+    fn busiest_servers_have_series_and_the_others_share_one() {
+        let metrics = Metrics::new();
         let host = |authority, in_flight, requests| HostSample { authority, in_flight, requests };
-        meter.hunt().view(3, [host("a.example", 1, 4), host("b.example", 0, 2)].into_iter());
-        meter.hunt().view(2, [host("a.example", 0, 5), host("b.example", 0, 2)].into_iter());
-        meter.hunt().tally(7, 90);
-        meter.hunt().tally(7, 91);
-        meter.hunt().fetched(FetchOutcome::Busy(Some(3)).label());
-        let text = meter.encode();
+        metrics.fetch().update(3, [host("a.example", 1, 4), host("b.example", 0, 2)].into_iter());
+        metrics.fetch().update(2, [host("a.example", 0, 5), host("b.example", 0, 2)].into_iter());
+        metrics.fetch().set_totals(7, 90);
+        metrics.fetch().set_totals(7, 91);
+        metrics.fetch().count_fetch(&FetchOutcome::Busy(Some(3)));
+        let text = metrics.encode();
         for line in [
             "purgatory_sync_queue_size 2\n",
             "purgatory_sync_attempts_total 7\n",
@@ -175,8 +168,8 @@ mod tests {
             assert!(text.contains(line), "{line} in {text}");
         }
         let names: Vec<String> = (0..3 * limits::MAX_DOMAIN_LABELS).map(|nth| format!("h{nth}.example")).collect();
-        meter.hunt().view(1, names.iter().map(|name| host(name, 1, 1)));
-        let text = meter.encode();
+        metrics.fetch().update(1, names.iter().map(|name| host(name, 1, 1)));
+        let text = metrics.encode();
         let series = text.lines().filter(|line| line.starts_with("purgatory_domain_requests_total{")).count();
         assert!(series <= limits::MAX_DOMAIN_LABELS + 1, "{series}");
         assert!(text.contains("purgatory_domain_in_flight{domain=\"other\"} "), "{text}");

@@ -1,270 +1,292 @@
-//! What is measured about git clients. The names are those that operators know.
+//! Metrics of git clients: clones, fetches and pushes. The names are those of ngit-grasp.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use grasp_core::repo::RepoPath;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::heavy_hitters::Top;
-use super::{MetricRegistry, Metrics, counter, gauge, histogram};
+use super::heavy_hitters::HeavyHitters;
+use super::labels::DIRECTIONS;
+use super::registry::{MetricRegistry, any_of, counter, gauge, histogram, label_set};
+use super::{Metrics, gauge_value};
 
-/// What a git client does.
+/// Kind of an operation of a git client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum GitOperationKind {
     Clone,
     Fetch,
     Push,
 }
 
-impl Kind {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Clone => "clone",
-            Self::Fetch => "fetch",
-            Self::Push => "push",
-        }
+grasp_core::label_table! {
+    /// Returns the `operation` label.
+    GitOperationKind {
+        Self::Clone => "clone",
+        Self::Fetch => "fetch",
+        Self::Push => "push",
     }
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Ended {
-    operation: &'static str,
-    status: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Operations {
-    operation: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Direction {
-    direction: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Outcome {
-    result: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Code {
-    code: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Repo {
-    repo: String,
 }
 
 const SUCCESS: &str = "success";
 const ERROR: &str = "error";
+const AUTHORIZED: &str = "authorized";
+const DENIED: &str = "denied";
 
-/// What is measured about git clients.
+label_set! {
+    struct OperationResultLabels {
+        operation: &'static str = [any_of(GitOperationKind::LABELS)],
+        status: &'static str = [any_of(&[SUCCESS, ERROR])],
+    }
+}
+
+label_set! {
+    struct OperationLabels { operation: &'static str = [any_of(GitOperationKind::LABELS)] }
+}
+
+label_set! {
+    struct PackDirectionLabels { direction: &'static str = [any_of(&DIRECTIONS)] }
+}
+
+label_set! {
+    struct AuthorizationLabels { result: &'static str = [any_of(&[AUTHORIZED, DENIED])] }
+}
+
+label_set! {
+    /// The code that the client receives, such as `E-STATE-MISSING`.
+    struct RefusalLabels { code: &'static str = [] }
+}
+
+label_set! {
+    struct RepoLabels { repo: String = [] }
+}
+
+/// Metrics of git clients.
 #[derive(Debug)]
 pub(crate) struct GitMetrics {
-    operations: Family<Ended, Counter>,
-    duration: Family<Operations, Histogram, fn() -> Histogram>,
+    operations: Family<OperationResultLabels, Counter>,
+    duration: Family<OperationLabels, Histogram, fn() -> Histogram>,
     bytes_in: Counter,
     bytes_out: Counter,
-    authorised: Counter,
+    authorized: Counter,
     denied: Counter,
-    refusals: Family<Code, Counter>,
+    refusals: Family<RefusalLabels, Counter>,
     cache_hits: Counter,
     cache_misses: Counter,
     repositories: Gauge,
-    top_repos: Family<Repo, Gauge>,
-    /// How many repositories are shown.
-    shown: usize,
-    top: Mutex<Shown>,
-    /// Refused pushes by code, for people.
-    codes: Mutex<BTreeMap<&'static str, u64>>,
+    top_repos: Family<RepoLabels, Gauge>,
+    /// Maximum number of repositories in `top_repos`.
+    max_top_repos: usize,
+    sent: Mutex<SentBytes>,
+    /// Rejected pushes by code, for the status page.
+    refusals_by_code: Mutex<BTreeMap<&'static str, u64>>,
 }
 
+/// Bytes sent by repository.
 #[derive(Debug, Default)]
-struct Shown {
-    top: Top,
-    labels: BTreeSet<String>,
+struct SentBytes {
+    by_repo: HeavyHitters,
+    /// The repositories that have a series.
+    exported: BTreeSet<String>,
 }
 
-/// From a tenth of a second to half an hour: a refs-only fetch to the clone of something huge over a slow line.
-fn durations() -> Histogram {
+/// Creates a histogram from a hundredth of a second to half an hour: from a fetch without objects to the clone of a
+/// huge repository over a slow line.
+fn operation_durations() -> Histogram {
     Histogram::new([0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_800.0])
 }
 
 impl GitMetrics {
-    pub(super) fn new(to: &mut MetricRegistry, shown: usize) -> Self {
+    pub(super) fn new(registry: &mut MetricRegistry, max_top_repos: usize) -> Self {
         let bytes = counter(
-            to,
+            registry,
             "ngit_git_bytes_total",
-            "Bytes of packs that clients sent (in) and were sent (out)",
-            Family::<Direction, Counter>::default(),
+            "Bytes of packs received from clients (in) and sent to clients (out)",
+            Family::<PackDirectionLabels, Counter>::default(),
         );
-        let way = |direction| bytes.get_or_create_owned(&Direction { direction });
-        let authorisation = counter(
-            to,
+        let [bytes_in, bytes_out] =
+            DIRECTIONS.map(|direction| bytes.get_or_create_owned(&PackDirectionLabels { direction }));
+        let authorizations = counter(
+            registry,
             "ngit_git_push_authorization_total",
-            "Pushes by whether an event allows them",
-            Family::<Outcome, Counter>::default(),
+            "Pushes by whether a signed event authorises them",
+            Family::<AuthorizationLabels, Counter>::default(),
         );
-        let outcome = |result| authorisation.get_or_create_owned(&Outcome { result });
-        let meter = Self {
+        let [authorized, denied] =
+            [AUTHORIZED, DENIED].map(|result| authorizations.get_or_create_owned(&AuthorizationLabels { result }));
+        let metrics = Self {
             operations: counter(
-                to,
+                registry,
                 "ngit_git_operations_total",
-                "Clones, fetches and pushes, by how they ended",
+                "Clones, fetches and pushes by result",
                 Family::default(),
             ),
             duration: histogram(
-                to,
+                registry,
                 "ngit_git_operation_duration_seconds",
-                "How long clones, fetches and pushes took, from request to last byte",
-                Family::new_with_constructor(durations as fn() -> Histogram),
+                "Duration of clones, fetches and pushes, from the request to the last byte",
+                Family::new_with_constructor(operation_durations as fn() -> Histogram),
             ),
-            bytes_in: way("in"),
-            bytes_out: way("out"),
-            authorised: outcome("authorized"),
-            denied: outcome("denied"),
-            refusals: counter(to, "ngit_git_push_refusals_total", "Refused pushes, by code", Family::default()),
+            bytes_in,
+            bytes_out,
+            authorized,
+            denied,
+            refusals: counter(
+                registry,
+                "ngit_git_push_refusals_total",
+                "Rejected pushes by the code in the answer (`E-…`)",
+                Family::default(),
+            ),
             cache_hits: counter(
-                to,
+                registry,
                 "ngit_git_pack_cache_hits_total",
-                "Fetches that were answered with what was made for another",
+                "Clones and fetches answered from the pack cache",
                 Counter::default(),
             ),
             cache_misses: counter(
-                to,
+                registry,
                 "ngit_git_pack_cache_misses_total",
-                "Fetches whose answer had to be made",
+                "Clones and fetches whose pack had to be built",
                 Counter::default(),
             ),
             repositories: gauge(
-                to,
+                registry,
                 "ngit_repositories_total",
-                "Repositories that are open, served or waiting",
+                "Hosted repositories, including those that wait for git data",
                 Gauge::default(),
             ),
             top_repos: gauge(
-                to,
+                registry,
                 "ngit_git_top_repos_bytes",
-                "Bytes sent since the start, for the METRICS_TOP_N_REPOS repositories with most",
+                "Bytes sent since the start, for the NGIT_METRICS_TOP_N_REPOS repositories with the most",
                 Family::default(),
             ),
-            shown,
-            top: Mutex::default(),
-            codes: Mutex::default(),
+            max_top_repos,
+            sent: Mutex::default(),
+            refusals_by_code: Mutex::default(),
         };
-        for operation in [Kind::Clone, Kind::Fetch, Kind::Push].map(Kind::word) {
+        for operation in GitOperationKind::LABELS {
             for status in [SUCCESS, ERROR] {
-                meter.operations.get_or_create(&Ended { operation, status }).inc_by(0);
+                metrics.operations.get_or_create(&OperationResultLabels { operation, status }).inc_by(0);
             }
         }
-        meter
+        metrics
     }
 
-    /// Whether a push is allowed.
-    pub(crate) fn authorised(&self, allowed: bool) {
-        if allowed {
-            self.authorised.inc()
+    /// Counts whether a push was authorised.
+    pub(crate) fn count_authorization(&self, is_authorized: bool) {
+        if is_authorized {
+            self.authorized.inc()
         } else {
             self.denied.inc()
         };
     }
 
-    /// A push was refused. The codes are ours.
-    pub(crate) fn refused(&self, code: &'static str) {
-        self.refusals.get_or_create(&Code { code }).inc();
-        *self.codes.lock().unwrap_or_else(PoisonError::into_inner).entry(code).or_default() += 1;
+    /// Counts a rejected push by its code.
+    pub(crate) fn count_refusal(&self, code: &'static str) {
+        self.refusals.get_or_create(&RefusalLabels { code }).inc();
+        *self.refusals_by_code.lock().unwrap_or_else(PoisonError::into_inner).entry(code).or_default() += 1;
     }
 
-    /// Refused pushes since the start, by code.
-    pub(crate) fn codes(&self) -> BTreeMap<&'static str, u64> {
-        self.codes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the number of rejected pushes by code since the start of the process.
+    pub(crate) fn refusals_by_code(&self) -> BTreeMap<&'static str, u64> {
+        self.refusals_by_code.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the answer to a fetch was there.
-    pub(crate) fn cache(&self, hit: bool) {
-        if hit {
+    /// Counts a clone or fetch by whether its pack was in the pack cache.
+    pub(crate) fn count_pack_cache(&self, is_hit: bool) {
+        if is_hit {
             self.cache_hits.inc()
         } else {
             self.cache_misses.inc()
         };
     }
 
-    /// How often the answer to a fetch was there, and how often not.
-    pub(crate) fn cache_counts(&self) -> (u64, u64) {
+    /// Returns the hits and the misses of the pack cache.
+    pub(crate) fn pack_cache_counts(&self) -> (u64, u64) {
         (self.cache_hits.get(), self.cache_misses.get())
     }
 
-    /// Every now and then: what takes a look around.
-    pub(crate) fn look(&self, repositories: usize) {
-        self.repositories.set(i64::try_from(repositories).unwrap_or(i64::MAX));
-        let mut shown = self.top.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = shown.top.first(self.shown);
-        let labels: BTreeSet<String> = first.iter().map(|(repo, _)| repo.clone()).collect();
-        for gone in shown.labels.difference(&labels) {
-            self.top_repos.remove(&Repo { repo: gone.clone() });
+    /// Sets the number of hosted repositories, and updates which repositories have a series in `top_repos`.
+    pub(crate) fn update_repositories(&self, repositories: usize) {
+        self.repositories.set(gauge_value(repositories as u64));
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let top = sent.by_repo.top(self.max_top_repos);
+        let exported: BTreeSet<String> = top.iter().map(|(repo, _)| repo.clone()).collect();
+        for removed in sent.exported.difference(&exported) {
+            self.top_repos.remove(&RepoLabels { repo: removed.clone() });
         }
-        for (repo, bytes) in first {
-            self.top_repos.get_or_create(&Repo { repo }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        for (repo, bytes) in top {
+            self.top_repos.get_or_create(&RepoLabels { repo }).set(gauge_value(bytes));
         }
-        shown.labels = labels;
+        sent.exported = exported;
     }
 
-    fn ended(&self, operation: &Operation) {
-        let status = if operation.succeeded { SUCCESS } else { ERROR };
-        let word = operation.kind.word();
-        self.operations.get_or_create(&Ended { operation: word, status }).inc();
-        let took: Duration = operation.began.elapsed();
-        self.duration.get_or_create(&Operations { operation: word }).observe(took.as_secs_f64());
+    fn count_operation(&self, operation: &GitOperation) {
+        let status = if operation.has_succeeded { SUCCESS } else { ERROR };
+        let label = operation.kind.label();
+        self.operations.get_or_create(&OperationResultLabels { operation: label, status }).inc();
+        let duration: Duration = operation.started_at.elapsed();
+        self.duration.get_or_create(&OperationLabels { operation: label }).observe(duration.as_secs_f64());
         match operation.kind {
-            Kind::Push => {
+            GitOperationKind::Push => {
                 self.bytes_in.inc_by(operation.bytes);
             }
-            Kind::Clone | Kind::Fetch => {
+            GitOperationKind::Clone | GitOperationKind::Fetch => {
                 self.bytes_out.inc_by(operation.bytes);
-                let mut shown = self.top.lock().unwrap_or_else(PoisonError::into_inner);
-                shown.top.add(operation.repo.clone(), operation.bytes);
+                let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+                sent.by_repo.add(operation.repo.clone(), operation.bytes);
             }
         }
     }
 }
 
-/// Something that a git client does, from its request to its end. Unless it is said to have succeeded it has not.
-pub(crate) struct Operation {
-    meter: Metrics,
-    kind: Kind,
+/// An operation of a git client, from its request to its end. It is counted when it is dropped: as failed, unless
+/// [`GitOperation::succeed`] was called.
+pub(crate) struct GitOperation {
+    metrics: Metrics,
+    kind: GitOperationKind,
     repo: String,
-    began: Instant,
+    started_at: Instant,
     bytes: u64,
-    succeeded: bool,
+    has_succeeded: bool,
 }
 
-impl Operation {
-    pub(crate) fn new(meter: &Metrics, kind: Kind, repo_path: &RepoPath) -> Self {
-        Self { meter: meter.clone(), kind, repo: repo_path.path(), began: Instant::now(), bytes: 0, succeeded: false }
+impl GitOperation {
+    /// Returns the bytes transferred so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
-    /// Bytes of a pack have moved.
-    pub(crate) fn moved(&mut self, bytes: usize) {
+    pub(crate) fn new(metrics: &Metrics, kind: GitOperationKind, repo_path: &RepoPath) -> Self {
+        Self {
+            metrics: metrics.clone(),
+            kind,
+            repo: repo_path.path(),
+            started_at: Instant::now(),
+            bytes: 0,
+            has_succeeded: false,
+        }
+    }
+
+    /// Adds bytes of a pack that were received or sent.
+    pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
-    /// It is over and was good.
+    /// Ends the operation as successful.
     pub(crate) fn succeed(mut self) {
-        self.succeeded = true;
+        self.has_succeeded = true;
     }
 }
 
-impl Drop for Operation {
+impl Drop for GitOperation {
     fn drop(&mut self) {
-        self.meter.git().ended(self);
+        self.metrics.git().count_operation(self);
     }
 }
 
@@ -277,22 +299,22 @@ mod tests {
     use crate::config::MetricsLimits;
 
     fn repo_path(name: &str) -> RepoPath {
-        let identifier = Identifier::new(name).expect("names a repository");
+        let identifier = Identifier::new(name).expect("an invalid identifier");
         RepoPath::Announced(RepoId { owner: PublicKey([1; 32]), identifier })
     }
 
     #[test]
-    fn operations_are_told_by_how_they_ended() {
-        let meter = Metrics::new();
-        let mut good = Operation::new(&meter, Kind::Clone, &repo_path("a"));
-        good.moved(10);
+    fn operations_are_counted_by_status() {
+        let metrics = Metrics::new();
+        let mut good = GitOperation::new(&metrics, GitOperationKind::Clone, &repo_path("a"));
+        good.add_bytes(10);
         good.succeed();
-        drop(Operation::new(&meter, Kind::Clone, &repo_path("a")));
-        let mut push = Operation::new(&meter, Kind::Push, &repo_path("a"));
-        push.moved(5);
+        drop(GitOperation::new(&metrics, GitOperationKind::Clone, &repo_path("a")));
+        let mut push = GitOperation::new(&metrics, GitOperationKind::Push, &repo_path("a"));
+        push.add_bytes(5);
         push.succeed();
-        meter.git().refused("E-STATE-MISSING");
-        let text = meter.encode();
+        metrics.git().count_refusal("E-STATE-MISSING");
+        let text = metrics.encode();
         for line in [
             "ngit_git_operations_total{operation=\"clone\",status=\"success\"} 1\n",
             "ngit_git_operations_total{operation=\"clone\",status=\"error\"} 1\n",
@@ -307,15 +329,15 @@ mod tests {
     }
 
     #[test]
-    fn few_repositories_have_a_label() {
-        let meter = Metrics::with(MetricsLimits { top_repos: 2, ..Default::default() });
+    fn only_the_top_repositories_have_a_series() {
+        let metrics = Metrics::with_limits(MetricsLimits { top_repos: 2, ..Default::default() });
         for (nth, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
-            let mut fetch = Operation::new(&meter, Kind::Fetch, &repo_path(name));
-            fetch.moved(100 * (nth + 1));
+            let mut fetch = GitOperation::new(&metrics, GitOperationKind::Fetch, &repo_path(name));
+            fetch.add_bytes(100 * (nth + 1));
             fetch.succeed();
-            meter.git().look(nth);
+            metrics.git().update_repositories(nth);
         }
-        let text = meter.encode();
+        let text = metrics.encode();
         let series: Vec<&str> = text.lines().filter(|line| line.starts_with("ngit_git_top_repos_bytes{")).collect();
         assert_eq!(series.len(), 2, "{series:?}");
         assert!(series.iter().any(|line| line.contains("/d.git") && line.ends_with(" 400")), "{series:?}");

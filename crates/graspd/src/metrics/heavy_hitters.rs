@@ -1,40 +1,42 @@
-//! The heaviest among names that strangers choose, counted in little memory (the "space-saving" method): when there is no
-//! room for a new name it takes the place and the count of the lightest, so that no heavy one is ever missed.
+//! The names with the greatest sums, among any number of names, in bounded memory (the "space-saving" algorithm).
+//!
+//! If there is no space for a new name, it replaces the name with the smallest sum and inherits that sum. So a sum may
+//! be too large, but a name with a large sum is never missed.
 
 use std::collections::HashMap;
 
-/// Names that are counted: more than are ever shown, so that the shown ones are right.
-const PLACES: usize = 1_000;
+/// Maximum number of names: more than are ever exported, so that the sums of the exported ones are exact.
+const MAX_NAMES: usize = 1_000;
 
-/// Counts by name.
+/// Sums by name.
 #[derive(Debug, Default)]
-pub(crate) struct Top {
-    counts: HashMap<String, u64>,
+pub(super) struct HeavyHitters {
+    sums: HashMap<String, u64>,
 }
 
-impl Top {
-    /// Adds to a name's count.
-    pub(crate) fn add(&mut self, name: String, amount: u64) {
-        if let Some(count) = self.counts.get_mut(&name) {
-            *count = count.saturating_add(amount);
+impl HeavyHitters {
+    /// Adds an amount to the sum of a name.
+    pub(super) fn add(&mut self, name: String, amount: u64) {
+        if let Some(sum) = self.sums.get_mut(&name) {
+            *sum = sum.saturating_add(amount);
             return;
         }
-        let mut base = 0;
-        if self.counts.len() >= PLACES
-            && let Some((lightest, count)) = self.counts.iter().min_by_key(|(_, count)| **count)
+        let mut inherited = 0;
+        if self.sums.len() >= MAX_NAMES
+            && let Some((smallest, sum)) = self.sums.iter().min_by_key(|(_, sum)| **sum)
         {
-            let lightest = lightest.clone();
-            base = *count;
-            self.counts.remove(&lightest);
+            let smallest = smallest.clone();
+            inherited = *sum;
+            self.sums.remove(&smallest);
         }
-        self.counts.insert(name, base.saturating_add(amount));
+        self.sums.insert(name, inherited.saturating_add(amount));
     }
 
-    /// The heaviest, heaviest first.
-    pub(crate) fn first(&self, most: usize) -> Vec<(String, u64)> {
-        let mut all: Vec<(&String, &u64)> = self.counts.iter().collect();
-        all.sort_unstable_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-        all.into_iter().take(most).map(|(name, count)| (name.clone(), *count)).collect()
+    /// Returns the names with the greatest sums, the greatest first.
+    pub(super) fn top(&self, max_names: usize) -> Vec<(String, u64)> {
+        let mut all: Vec<(&String, &u64)> = self.sums.iter().collect();
+        all.sort_unstable_by(|left, right| right.1.cmp(left.1).then(left.0.cmp(right.0)));
+        all.into_iter().take(max_names).map(|(name, sum)| (name.clone(), *sum)).collect()
     }
 }
 
@@ -43,15 +45,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_heavy_stay_whatever_comes() {
-        let mut top = Top::default();
-        top.add("heavy".to_owned(), 1_000_000);
-        for nth in 0..10 * PLACES {
-            top.add(format!("light {nth}"), 1);
+    fn large_sums_are_never_evicted() {
+        let mut hitters = HeavyHitters::default();
+        hitters.add("heavy".to_owned(), 1_000_000);
+        for nth in 0..10 * MAX_NAMES {
+            hitters.add(format!("light {nth}"), 1);
         }
-        top.add("heavy".to_owned(), 1);
-        assert_eq!(top.counts.len(), PLACES);
-        assert_eq!(top.first(1), [("heavy".to_owned(), 1_000_001)]);
-        assert_eq!(top.first(3).len(), 3);
+        hitters.add("heavy".to_owned(), 1);
+        assert_eq!(hitters.sums.len(), MAX_NAMES);
+        assert_eq!(hitters.top(1), [("heavy".to_owned(), 1_000_001)]);
+        assert_eq!(hitters.top(3).len(), 3);
     }
 }

@@ -1,47 +1,47 @@
-//! Who has a label of its own, where strangers choose the names: the most important ones. The others share one.
+//! Bound on the number of label values that come from outside, such as relay URLs: the most important names have a
+//! label value of their own, all others share [`OTHER`].
 //!
-//! A name that comes late takes a free place at once, so that its first counts are its own; the next ranking decides
-//! whether it stays. There are never more places than were given, however many names there are.
+//! A new name takes a free place at once, so that its first counts are its own. The next ranking decides whether it
+//! keeps the place. There are never more names than places, however many names occur.
 
 use std::collections::BTreeSet;
 
-/// The label of everybody who has none.
-pub(crate) const OTHER: &str = "other";
+/// Label value of the names without a label value of their own.
+pub(super) const OTHER: &str = "other";
 
-/// Those that have a label of their own.
+/// The names that have a label value of their own.
 #[derive(Debug)]
-pub(crate) struct Own<K> {
-    places: usize,
+pub(super) struct LabelLimit<K> {
+    max_names: usize,
     names: BTreeSet<K>,
 }
 
-impl<K: Ord + Clone> Own<K> {
-    /// Nobody yet.
-    pub(crate) fn new(places: usize) -> Self {
-        Self { places, names: BTreeSet::new() }
+impl<K: Ord + Clone> LabelLimit<K> {
+    pub(super) fn new(max_names: usize) -> Self {
+        Self { max_names, names: BTreeSet::new() }
     }
 
-    /// Whether a name has a label.
-    pub(crate) fn has(&self, name: &K) -> bool {
+    /// Returns whether a name has a label value of its own.
+    pub(super) fn contains(&self, name: &K) -> bool {
         self.names.contains(name)
     }
 
-    /// Whether a name has a label, or gets one because there is room.
-    pub(crate) fn admit(&mut self, name: &K) -> bool {
-        if self.names.len() < self.places && !self.names.contains(name) {
+    /// Adds a name if there is a free place. Returns whether it has a label value of its own now.
+    pub(super) fn admit(&mut self, name: &K) -> bool {
+        if self.names.len() < self.max_names && !self.names.contains(name) {
             self.names.insert(name.clone());
         }
         self.names.contains(name)
     }
 
-    /// Gives the places to the first of these, which are all there are. Those that had one and lost it: their series are
-    /// to be removed.
-    pub(crate) fn rank<'a>(&mut self, best_first: impl Iterator<Item = &'a K>) -> Vec<K>
+    /// Replaces the names by the first of `names`, which are all existing names, the most important first. Returns the
+    /// names that have lost their place; the caller must remove their series.
+    pub(super) fn rank<'a>(&mut self, names: impl Iterator<Item = &'a K>) -> Vec<K>
     where
         K: 'a,
     {
-        let names = best_first.take(self.places).cloned().collect();
-        let before = std::mem::replace(&mut self.names, names);
+        let ranked = names.take(self.max_names).cloned().collect();
+        let before = std::mem::replace(&mut self.names, ranked);
         before.into_iter().filter(|name| !self.names.contains(name)).collect()
     }
 }
@@ -51,19 +51,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_never_more_than_places() {
-        let mut own = Own::new(2);
-        assert!(own.admit(&"a") && own.admit(&"b") && own.admit(&"a"));
-        assert!(!own.admit(&"c") && !own.has(&"c"));
-        assert_eq!(own.rank(["c", "a", "b"].iter()), ["b"]);
-        assert!(own.has(&"c") && own.has(&"a") && !own.admit(&"b"));
+    fn number_of_names_is_bounded() {
+        let mut limit = LabelLimit::new(2);
+        assert!(limit.admit(&"a") && limit.admit(&"b") && limit.admit(&"a"));
+        assert!(!limit.admit(&"c") && !limit.contains(&"c"));
+        assert_eq!(limit.rank(["c", "a", "b"].iter()), ["b"]);
+        assert!(limit.contains(&"c") && limit.contains(&"a") && !limit.admit(&"b"));
     }
 
     #[test]
-    fn who_is_gone_makes_room() {
-        let mut own = Own::new(2);
-        assert_eq!(own.rank(["a", "b"].iter()), Vec::<&str>::new());
-        assert_eq!(own.rank(["b"].iter()), ["a"]);
-        assert!(own.admit(&"c"));
+    fn names_that_no_longer_exist_free_their_place() {
+        let mut limit = LabelLimit::new(2);
+        assert_eq!(limit.rank(["a", "b"].iter()), Vec::<&str>::new());
+        assert_eq!(limit.rank(["b"].iter()), ["a"]);
+        assert!(limit.admit(&"c"));
     }
 }

@@ -1,40 +1,13 @@
-//! Words that label values: names of variants, and kinds of events that people know.
-
-use std::fmt;
-use std::fmt::Write;
+//! Label values of event kinds and directions.
 
 use grasp_core::nostr::kinds;
 
-/// The longest name of a variant that is told.
-const MOST: usize = 40;
+use super::label_limit::OTHER;
 
-/// The name of a value's variant in snake case: `RateLimited(…)` is `rate_limited`. Only the name is written, whatever
-/// the variant carries. There are as many names as variants, so strangers make no new ones.
-pub(crate) fn variant(value: &impl fmt::Debug) -> String {
-    let mut name = Name(String::new());
-    // It ends with an error, so that nothing after the name is written.
-    let _ = write!(name, "{value:?}");
-    name.0
-}
+/// Label of an event whose kind could not be read.
+const UNREADABLE_KIND: &str = "unknown";
 
-struct Name(String);
-
-impl Write for Name {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for character in text.chars() {
-            if !character.is_ascii_alphanumeric() || self.0.len() >= MOST {
-                return Err(fmt::Error);
-            }
-            if character.is_ascii_uppercase() && !self.0.is_empty() {
-                self.0.push('_');
-            }
-            self.0.push(character.to_ascii_lowercase());
-        }
-        Ok(())
-    }
-}
-
-/// Kinds with a label of their own: those that mean something here. The rest is `other`.
+/// Kinds with a label of their own: those that have a meaning for git repositories. All others are [`OTHER`].
 const KINDS: [(u16, &str); 16] = [
     (kinds::PROFILE, "0"),
     (1, "1"),
@@ -54,38 +27,39 @@ const KINDS: [(u16, &str); 16] = [
     (kinds::STATE, "30618"),
 ];
 
-/// The label of a kind.
-pub(crate) fn kind(kind: u16) -> &'static str {
-    KINDS.iter().find(|(known, _)| *known == kind).map_or(super::label_limit::OTHER, |(_, label)| label)
+/// All labels of event kinds.
+pub(super) const EVENT_KINDS: &[&str] = &{
+    let mut labels = [OTHER; KINDS.len() + 2];
+    let mut index = 0;
+    while index < KINDS.len() {
+        labels[index] = KINDS[index].1;
+        index += 1;
+    }
+    labels[KINDS.len() + 1] = UNREADABLE_KIND;
+    labels
+};
+
+/// Returns the label of an event's kind; `None` stands for an event whose kind could not be read.
+pub(super) fn event_kind(kind: Option<u16>) -> &'static str {
+    let Some(kind) = kind else { return UNREADABLE_KIND };
+    KINDS.iter().find(|(known, _)| *known == kind).map_or(OTHER, |(_, label)| label)
 }
 
-/// The label of an event whose kind could not be read.
-pub(crate) const NO_KIND: &str = "unknown";
+/// Labels of the direction of data: from clients, and to clients.
+pub(super) const DIRECTIONS: [&str; 2] = ["in", "out"];
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    #[derive(Debug)]
-    #[allow(dead_code, reason = "only their names matter")]
-    enum Sample {
-        Plain,
-        RateLimited(String),
-        TooLarge { bytes: usize },
-    }
-
     #[test]
-    fn only_the_name_is_told() {
-        assert_eq!(variant(&Sample::Plain), "plain");
-        assert_eq!(variant(&Sample::RateLimited("x".repeat(1_000_000))), "rate_limited");
-        assert_eq!(variant(&Sample::TooLarge { bytes: 3 }), "too_large");
-        assert_eq!(variant(&"A".repeat(200)), "", "text has no name");
-    }
-
-    #[test]
-    fn kinds_are_few() {
-        let labels: std::collections::BTreeSet<_> = (0..=u16::MAX).map(kind).collect();
-        assert_eq!(labels.len(), KINDS.len() + 1);
-        assert_eq!(kind(kinds::STATE), "30618");
+    fn every_kind_has_a_label_of_the_table() {
+        let labels: BTreeSet<_> = (0..=u16::MAX).map(Some).chain([None]).map(event_kind).collect();
+        assert_eq!(labels, EVENT_KINDS.iter().copied().collect());
+        assert_eq!(event_kind(Some(kinds::STATE)), "30618");
+        assert_eq!(event_kind(Some(40_000)), "other");
+        assert_eq!(event_kind(None), "unknown");
     }
 }

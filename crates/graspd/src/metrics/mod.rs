@@ -1,22 +1,25 @@
-//! What is measured, for `GET /metrics`.
+//! Metrics for `GET /metrics`.
 //!
-//! - [`relay`] and [`git`]: clients. [`sync`]: other relays. [`hunt`]: git servers. [`house`]: queues, budgets, disk,
-//!   machines. [`process`]: the process.
-//! - [`ledger`]: what is registered. [`labels`]: whose name may be a label. [`words`]: labels of our own. [`top`]: the heaviest of many.
-//! - [`log`]: what is also said in the log.
+//! - [`relay`], [`git`]: clients. [`sync`]: other relays. [`fetch`]: git servers. [`server`]: queues, budgets, disk and
+//!   state machines. [`process`]: the process.
+//! - [`registry`]: registration, encoding and the reference `docs/metrics.md`. [`labels`]: label values of event kinds.
+//!   [`label_limit`], [`heavy_hitters`]: bounds on label values that come from outside.
 //!
-//! A room's numbers are the fields of one struct, which registers them in its `new` and has a method for everything that
-//! can happen there; nobody else touches them. Rules for all of them:
+//! The metrics of a feature are the fields of one struct, which registers them in its `new` and has one method for each
+//! kind of update. [`Metrics`] is cloned into every feature, whose threads and tasks call these methods; no thread
+//! belongs to this module. It calls no other feature: it reads types of `grasp_core`, and `/proc` for [`process`]. The
+//! gauges of the whole server are set once a second by [`monitor::health`](crate::monitor::health). Rules:
 //!
-//! - A name stands in the code as it stands in the answer, so that both are found by the same search.
-//! - Values of a label are words of ours. Names that strangers choose go through [`label_limit::Own`], or they are no labels.
-//! - Nothing is measured by an answer: it only reads numbers.
+//! - A metric's name is written in the code as it appears in the response, so that a text search finds both.
+//! - A label with fixed values takes them from a table: [`grasp_core::label_table!`] or a constant. The reference lists
+//!   the tables. Values from outside, such as relay URLs, are bounded by [`label_limit::LabelLimit`] or are no labels.
+//! - A request for the metrics only reads values and measures nothing.
 
 pub(crate) mod fetch;
 pub(crate) mod git;
 mod heavy_hitters;
-pub(crate) mod label_limit;
-pub(crate) mod labels;
+mod label_limit;
+mod labels;
 pub(crate) mod process;
 mod registry;
 pub(crate) mod relay;
@@ -25,87 +28,99 @@ pub(crate) mod sync;
 
 use std::sync::Arc;
 
+use self::fetch::FetchMetrics;
 use self::git::GitMetrics;
 use self::process::ProcessMetrics;
+use self::registry::MetricRegistry;
 use self::relay::RelayMetrics;
+use self::server::ServerMetrics;
 use self::sync::SyncMetrics;
-use super::config::MetricsLimits;
-use super::metrics::fetch::FetchMetrics;
-use super::metrics::registry::{MetricRegistry, counter, gauge, histogram};
-use super::metrics::server::ServerMetrics;
+use crate::config::MetricsLimits;
 
-/// What [`Metrics::encode`] writes.
+/// Content type of the text that [`Metrics::encode`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All numbers of this process. Clones share them.
+/// All metrics of the process. Clones share the values.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics(Arc<Rooms>);
+pub(crate) struct Metrics(Arc<AllMetrics>);
 
 #[derive(Debug)]
-struct Rooms {
-    ledger: MetricRegistry,
+struct AllMetrics {
+    registry: MetricRegistry,
     relay: RelayMetrics,
     git: GitMetrics,
     sync: SyncMetrics,
-    hunt: FetchMetrics,
-    house: ServerMetrics,
+    fetch: FetchMetrics,
+    server: ServerMetrics,
     process: ProcessMetrics,
 }
 
 impl Metrics {
-    /// Everything at zero.
+    /// Creates all metrics with value zero and the default limits.
     #[cfg(test)]
     pub(crate) fn new() -> Self {
-        Self::with(MetricsLimits::default())
+        Self::with_limits(MetricsLimits::default())
     }
 
-    /// Everything at zero.
-    pub(crate) fn with(limits: MetricsLimits) -> Self {
-        let mut ledger = MetricRegistry::default();
-        let to = &mut ledger;
-        let (relay, git) = (RelayMetrics::new(to, limits.abuse_threshold), GitMetrics::new(to, limits.top_repos));
-        let (sync, hunt) = (SyncMetrics::new(to), FetchMetrics::new(to));
-        let (house, process) = (ServerMetrics::new(to), ProcessMetrics::new(to));
-        Self(Arc::new(Rooms { ledger, relay, git, sync, hunt, house, process }))
+    /// Creates all metrics with value zero.
+    pub(crate) fn with_limits(limits: MetricsLimits) -> Self {
+        let mut registry = MetricRegistry::default();
+        let relay = RelayMetrics::new(&mut registry, limits.abuse_threshold);
+        let git = GitMetrics::new(&mut registry, limits.top_repos);
+        let sync = SyncMetrics::new(&mut registry);
+        let fetch = FetchMetrics::new(&mut registry);
+        let server = ServerMetrics::new(&mut registry);
+        let process = ProcessMetrics::new(&mut registry);
+        Self(Arc::new(AllMetrics { registry, relay, git, sync, fetch, server, process }))
     }
 
-    /// What is measured about clients of the relay.
+    /// Returns the metrics of relay clients and HTTP requests.
     pub(crate) fn relay(&self) -> &RelayMetrics {
         &self.0.relay
     }
 
-    /// What is measured about git clients.
+    /// Returns the metrics of git clients.
     pub(crate) fn git(&self) -> &GitMetrics {
         &self.0.git
     }
 
-    /// What is measured about the search for git data.
-    pub(crate) fn hunt(&self) -> &FetchMetrics {
-        &self.0.hunt
+    /// Returns the metrics of fetching missing git data.
+    pub(crate) fn fetch(&self) -> &FetchMetrics {
+        &self.0.fetch
     }
 
-    /// What is measured about queues, budgets, disk and machines.
-    pub(crate) fn house(&self) -> &ServerMetrics {
-        &self.0.house
+    /// Returns the metrics of queues, budgets, disk and state machines.
+    pub(crate) fn server(&self) -> &ServerMetrics {
+        &self.0.server
     }
 
-    /// What is measured about the process.
+    /// Returns the metrics of the process.
     pub(crate) fn process(&self) -> &ProcessMetrics {
         &self.0.process
     }
 
-    /// What is measured about other relays.
+    /// Returns the metrics of sync with other relays.
     pub(crate) fn sync(&self) -> &SyncMetrics {
         &self.0.sync
     }
 
-    /// Everything as it is now, as [`CONTENT_TYPE`].
+    /// Returns the current values of all metrics as [`CONTENT_TYPE`].
     pub(crate) fn encode(&self) -> String {
-        self.0.ledger.encode()
+        self.0.registry.encode()
     }
 
-    /// Everything that is measured, in Markdown.
+    /// Returns the reference of all metrics in Markdown.
     pub(crate) fn reference(&self) -> String {
-        self.0.ledger.reference()
+        self.0.registry.reference()
     }
+
+    #[cfg(test)]
+    fn registry(&self) -> &MetricRegistry {
+        &self.0.registry
+    }
+}
+
+/// Converts a count to the value of a gauge.
+fn gauge_value(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

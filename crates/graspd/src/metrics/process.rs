@@ -1,107 +1,134 @@
-//! What is measured about the process: build, age, processor, memory, descriptors. Read from `/proc` and, where there is
-//! one, from the control group; what cannot be read has no series.
+//! Metrics of the process: build, uptime, processor time, memory and file descriptors.
+//!
+//! They are read from `/proc` and from the control group, if there is one. A metric of the control group that cannot be
+//! read has no series. [`monitor::health`](crate::monitor::health) calls [`ProcessMetrics::update`] every few seconds.
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::{MetricRegistry, counter, gauge};
+use super::gauge_value;
+use super::registry::{MetricRegistry, counter, gauge, label_set};
 
-/// Seconds with a fraction that only grow.
-type Seconds = Counter<f64, AtomicU64>;
+/// A counter of seconds with fractions.
+type SecondsCounter = Counter<f64, AtomicU64>;
 
-/// Kernels count processor time in ticks of which a second has a hundred, wherever Linux runs today.
-const TICKS: f64 = 100.0;
+/// Ticks per second in which the kernel counts processor time: `USER_HZ`, which is 100 on all current Linux systems.
+const TICKS_PER_SEC: f64 = 100.0;
 
-/// Bytes of a page of memory, as the kernel counts them.
-const PAGE: u64 = 4_096;
+/// Size of a memory page in bytes.
+const PAGE_BYTES: u64 = 4_096;
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Build {
-    version: &'static str,
-    commit: &'static str,
+label_set! {
+    struct BuildLabels { version: &'static str = [], commit: &'static str = [] }
 }
 
-/// No labels: such a family has one series or none.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Plain {}
+label_set! {
+    /// No labels. A family with them has one series, or none if there is nothing to measure.
+    struct NoLabels {}
+}
 
-/// What is measured about the process.
+/// Metrics of the process.
 #[derive(Debug)]
 pub(crate) struct ProcessMetrics {
     uptime: Gauge,
     started: Gauge,
-    cpu: Seconds,
+    cpu: SecondsCounter,
     resident: Gauge,
     virtual_bytes: Gauge,
     threads: Gauge,
     open_fds: Gauge,
     max_fds: Gauge,
-    cgroup_cpu: Family<Plain, Seconds>,
-    cgroup_memory: Family<Plain, Gauge>,
+    cgroup_cpu: Family<NoLabels, SecondsCounter>,
+    cgroup_memory: Family<NoLabels, Gauge>,
 }
 
 impl ProcessMetrics {
-    pub(super) fn new(to: &mut MetricRegistry) -> Self {
-        let build = gauge(to, "ngit_build_info", "What runs; always 1", Family::<Build, Gauge>::default());
+    pub(super) fn new(registry: &mut MetricRegistry) -> Self {
+        let build = gauge(
+            registry,
+            "ngit_build_info",
+            "Version and commit of the running program; always 1",
+            Family::<BuildLabels, Gauge>::default(),
+        );
         let commit = env!("NGIT_BUILD_REVISION");
-        build.get_or_create(&Build { version: env!("CARGO_PKG_VERSION"), commit }).set(1);
+        build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION"), commit }).set(1);
         Self {
-            uptime: gauge(to, "ngit_uptime_seconds", "Seconds since the start", Gauge::default()),
-            started: gauge(to, "process_start_time_seconds", "When the process began, in unix time", Gauge::default()),
-            cpu: counter(to, "process_cpu_seconds_total", "Processor time of this process", Seconds::default()),
-            resident: gauge(to, "process_resident_memory_bytes", "Memory in use", Gauge::default()),
-            virtual_bytes: gauge(to, "process_virtual_memory_bytes", "Address space in use", Gauge::default()),
-            threads: gauge(to, "process_threads", "Threads", Gauge::default()),
-            open_fds: gauge(to, "process_open_fds", "Open files and sockets", Gauge::default()),
-            max_fds: gauge(to, "process_max_fds", "Files and sockets that may be open", Gauge::default()),
+            uptime: gauge(registry, "ngit_uptime_seconds", "Seconds since the start of the process", Gauge::default()),
+            started: gauge(
+                registry,
+                "process_start_time_seconds",
+                "Start time of the process in Unix time",
+                Gauge::default(),
+            ),
+            cpu: counter(
+                registry,
+                "process_cpu_seconds_total",
+                "Processor time of the process, without git processes",
+                SecondsCounter::default(),
+            ),
+            resident: gauge(
+                registry,
+                "process_resident_memory_bytes",
+                "Resident memory of the process",
+                Gauge::default(),
+            ),
+            virtual_bytes: gauge(
+                registry,
+                "process_virtual_memory_bytes",
+                "Virtual memory of the process",
+                Gauge::default(),
+            ),
+            threads: gauge(registry, "process_threads", "Threads of the process", Gauge::default()),
+            open_fds: gauge(registry, "process_open_fds", "Open files and sockets", Gauge::default()),
+            max_fds: gauge(registry, "process_max_fds", "Maximum number of open files and sockets", Gauge::default()),
             cgroup_cpu: counter(
-                to,
+                registry,
                 "ngit_cgroup_cpu_seconds_total",
-                "Processor time of the control group, git processes included",
+                "Processor time of the control group, including git processes",
                 Family::default(),
             ),
             cgroup_memory: gauge(
-                to,
+                registry,
                 "ngit_cgroup_memory_current_bytes",
-                "Memory of the control group, git processes and cached files included",
+                "Memory of the control group, including git processes and cached files",
                 Family::default(),
             ),
         }
     }
 
-    /// Looks at the process. `root` is `/`, but for tests.
-    pub(crate) fn look(&self, root: &Path, uptime_secs: u64, wall: u64) {
-        self.uptime.set(number(uptime_secs));
-        self.started.set(number(wall.saturating_sub(uptime_secs)));
+    /// Reads the current values. `root` is `/` except in tests.
+    pub(crate) fn update(&self, root: &Path, uptime_secs: u64, wall_secs: u64) {
+        self.uptime.set(gauge_value(uptime_secs));
+        self.started.set(gauge_value(wall_secs.saturating_sub(uptime_secs)));
         let this = root.join("proc/self");
-        if let Some(stat) = read(&this.join("stat")).as_deref().and_then(Stat::read) {
-            raise(&self.cpu, stat.ticks as f64 / TICKS);
-            self.resident.set(number(stat.resident_pages.saturating_mul(PAGE)));
-            self.virtual_bytes.set(number(stat.virtual_bytes));
-            self.threads.set(number(stat.threads));
+        if let Some(stat) = read(&this.join("stat")).as_deref().and_then(ProcessStat::parse) {
+            raise_to(&self.cpu, stat.ticks as f64 / TICKS_PER_SEC);
+            self.resident.set(gauge_value(stat.resident_pages.saturating_mul(PAGE_BYTES)));
+            self.virtual_bytes.set(gauge_value(stat.virtual_bytes));
+            self.threads.set(gauge_value(stat.threads));
         }
         if let Ok(open) = std::fs::read_dir(this.join("fd")) {
-            self.open_fds.set(number(open.count() as u64));
+            self.open_fds.set(gauge_value(open.count() as u64));
         }
-        if let Some(most) = read(&this.join("limits")).as_deref().and_then(max_fds) {
-            self.max_fds.set(number(most));
+        if let Some(max_fds) = read(&this.join("limits")).as_deref().and_then(parse_max_fds) {
+            self.max_fds.set(gauge_value(max_fds));
         }
-        let group = read(&this.join("cgroup")).as_deref().and_then(cgroup).map(str::to_owned).unwrap_or_default();
-        // Inside a container the group's own files are at the root of what can be seen.
+        let group =
+            read(&this.join("cgroup")).as_deref().and_then(parse_cgroup_path).map(str::to_owned).unwrap_or_default();
+        // Inside a container the files of the control group are at the root of the mounted hierarchy.
         let roots = [root.join("sys/fs/cgroup").join(group.trim_start_matches('/')), root.join("sys/fs/cgroup")];
         for folder in &roots {
             let memory = read(&folder.join("memory.current")).and_then(|text| text.trim().parse().ok());
-            let cpu = read(&folder.join("cpu.stat")).as_deref().and_then(usage);
+            let cpu = read(&folder.join("cpu.stat")).as_deref().and_then(parse_cpu_usage);
             if let Some(memory) = memory {
-                self.cgroup_memory.get_or_create(&Plain {}).set(number(memory));
+                self.cgroup_memory.get_or_create(&NoLabels {}).set(gauge_value(memory));
             }
             if let Some(micros) = cpu {
-                raise(&self.cgroup_cpu.get_or_create(&Plain {}), micros as f64 / 1e6);
+                raise_to(&self.cgroup_cpu.get_or_create(&NoLabels {}), micros as f64 / 1e6);
             }
             if memory.is_some() {
                 break;
@@ -109,8 +136,8 @@ impl ProcessMetrics {
         }
     }
 
-    /// Memory in use.
-    pub(crate) fn resident(&self) -> u64 {
+    /// Returns the resident memory at the last update.
+    pub(crate) fn resident_bytes(&self) -> u64 {
         u64::try_from(self.resident.get()).unwrap_or(0)
     }
 }
@@ -119,32 +146,28 @@ fn read(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// Sets a counter to what somebody else has counted.
-fn raise(counter: &Seconds, total: f64) {
-    let more = total - counter.get();
-    if more > 0.0 {
-        counter.inc_by(more);
+/// Raises a counter to a total that the kernel has counted.
+fn raise_to(counter: &SecondsCounter, total: f64) {
+    let increase = total - counter.get();
+    if increase > 0.0 {
+        counter.inc_by(increase);
     }
 }
 
-fn number(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-/// The few fields of `/proc/self/stat` that are told.
+/// The exported fields of `/proc/self/stat`.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+struct ProcessStat {
     ticks: u64,
     threads: u64,
     virtual_bytes: u64,
     resident_pages: u64,
 }
 
-impl Stat {
-    fn read(text: &str) -> Option<Self> {
-        // The name of the program may have blanks and brackets; what follows the last bracket has none.
+impl ProcessStat {
+    fn parse(text: &str) -> Option<Self> {
+        // The program name may contain blanks and brackets; the fields after the last bracket do not.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        // The first of them is field 3 of proc(5).
+        // The first field after the name is field 3 in proc(5).
         let field = |nth: usize| fields.get(nth - 3)?.parse::<u64>().ok();
         Some(Self {
             ticks: field(14)?.saturating_add(field(15)?),
@@ -155,19 +178,19 @@ impl Stat {
     }
 }
 
-/// The soft limit of open files.
-fn max_fds(text: &str) -> Option<u64> {
+/// Returns the soft limit of open files from `/proc/self/limits`.
+fn parse_max_fds(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The path of the control group, of version 2.
-fn cgroup(text: &str) -> Option<&str> {
+/// Returns the path of the control group (version 2) from `/proc/self/cgroup`.
+fn parse_cgroup_path(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Microseconds of processor time in a `cpu.stat`.
-fn usage(text: &str) -> Option<u64> {
+/// Returns the microseconds of processor time from `cpu.stat`.
+fn parse_cpu_usage(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()
 }
 
@@ -179,12 +202,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_as_the_kernel_writes_it() {
-        let root = tempfile::TempDir::new().expect("a folder");
+    fn proc_and_cgroup_files_are_parsed() {
+        let root = tempfile::TempDir::new().expect("cannot create a folder");
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
-            fs::create_dir_all(path.parent().expect("has one")).expect("a folder");
-            fs::write(path, text).expect("writes");
+            fs::create_dir_all(path.parent().expect("a path without a folder")).expect("cannot create a folder");
+            fs::write(path, text).expect("cannot write a file");
         };
         write(
             "proc/self/stat",
@@ -199,10 +222,10 @@ mod tests {
         write("proc/self/fd/1", "");
         write("sys/fs/cgroup/system.slice/graspd.service/memory.current", "123456\n");
         write("sys/fs/cgroup/system.slice/graspd.service/cpu.stat", "usage_usec 2500000\nuser_usec 1\n");
-        let meter = Metrics::new();
-        meter.process().look(root.path(), 100, 1_000);
-        meter.process().look(root.path(), 100, 1_000);
-        let text = meter.encode();
+        let metrics = Metrics::new();
+        metrics.process().update(root.path(), 100, 1_000);
+        metrics.process().update(root.path(), 100, 1_000);
+        let text = metrics.encode();
         for line in [
             "ngit_uptime_seconds 100\n",
             "process_start_time_seconds 900\n",
@@ -217,17 +240,17 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        assert_eq!(meter.process().resident(), 1_228_800);
+        assert_eq!(metrics.process().resident_bytes(), 1_228_800);
     }
 
     #[test]
-    fn what_is_not_there_is_not_told() {
-        let root = tempfile::TempDir::new().expect("a folder");
-        let meter = Metrics::new();
-        meter.process().look(root.path(), 1, 2);
-        assert!(!meter.encode().lines().any(|line| line.starts_with("ngit_cgroup_")), "no group, no number");
-        assert_eq!(Stat::read("nonsense"), None);
-        assert_eq!(Stat::read("1 (x) S 1"), None);
-        assert_eq!(max_fds("Max open files unlimited unlimited files"), None);
+    fn unreadable_files_make_no_series() {
+        let root = tempfile::TempDir::new().expect("cannot create a folder");
+        let metrics = Metrics::new();
+        metrics.process().update(root.path(), 1, 2);
+        assert!(!metrics.encode().lines().any(|line| line.starts_with("ngit_cgroup_")), "there is no control group");
+        assert_eq!(ProcessStat::parse("nonsense"), None);
+        assert_eq!(ProcessStat::parse("1 (x) S 1"), None);
+        assert_eq!(parse_max_fds("Max open files unlimited unlimited files"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured about clients of the relay, and about requests. The names are those that operators know.
+//! Metrics of relay clients and of HTTP requests. The names are those of ngit-grasp.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -6,57 +6,94 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use grasp_core::nostr::rejection::{Decision, Rejection};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::labels::NO_KIND;
-use super::{MetricRegistry, Metrics, counter, gauge, histogram, labels};
+use super::labels::{DIRECTIONS, EVENT_KINDS, event_kind};
+use super::registry::{MetricRegistry, any_of, counter, gauge, histogram, label_set};
+use super::{Metrics, gauge_value};
 
-/// What clients say.
-pub(crate) const HEARD: [&str; 9] =
+/// Types of messages from clients.
+pub(crate) const RECEIVED_TYPES: [&str; 9] =
     ["event", "req", "close", "count", "auth", "neg_open", "neg_msg", "neg_close", "other"];
 
-/// What clients are told.
-pub(crate) const SAID: [&str; 10] =
+/// Types of messages to clients.
+const SENT_TYPES: [&str; 10] =
     ["event", "eose", "ok", "notice", "closed", "count", "auth", "neg_msg", "neg_err", "other"];
 
-/// Messages that were said and not yet counted, by their place in [`SAID`].
-pub(crate) type Said = [u64; SAID.len()];
+/// Sent messages that are not counted yet, by their index in the table of types.
+pub(crate) type SentCounts = [u64; SENT_TYPES.len()];
 
-/// The place of an event in [`SAID`].
-pub(crate) const SAID_EVENT: usize = 0;
+/// Index of EVENT in [`SentCounts`].
+pub(crate) const SENT_EVENT: usize = 0;
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Type {
-    r#type: &'static str,
+/// Classes of HTTP status codes.
+const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Kind of an HTTP request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HttpRoute {
+    /// The root: websocket, NIP-11 document and landing page.
+    Relay,
+    /// Metrics, health checks and the status page.
+    Monitoring,
+    InfoRefs,
+    UploadPack,
+    ReceivePack,
+    /// The JSON documents about a repository.
+    RepositoryJson,
+    /// The page of a repository.
+    Repository,
+    Other,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Direction {
-    direction: &'static str,
+grasp_core::label_table! {
+    /// Returns the `route` label.
+    HttpRoute {
+        Self::Relay => "relay",
+        Self::Monitoring => "monitoring",
+        Self::InfoRefs => "info_refs",
+        Self::UploadPack => "upload_pack",
+        Self::ReceivePack => "receive_pack",
+        Self::RepositoryJson => "repository_json",
+        Self::Repository => "repository",
+        Self::Other => "other",
+    }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Kind {
-    kind: &'static str,
+label_set! {
+    struct ReceivedLabels { r#type: &'static str = [any_of(&RECEIVED_TYPES)] }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct RejectionLabels {
-    kind: &'static str,
-    reason: String,
+label_set! {
+    struct SentLabels { r#type: &'static str = [any_of(&SENT_TYPES)] }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Answered {
-    route: &'static str,
-    class: &'static str,
+label_set! {
+    struct MessageDirectionLabels { direction: &'static str = [any_of(&DIRECTIONS)] }
 }
 
-/// What is measured about clients.
+label_set! {
+    struct EventKindLabels { kind: &'static str = [any_of(EVENT_KINDS)] }
+}
+
+label_set! {
+    struct RejectionLabels {
+        kind: &'static str = [any_of(EVENT_KINDS)],
+        reason: &'static str = [any_of(Rejection::LABELS)],
+    }
+}
+
+label_set! {
+    struct ResponseLabels {
+        route: &'static str = [any_of(HttpRoute::LABELS)],
+        class: &'static str = [any_of(&STATUS_CLASSES)],
+    }
+}
+
+/// Metrics of relay clients and of HTTP requests.
 #[derive(Debug)]
 pub(crate) struct RelayMetrics {
     connections: Counter,
@@ -64,251 +101,254 @@ pub(crate) struct RelayMetrics {
     duration: Histogram,
     unique_ips: Gauge,
     abusers: Gauge,
-    heard: [Counter; HEARD.len()],
-    said: [Counter; SAID.len()],
+    messages_received: [Counter; RECEIVED_TYPES.len()],
+    messages_sent: [Counter; SENT_TYPES.len()],
     bytes_in: Counter,
     bytes_out: Counter,
-    received: Family<Kind, Counter>,
-    stored: Family<Kind, Counter>,
-    held: Family<Kind, Counter>,
+    received: Family<EventKindLabels, Counter>,
+    stored: Family<EventKindLabels, Counter>,
+    held: Family<EventKindLabels, Counter>,
     rejected: Family<RejectionLabels, Counter>,
     queries: Histogram,
-    requests: Family<Answered, Counter>,
-    /// Connections of an address above which it counts as an abuser.
-    threshold: usize,
-    /// Only counts of them are ever told. There are at most as many as connections.
-    addresses: Mutex<Addresses>,
-    /// Refused events by reason, for people.
-    reasons: Mutex<BTreeMap<String, u64>>,
+    requests: Family<ResponseLabels, Counter>,
+    /// Number of connections above which an address is flagged as an abuser.
+    abuse_threshold: usize,
+    /// Addresses of connected clients, at most one per connection. Only counts of them are exported.
+    addresses: Mutex<ClientAddresses>,
+    /// Rejected events by reason, for the status page.
+    rejections_by_reason: Mutex<BTreeMap<String, u64>>,
 }
 
 #[derive(Debug, Default)]
-struct Addresses {
+struct ClientAddresses {
     connections: HashMap<IpAddr, usize>,
     abusers: i64,
 }
 
 impl RelayMetrics {
-    pub(super) fn new(to: &mut MetricRegistry, threshold: usize) -> Self {
-        let heard = counter(
-            to,
+    pub(super) fn new(registry: &mut MetricRegistry, abuse_threshold: usize) -> Self {
+        let received = counter(
+            registry,
             "ngit_websocket_messages_received_total",
-            "Messages of clients, by type",
-            Family::<Type, Counter>::default(),
+            "Websocket messages from clients",
+            Family::<ReceivedLabels, Counter>::default(),
         );
-        let said = counter(
-            to,
+        let sent = counter(
+            registry,
             "ngit_websocket_messages_sent_total",
-            "Messages to clients, by type",
-            Family::<Type, Counter>::default(),
+            "Websocket messages to clients",
+            Family::<SentLabels, Counter>::default(),
         );
         let bytes = counter(
-            to,
+            registry,
             "ngit_websocket_bytes_total",
-            "Bytes of messages of clients (in) and to them (out)",
-            Family::<Direction, Counter>::default(),
+            "Bytes of websocket messages from clients (in) and to clients (out)",
+            Family::<MessageDirectionLabels, Counter>::default(),
         );
-        let way = |direction| bytes.get_or_create_owned(&Direction { direction });
+        let [bytes_in, bytes_out] =
+            DIRECTIONS.map(|direction| bytes.get_or_create_owned(&MessageDirectionLabels { direction }));
         Self {
             connections: counter(
-                to,
+                registry,
                 "ngit_websocket_connections_total",
-                "Websocket connections since the start",
+                "Websocket connections of clients since the start of the process",
                 Counter::default(),
             ),
-            active: gauge(to, "ngit_websocket_connections_active", "Websocket connections now", Gauge::default()),
+            active: gauge(
+                registry,
+                "ngit_websocket_connections_active",
+                "Open websocket connections of clients",
+                Gauge::default(),
+            ),
             duration: histogram(
-                to,
+                registry,
                 "ngit_websocket_connection_duration_seconds",
-                "How long websocket connections lasted",
+                "Duration of websocket connections of clients",
                 Histogram::new([1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0]),
             ),
             unique_ips: gauge(
-                to,
+                registry,
                 "ngit_websocket_unique_ips",
-                "Addresses that have a websocket connection now",
+                "IP addresses with an open websocket connection",
                 Gauge::default(),
             ),
             abusers: gauge(
-                to,
+                registry,
                 "ngit_websocket_flagged_abusers",
-                "Addresses with more websocket connections than METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD",
+                "IP addresses with more open websocket connections than NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD",
                 Gauge::default(),
             ),
-            heard: HEARD.map(|r#type| heard.get_or_create_owned(&Type { r#type })),
-            said: SAID.map(|r#type| said.get_or_create_owned(&Type { r#type })),
-            bytes_in: way("in"),
-            bytes_out: way("out"),
-            received: counter(
-                to,
-                "ngit_events_received_total",
-                "Events that clients offered, by kind",
-                Family::default(),
-            ),
+            messages_received: RECEIVED_TYPES.map(|r#type| received.get_or_create_owned(&ReceivedLabels { r#type })),
+            messages_sent: SENT_TYPES.map(|r#type| sent.get_or_create_owned(&SentLabels { r#type })),
+            bytes_in,
+            bytes_out,
+            received: counter(registry, "ngit_events_received_total", "Events from clients", Family::default()),
             stored: counter(
-                to,
+                registry,
                 "ngit_events_stored_total",
-                "Events of clients that were served at once, and events of anybody whose git data has come, by kind",
+                "Events from clients that were served at once, and events from any source released from purgatory",
                 Family::default(),
             ),
             held: counter(
-                to,
+                registry,
                 "ngit_events_held_total",
-                "Events of clients that wait for git data, by kind",
+                "Events from clients that were put into purgatory until their git data arrives",
                 Family::default(),
             ),
             rejected: counter(
-                to,
+                registry,
                 "ngit_events_rejected_total",
-                "Events of clients that were refused, by kind and reason",
+                "Events from clients that were rejected",
                 Family::default(),
             ),
             queries: histogram(
-                to,
+                registry,
                 "ngit_req_duration_seconds",
-                "From a REQ to its EOSE",
+                "Time from a REQ to its EOSE",
                 Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]),
             ),
             requests: counter(
-                to,
+                registry,
                 "ngit_http_responses_total",
-                "Answers to HTTP requests, by route and class of status",
+                "Responses to HTTP requests by route and class of the status code",
                 Family::default(),
             ),
-            threshold,
+            abuse_threshold,
             addresses: Mutex::default(),
-            reasons: Mutex::default(),
+            rejections_by_reason: Mutex::default(),
         }
     }
 
-    /// A client has said something of the type at this place of [`HEARD`].
-    pub(crate) fn heard(&self, place: usize, bytes: usize) {
-        if let Some(counter) = self.heard.get(place) {
+    /// Counts a message from a client by the index of its type in [`RECEIVED_TYPES`].
+    pub(crate) fn count_received(&self, type_index: usize, bytes: usize) {
+        if let Some(counter) = self.messages_received.get(type_index) {
             counter.inc();
         }
         self.bytes_in.inc_by(bytes as u64);
     }
 
-    /// Something was written.
-    pub(crate) fn said(&self, said: &mut Said, bytes: usize) {
-        for (count, counter) in said.iter_mut().zip(&self.said).filter(|(count, _)| **count > 0) {
+    /// Counts sent messages and bytes, and resets `sent` to zero.
+    pub(crate) fn count_sent(&self, sent: &mut SentCounts, bytes: usize) {
+        for (count, counter) in sent.iter_mut().zip(&self.messages_sent).filter(|(count, _)| **count > 0) {
             counter.inc_by(std::mem::take(count));
         }
         self.bytes_out.inc_by(bytes as u64);
     }
 
-    /// A stored answer is complete.
-    pub(crate) fn answered(&self, took: Duration) {
-        self.queries.observe(took.as_secs_f64());
+    /// Records the time between a REQ and its EOSE.
+    pub(crate) fn observe_query(&self, duration: Duration) {
+        self.queries.observe(duration.as_secs_f64());
     }
 
-    /// A client's event has been judged. The kind is unknown if it was no event.
-    pub(crate) fn judged(&self, kind: Option<u16>, verdict: &Decision) {
-        let kind = kind.map_or(NO_KIND, labels::kind);
-        self.received.get_or_create(&Kind { kind }).inc();
-        match verdict {
+    /// Counts the decision about an event from a client. `kind` is `None` if the kind could not be read.
+    pub(crate) fn count_decision(&self, kind: Option<u16>, decision: &Decision) {
+        let kind = event_kind(kind);
+        self.received.get_or_create(&EventKindLabels { kind }).inc();
+        match decision {
             Decision::Accept => {
-                self.stored.get_or_create(&Kind { kind }).inc();
+                self.stored.get_or_create(&EventKindLabels { kind }).inc();
             }
             Decision::Hold(_) => {
-                self.held.get_or_create(&Kind { kind }).inc();
+                self.held.get_or_create(&EventKindLabels { kind }).inc();
             }
-            Decision::Reject(why) => self.rejected(kind, why),
+            Decision::Reject(rejection) => self.count_rejection(kind, rejection),
             Decision::Broadcast | Decision::Known(_) => {}
         }
     }
 
-    /// An event that waited for git data is served.
-    pub(crate) fn released(&self, kind: u16) {
-        self.stored.get_or_create(&Kind { kind: labels::kind(kind) }).inc();
+    /// Counts an event that was released from purgatory.
+    pub(crate) fn count_released(&self, kind: u16) {
+        self.stored.get_or_create(&EventKindLabels { kind: event_kind(Some(kind)) }).inc();
     }
 
-    fn rejected(&self, kind: &'static str, why: &Rejection) {
-        let reason = why.label().to_owned();
-        *self.reasons.lock().unwrap_or_else(PoisonError::into_inner).entry(reason.clone()).or_default() += 1;
+    fn count_rejection(&self, kind: &'static str, rejection: &Rejection) {
+        let reason = rejection.label();
+        let mut by_reason = self.rejections_by_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        *by_reason.entry(reason.to_owned()).or_default() += 1;
         self.rejected.get_or_create(&RejectionLabels { kind, reason }).inc();
     }
 
-    /// Refused events of clients since the start, by reason.
-    pub(crate) fn reasons(&self) -> BTreeMap<String, u64> {
-        self.reasons.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the number of rejected events from clients by reason since the start of the process.
+    pub(crate) fn rejections_by_reason(&self) -> BTreeMap<String, u64> {
+        self.rejections_by_reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A request was answered.
-    pub(crate) fn request(&self, route: &'static str, status: u16) {
+    /// Counts the response to an HTTP request.
+    pub(crate) fn count_response(&self, route: HttpRoute, status: u16) {
+        let [informational, success, redirection, client_error, server_error] = STATUS_CLASSES;
         let class = match status / 100 {
-            1 => "1xx",
-            2 => "2xx",
-            3 => "3xx",
-            4 => "4xx",
-            _ => "5xx",
+            1 => informational,
+            2 => success,
+            3 => redirection,
+            4 => client_error,
+            _ => server_error,
         };
-        self.requests.get_or_create(&Answered { route, class }).inc();
+        self.requests.get_or_create(&ResponseLabels { route: route.label(), class }).inc();
     }
 
-    /// Websocket connections now.
-    pub(crate) fn active(&self) -> i64 {
+    /// Returns the number of open websocket connections.
+    pub(crate) fn active_connections(&self) -> i64 {
         self.active.get()
     }
 
-    fn enter(&self, address: IpAddr) {
+    fn connection_opened(&self, address: IpAddr) {
         self.connections.inc();
         self.active.inc();
         let mut addresses = self.addresses();
         let count = addresses.connections.entry(address).or_default();
         *count += 1;
-        let crossed = *count == self.threshold + 1;
-        addresses.abusers += i64::from(crossed);
-        self.show(&addresses);
+        let crosses_threshold = *count == self.abuse_threshold + 1;
+        addresses.abusers += i64::from(crosses_threshold);
+        self.export_addresses(&addresses);
     }
 
-    fn leave(&self, address: IpAddr, stayed: Duration) {
+    fn connection_closed(&self, address: IpAddr, duration: Duration) {
         self.active.dec();
-        self.duration.observe(stayed.as_secs_f64());
+        self.duration.observe(duration.as_secs_f64());
         let mut addresses = self.addresses();
         let Some(count) = addresses.connections.get_mut(&address) else { return };
-        let crossed = *count == self.threshold + 1;
+        let crosses_threshold = *count == self.abuse_threshold + 1;
         *count -= 1;
         if *count == 0 {
             addresses.connections.remove(&address);
         }
-        addresses.abusers -= i64::from(crossed);
-        self.show(&addresses);
+        addresses.abusers -= i64::from(crosses_threshold);
+        self.export_addresses(&addresses);
     }
 
-    fn show(&self, addresses: &Addresses) {
-        self.unique_ips.set(i64::try_from(addresses.connections.len()).unwrap_or(i64::MAX));
+    fn export_addresses(&self, addresses: &ClientAddresses) {
+        self.unique_ips.set(gauge_value(addresses.connections.len() as u64));
         self.abusers.set(addresses.abusers);
     }
 
-    fn addresses(&self) -> MutexGuard<'_, Addresses> {
-        // Nothing in here panics half-way through a change.
+    fn addresses(&self) -> MutexGuard<'_, ClientAddresses> {
+        // No code panics in the middle of a change, so the value behind a poisoned lock is consistent.
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A websocket connection, for as long as it lasts.
+/// Counts a websocket connection as open until it is dropped.
 pub(crate) struct SessionGuard {
-    meter: Metrics,
+    metrics: Metrics,
     address: IpAddr,
-    since: Instant,
+    opened_at: Instant,
 }
 
 impl SessionGuard {
-    pub(crate) fn new(meter: &Metrics, address: IpAddr) -> Self {
-        meter.relay().enter(address);
-        Self { meter: meter.clone(), address, since: Instant::now() }
+    pub(crate) fn new(metrics: &Metrics, address: IpAddr) -> Self {
+        metrics.relay().connection_opened(address);
+        Self { metrics: metrics.clone(), address, opened_at: Instant::now() }
     }
 }
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {
-        self.meter.relay().leave(self.address, self.since.elapsed());
+        self.metrics.relay().connection_closed(self.address, self.opened_at.elapsed());
     }
 }
 
-/// The place in [`SAID`] of a message that is told.
-pub(crate) fn said(text: &str) -> usize {
+/// Returns the index in [`SentCounts`] of a message to a client.
+pub(crate) fn sent_type_index(text: &str) -> usize {
     let name = text.strip_prefix("[\"").and_then(|text| text.split('"').next()).unwrap_or_default();
     let label = match name {
         "EVENT" => "event",
@@ -322,7 +362,7 @@ pub(crate) fn said(text: &str) -> usize {
         "NEG-ERR" => "neg_err",
         _ => "other",
     };
-    SAID.iter().position(|known| *known == label).unwrap_or(SAID.len() - 1)
+    SENT_TYPES.iter().position(|known| *known == label).unwrap_or(SENT_TYPES.len() - 1)
 }
 
 #[cfg(test)]
@@ -331,15 +371,15 @@ mod tests {
 
     use super::*;
 
-    fn address(n: u8) -> IpAddr {
-        [203, 0, 113, n].into()
+    fn address(last_byte: u8) -> IpAddr {
+        [203, 0, 113, last_byte].into()
     }
 
     #[test]
-    fn connections_are_counted_while_they_last() {
-        let meter = Metrics::with(crate::config::MetricsLimits { abuse_threshold: 2, ..Default::default() });
-        let sittings: Vec<SessionGuard> = [1, 1, 1, 2].map(|n| SessionGuard::new(&meter, address(n))).into();
-        let text = meter.encode();
+    fn open_connections_are_counted_by_address() {
+        let metrics = Metrics::with_limits(crate::config::MetricsLimits { abuse_threshold: 2, ..Default::default() });
+        let guards: Vec<SessionGuard> = [1, 1, 1, 2].map(|nth| SessionGuard::new(&metrics, address(nth))).into();
+        let text = metrics.encode();
         for line in [
             "ngit_websocket_connections_total 4\n",
             "ngit_websocket_connections_active 4\n",
@@ -348,8 +388,8 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        drop(sittings);
-        let text = meter.encode();
+        drop(guards);
+        let text = metrics.encode();
         for line in [
             "ngit_websocket_connections_total 4\n",
             "ngit_websocket_connections_active 0\n",
@@ -359,11 +399,11 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        assert!(!text.contains("203.0.113"), "an address is nobody's business");
+        assert!(!text.contains("203.0.113"), "addresses of clients are private");
     }
 
     #[test]
-    fn every_message_has_its_place() {
+    fn every_message_has_a_type() {
         let id = EventId([7; 32]);
         for (text, expected) in [
             (message::ok(id, true, ""), "ok"),
@@ -376,20 +416,22 @@ mod tests {
             (message::neg_msg("s", &[1]), "neg_msg"),
             ("nonsense".to_owned(), "other"),
         ] {
-            assert_eq!(SAID[said(&text)], expected, "{text}");
+            assert_eq!(SENT_TYPES[sent_type_index(&text)], expected, "{text}");
         }
-        assert_eq!(SAID[SAID_EVENT], "event");
+        assert_eq!(SENT_TYPES[SENT_EVENT], "event");
     }
 
     #[test]
-    fn verdicts_are_told_by_kind_and_reason() {
-        let meter = Metrics::new();
-        meter.relay().judged(Some(1), &Decision::Accept);
-        meter.relay().judged(Some(30617), &Decision::Reject(Rejection::NotListed));
-        meter.relay().judged(None, &Decision::Reject(Rejection::RateLimited));
-        meter.relay().judged(Some(40_000), &Decision::Hold(grasp_core::nostr::rejection::AwaitedData::GitData));
-        meter.relay().released(30618);
-        let text = meter.encode();
+    fn decisions_are_counted_by_kind_and_reason() {
+        let metrics = Metrics::new();
+        metrics.relay().count_decision(Some(1), &Decision::Accept);
+        metrics.relay().count_decision(Some(30617), &Decision::Reject(Rejection::NotListed));
+        metrics.relay().count_decision(None, &Decision::Reject(Rejection::RateLimited));
+        metrics
+            .relay()
+            .count_decision(Some(40_000), &Decision::Hold(grasp_core::nostr::rejection::AwaitedData::GitData));
+        metrics.relay().count_released(30618);
+        let text = metrics.encode();
         for line in [
             "ngit_events_stored_total{kind=\"30618\"} 1\n",
             "ngit_events_received_total{kind=\"1\"} 1\n",
@@ -400,6 +442,6 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        assert_eq!(meter.relay().reasons()["not_listed"], 1);
+        assert_eq!(metrics.relay().rejections_by_reason()["not_listed"], 1);
     }
 }

@@ -1,72 +1,143 @@
-//! What is measured about the house itself: queues, budgets, disk, what waits for git data, the writer, the machines.
-//! Queues, budgets and the disk are looked at by the [watchman](crate::monitor::health).
+//! Metrics of the server itself: queues, budgets, disk, purgatory, writer and state machines.
+//!
+//! The [health monitor](crate::monitor::health) sets the gauges once a second. The writer and the drivers of the state
+//! machines count the rest.
 
 use std::time::Duration;
 
+use grasp_core::admission::io::{AdmissionInput, AdmissionOutput};
+use grasp_core::fetch::io::{FetchInput, FetchOutput};
+use grasp_core::sync::io::{SyncInput, SyncOutput};
 use grasp_core::time::Timestamp;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::{MetricRegistry, counter, gauge, histogram};
+use super::gauge_value;
+use super::registry::{LabelValues, MetricRegistry, any_of, counter, gauge, histogram, label_set};
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Queue {
-    queue: &'static str,
+/// Queues, in the order of the status page.
+const QUEUES: &[&str] = &[
+    "ingest_clients",
+    "ingest_relays",
+    "writer_commands",
+    "queries",
+    "broadcast",
+    "negentropy",
+    "push_receive",
+    "push_check",
+    "push_check_unsigned",
+    "fetch",
+    "fetch_large",
+    "pages",
+    "repo_queue",
+    "git_jobs",
+];
+
+/// Budgets, in the order of the status page.
+const BUDGETS: &[&str] = &[
+    "connections",
+    "filter_bytes",
+    "negentropy_bytes",
+    "pack_cache_bytes",
+    "ref_bytes",
+    "fetch_request_bytes",
+    "push_receive",
+    "push_check",
+    "push_check_unsigned",
+    "fetch",
+    "fetch_large",
+    "disk_bytes",
+];
+
+/// Volumes whose free space is measured.
+const VOLUMES: &[&str] = &["events", "git"];
+
+/// Kinds of data whose disk usage is measured.
+const DISK_KINDS: &[&str] = &["events", "repositories", "submitted", "incoming", "staged", "trash", "cache"];
+
+/// Kinds of held events.
+const HELD_KINDS: &[&str] = &["announcement", "state", "pull_request"];
+
+/// Statuses of events in the store.
+const EVENT_PLACES: [&str; 2] = ["served", "held"];
+
+const STORED: &str = "stored";
+const FAILED: &str = "failed";
+
+label_set! {
+    struct QueueLabels { queue: &'static str = [any_of(QUEUES)] }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Budget {
-    budget: &'static str,
+label_set! {
+    struct BudgetLabels { budget: &'static str = [any_of(BUDGETS)] }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Kind {
-    kind: &'static str,
+label_set! {
+    struct DiskLabels { kind: &'static str = [any_of(DISK_KINDS)] }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Volume {
-    volume: &'static str,
+label_set! {
+    struct VolumeLabels { volume: &'static str = [any_of(VOLUMES)] }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Place {
-    place: &'static str,
+label_set! {
+    struct HeldLabels { kind: &'static str = [any_of(HELD_KINDS)] }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Outcome {
-    result: &'static str,
+label_set! {
+    struct StoreLabels { place: &'static str = [any_of(&EVENT_PLACES)] }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Fact {
-    machine: &'static str,
-    variant: &'static str,
+label_set! {
+    struct CommitLabels { result: &'static str = [any_of(&[STORED, FAILED])] }
 }
 
-/// The three machines.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Machine {
-    Registrar,
-    Sync,
-    Hunt,
-}
-
-impl Machine {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Registrar => "registrar",
-            Self::Sync => "sync",
-            Self::Hunt => "hunt",
-        }
+label_set! {
+    struct InputLabels {
+        machine: &'static str = [any_of(MachineKind::LABELS)],
+        variant: &'static str = [
+            of_machine(MachineKind::Admission, AdmissionInput::LABELS),
+            of_machine(MachineKind::Sync, SyncInput::LABELS),
+            of_machine(MachineKind::Fetch, FetchInput::LABELS),
+        ],
     }
 }
 
-/// What is in purgatory.
+label_set! {
+    struct OutputLabels {
+        machine: &'static str = [any_of(MachineKind::LABELS)],
+        variant: &'static str = [
+            of_machine(MachineKind::Admission, AdmissionOutput::LABELS),
+            of_machine(MachineKind::Sync, SyncOutput::LABELS),
+            of_machine(MachineKind::Fetch, FetchOutput::LABELS),
+        ],
+    }
+}
+
+const fn of_machine(machine: MachineKind, values: &'static [&'static str]) -> LabelValues {
+    LabelValues { with: Some(("machine", machine.label())), values }
+}
+
+/// One of the three state machines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MachineKind {
+    Admission,
+    Sync,
+    Fetch,
+}
+
+grasp_core::label_table! {
+    /// Returns the `machine` label.
+    MachineKind {
+        Self::Admission => "admission",
+        Self::Sync => "sync",
+        Self::Fetch => "fetch",
+    }
+}
+
+/// Content of purgatory.
 pub(crate) struct PurgatoryCounts {
     /// Events by kind, without dormant ones.
     pub(crate) kinds: [(&'static str, usize); 3],
@@ -79,192 +150,198 @@ pub(crate) struct PurgatoryCounts {
     pub(crate) uploads: usize,
 }
 
-/// What is measured about the house.
+/// Metrics of the server itself.
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
-    queues: Family<Queue, Gauge>,
-    used: Family<Budget, Gauge>,
-    limits: Family<Budget, Gauge>,
-    disk: Family<Kind, Gauge>,
-    disk_free: Family<Volume, Gauge>,
-    disk_mark: Family<Volume, Gauge>,
+    queues: Family<QueueLabels, Gauge>,
+    used: Family<BudgetLabels, Gauge>,
+    limits: Family<BudgetLabels, Gauge>,
+    disk: Family<DiskLabels, Gauge>,
+    disk_free: Family<VolumeLabels, Gauge>,
+    disk_mark: Family<VolumeLabels, Gauge>,
     disk_measured: Gauge,
-    purgatory: Family<Kind, Gauge>,
+    purgatory: Family<HeldLabels, Gauge>,
     purgatory_bytes: Gauge,
     purgatory_dormant: Gauge,
     purgatory_oldest: Gauge,
     purgatory_uploads: Gauge,
-    events: Family<Place, Gauge>,
-    commits: Family<Outcome, Counter>,
+    events: Family<StoreLabels, Gauge>,
+    commits: Family<CommitLabels, Counter>,
     commit: Histogram,
     batch: Histogram,
     lag: Histogram,
     round_trip: Histogram,
-    inputs: Family<Fact, Counter>,
-    outputs: Family<Fact, Counter>,
+    inputs: Family<InputLabels, Counter>,
+    outputs: Family<OutputLabels, Counter>,
 }
 
 impl ServerMetrics {
-    pub(super) fn new(to: &mut MetricRegistry) -> Self {
-        let meter = Self {
-            queues: gauge(to, "ngit_queue_depth", "What waits, by queue", Family::default()),
-            used: gauge(to, "ngit_budget_used", "What of a budget is in use", Family::default()),
-            limits: gauge(to, "ngit_budget_limit", "What a budget allows", Family::default()),
+    pub(super) fn new(registry: &mut MetricRegistry) -> Self {
+        let metrics = Self {
+            queues: gauge(registry, "ngit_queue_depth", "Waiting items of a queue", Family::default()),
+            used: gauge(registry, "ngit_budget_used", "Used part of a budget", Family::default()),
+            limits: gauge(registry, "ngit_budget_limit", "Limit of a budget", Family::default()),
             disk: gauge(
-                to,
+                registry,
                 "ngit_disk_bytes",
-                "Disk space in use, by what for; measured every few minutes",
+                "Used disk space by kind of data; measured every few minutes",
                 Family::default(),
             ),
-            disk_free: gauge(to, "ngit_disk_free_bytes", "Free disk space, by what it is for", Family::default()),
+            disk_free: gauge(registry, "ngit_disk_free_bytes", "Free disk space of the volume", Family::default()),
             disk_mark: gauge(
-                to,
+                registry,
                 "ngit_disk_mark_bytes",
-                "Free disk space below which nothing new is taken, by what it is for",
+                "Reserved disk space of the volume; with less free space, new data is rejected",
                 Family::default(),
             ),
             disk_measured: gauge(
-                to,
+                registry,
                 "ngit_disk_measured_timestamp_seconds",
-                "When disk use was last measured, in unix time",
+                "Unix time of the last measurement of the used disk space",
                 Gauge::default(),
             ),
-            purgatory: gauge(to, "ngit_purgatory_events", "Events that wait for git data, by kind", Family::default()),
-            purgatory_bytes: gauge(to, "ngit_purgatory_bytes", "Bytes of events that wait", Gauge::default()),
+            purgatory: gauge(
+                registry,
+                "ngit_purgatory_events",
+                "Events in purgatory, without dormant ones",
+                Family::default(),
+            ),
+            purgatory_bytes: gauge(
+                registry,
+                "ngit_purgatory_bytes",
+                "Bytes of all events in purgatory",
+                Gauge::default(),
+            ),
             purgatory_dormant: gauge(
-                to,
+                registry,
                 "ngit_purgatory_dormant",
-                "Events whose time is over and that are still looked for now and then",
+                "Expired events in purgatory whose git data is still fetched every hour",
                 Gauge::default(),
             ),
             purgatory_oldest: gauge(
-                to,
+                registry,
                 "ngit_purgatory_oldest_seconds",
-                "How long the oldest event that is not dormant has waited",
+                "Age of the oldest event in purgatory that is not dormant",
                 Gauge::default(),
             ),
             purgatory_uploads: gauge(
-                to,
+                registry,
                 "ngit_purgatory_uploads",
-                "Commits that were pushed and whose event is not here",
+                "Pushed pull request commits whose event has not arrived",
                 Gauge::default(),
             ),
-            events: gauge(
-                to,
-                "ngit_store_events",
-                "Events in the store, by whether they are served",
-                Family::default(),
-            ),
-            commits: counter(to, "ngit_commits_total", "Batches of the writer, by result", Family::default()),
+            events: gauge(registry, "ngit_store_events", "Events in the store", Family::default()),
+            commits: counter(registry, "ngit_commits_total", "Transactions of the writer", Family::default()),
             commit: histogram(
-                to,
+                registry,
                 "ngit_commit_duration_seconds",
-                "From the beginning of a batch to its commit on disk",
+                "Time from the start of a writer transaction to its commit on disk",
                 Histogram::new([0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
             ),
             batch: histogram(
-                to,
+                registry,
                 "ngit_commit_events",
-                "Events of one batch",
+                "Events per writer transaction",
                 Histogram::new([0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0]),
             ),
             lag: histogram(
-                to,
+                registry,
                 "ngit_event_loop_lag_seconds",
-                "How late the event loop is when it should do something",
+                "Delay of a timer in the event loop",
                 Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
             ),
             round_trip: histogram(
-                to,
+                registry,
                 "ngit_writer_round_trip_seconds",
-                "How long the writer takes to answer a question",
+                "Time until the writer answers a request of the health monitor",
                 Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
             ),
-            inputs: counter(to, "ngit_machine_inputs_total", "What machines were told", Family::default()),
-            outputs: counter(to, "ngit_machine_outputs_total", "What machines wanted", Family::default()),
+            inputs: counter(registry, "ngit_machine_inputs_total", "Inputs of the state machines", Family::default()),
+            outputs: counter(
+                registry,
+                "ngit_machine_outputs_total",
+                "Outputs of the state machines",
+                Family::default(),
+            ),
         };
-        for result in ["stored", "failed"] {
-            meter.commits.get_or_create(&Outcome { result }).inc_by(0);
+        for result in [STORED, FAILED] {
+            metrics.commits.get_or_create(&CommitLabels { result }).inc_by(0);
         }
-        meter
+        metrics
     }
 
     /// Sets the depth of a queue.
-    pub(crate) fn queue(&self, queue: &'static str, depth: usize) {
-        self.queues.get_or_create(&Queue { queue }).set(number(depth as u64));
+    pub(crate) fn set_queue_depth(&self, queue: &'static str, depth: usize) {
+        self.queues.get_or_create(&QueueLabels { queue }).set(gauge_value(depth as u64));
     }
 
     /// Sets the use and the limit of a budget.
-    pub(crate) fn budget(&self, budget: &'static str, used: u64, limit: u64) {
-        self.used.get_or_create(&Budget { budget }).set(number(used));
-        self.limits.get_or_create(&Budget { budget }).set(number(limit));
+    pub(crate) fn set_budget(&self, budget: &'static str, used: u64, limit: u64) {
+        self.used.get_or_create(&BudgetLabels { budget }).set(gauge_value(used));
+        self.limits.get_or_create(&BudgetLabels { budget }).set(gauge_value(limit));
     }
 
     /// Sets the free space of a volume, and the space below which nothing new is accepted.
-    pub(crate) fn volume(&self, volume: &'static str, free: u64, mark: u64) {
-        self.disk_free.get_or_create(&Volume { volume }).set(number(free));
-        self.disk_mark.get_or_create(&Volume { volume }).set(number(mark));
+    pub(crate) fn set_volume(&self, volume: &'static str, free: u64, reserve: u64) {
+        self.disk_free.get_or_create(&VolumeLabels { volume }).set(gauge_value(free));
+        self.disk_mark.get_or_create(&VolumeLabels { volume }).set(gauge_value(reserve));
     }
 
     /// Sets the disk usage by kind, and the time of its measurement.
-    pub(crate) fn disk(&self, kinds: &[(&'static str, u64)], measured_at: Timestamp) {
+    pub(crate) fn set_disk_usage(&self, kinds: &[(&'static str, u64)], measured_at: Timestamp) {
         for (kind, bytes) in kinds {
-            self.disk.get_or_create(&Kind { kind }).set(number(*bytes));
+            self.disk.get_or_create(&DiskLabels { kind }).set(gauge_value(*bytes));
         }
-        self.disk_measured.set(number(measured_at.0));
+        self.disk_measured.set(gauge_value(measured_at.0));
     }
 
     /// Sets the number of events in the store.
-    pub(crate) fn events(&self, served: u64, held: u64) {
-        for (place, count) in [("served", served), ("held", held)] {
-            self.events.get_or_create(&Place { place }).set(number(count));
+    pub(crate) fn set_stored_events(&self, served: u64, held: u64) {
+        for (place, count) in EVENT_PLACES.into_iter().zip([served, held]) {
+            self.events.get_or_create(&StoreLabels { place }).set(gauge_value(count));
         }
     }
 
-    /// Sets what is in purgatory.
-    pub(crate) fn purgatory(&self, purgatory: &PurgatoryCounts) {
+    /// Sets the gauges of purgatory.
+    pub(crate) fn set_purgatory(&self, purgatory: &PurgatoryCounts) {
         for (kind, count) in purgatory.kinds {
-            self.purgatory.get_or_create(&Kind { kind }).set(number(count as u64));
+            self.purgatory.get_or_create(&HeldLabels { kind }).set(gauge_value(count as u64));
         }
-        self.purgatory_bytes.set(number(purgatory.bytes as u64));
-        self.purgatory_dormant.set(number(purgatory.dormant as u64));
-        self.purgatory_oldest.set(number(purgatory.oldest.map_or(0, |oldest| oldest.as_secs())));
-        self.purgatory_uploads.set(number(purgatory.uploads as u64));
+        self.purgatory_bytes.set(gauge_value(purgatory.bytes as u64));
+        self.purgatory_dormant.set(gauge_value(purgatory.dormant as u64));
+        self.purgatory_oldest.set(gauge_value(purgatory.oldest.map_or(0, |oldest| oldest.as_secs())));
+        self.purgatory_uploads.set(gauge_value(purgatory.uploads as u64));
     }
 
-    /// The writer has ended a batch.
-    pub(crate) fn committed(&self, took: Duration, events: usize, stored: bool) {
-        let result = if stored { "stored" } else { "failed" };
-        self.commits.get_or_create(&Outcome { result }).inc();
-        if stored {
-            self.commit.observe(took.as_secs_f64());
+    /// Records a transaction of the writer: its duration, its events and whether it was committed.
+    pub(crate) fn observe_commit(&self, duration: Duration, events: usize, is_stored: bool) {
+        let result = if is_stored { STORED } else { FAILED };
+        self.commits.get_or_create(&CommitLabels { result }).inc();
+        if is_stored {
+            self.commit.observe(duration.as_secs_f64());
             self.batch.observe(events as f64);
         }
     }
 
-    /// The event loop was late.
-    pub(crate) fn lag(&self, late: Duration) {
-        self.lag.observe(late.as_secs_f64());
+    /// Records how late a timer of the event loop was.
+    pub(crate) fn observe_event_loop_lag(&self, lag: Duration) {
+        self.lag.observe(lag.as_secs_f64());
     }
 
-    /// The writer has answered.
-    pub(crate) fn round_trip(&self, took: Duration) {
-        self.round_trip.observe(took.as_secs_f64());
+    /// Records the time between a request to the writer and its answer.
+    pub(crate) fn observe_writer_round_trip(&self, duration: Duration) {
+        self.round_trip.observe(duration.as_secs_f64());
     }
 
-    /// A machine was told something.
-    pub(crate) fn input(&self, machine: Machine, label: &'static str) {
-        self.inputs.get_or_create(&Fact { machine: machine.word(), variant: label }).inc();
+    /// Counts an input of a state machine.
+    pub(crate) fn count_input(&self, machine: MachineKind, label: &'static str) {
+        self.inputs.get_or_create(&InputLabels { machine: machine.label(), variant: label }).inc();
     }
 
-    /// A machine wants something.
-    pub(crate) fn output(&self, machine: Machine, label: &'static str) {
-        self.outputs.get_or_create(&Fact { machine: machine.word(), variant: label }).inc();
+    /// Counts an output of a state machine.
+    pub(crate) fn count_output(&self, machine: MachineKind, label: &'static str) {
+        self.outputs.get_or_create(&OutputLabels { machine: machine.label(), variant: label }).inc();
     }
-}
-
-fn number(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -273,28 +350,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_is_told() {
-        let meter = Metrics::new();
-        let server = meter.house();
-        server.queue("readers", 7);
-        server.budget("connections", 3, 10);
-        server.volume("events", 100, 50);
-        server.disk(&[("events", 4_096)], Timestamp(9));
-        server.events(5, 0);
-        server.purgatory(&PurgatoryCounts {
+    fn every_update_sets_its_metrics() {
+        let metrics = Metrics::new();
+        let server = metrics.server();
+        server.set_queue_depth("queries", 7);
+        server.set_budget("connections", 3, 10);
+        server.set_volume("events", 100, 50);
+        server.set_disk_usage(&[("events", 4_096)], Timestamp(9));
+        server.set_stored_events(5, 0);
+        server.set_purgatory(&PurgatoryCounts {
             kinds: [("announcement", 0), ("state", 2), ("pull_request", 0)],
             bytes: 0,
             dormant: 1,
             oldest: Some(Duration::from_secs(61)),
             uploads: 0,
         });
-        meter.house().committed(Duration::from_millis(2), 3, true);
-        meter.house().committed(Duration::from_millis(2), 3, false);
-        meter.house().lag(Duration::from_millis(1));
-        meter.house().input(Machine::Hunt, "some");
-        let text = meter.encode();
+        server.observe_commit(Duration::from_millis(2), 3, true);
+        server.observe_commit(Duration::from_millis(2), 3, false);
+        server.observe_event_loop_lag(Duration::from_millis(1));
+        server.count_input(MachineKind::Fetch, "wanted");
+        let text = metrics.encode();
         for line in [
-            "ngit_queue_depth{queue=\"readers\"} 7\n",
+            "ngit_queue_depth{queue=\"queries\"} 7\n",
             "ngit_budget_used{budget=\"connections\"} 3\n",
             "ngit_budget_limit{budget=\"connections\"} 10\n",
             "ngit_disk_free_bytes{volume=\"events\"} 100\n",
@@ -307,7 +384,7 @@ mod tests {
             "ngit_purgatory_oldest_seconds 61\n",
             "ngit_commits_total{result=\"failed\"} 1\n",
             "ngit_commit_duration_seconds_count 1\n",
-            "ngit_machine_inputs_total{machine=\"hunt\",variant=\"some\"} 1\n",
+            "ngit_machine_inputs_total{machine=\"fetch\",variant=\"wanted\"} 1\n",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

@@ -1,8 +1,9 @@
-//! What is measured about other relays. The names are those that operators know; see also `sync/log.rs`.
+//! Metrics of sync with other relays. The `ngit_sync_*` names are those of ngit-grasp.
 //!
-//! `relay` is a name that strangers choose: [`limits::MAX_RELAY_LABELS`] relays have a label of their own, configured ones
-//! first, then by their repositories; the rest is `other`. What a gauge says of `other` is the sum, or for states the
-//! worst. A relay that loses its label loses its counts with it: they were counted once and must not be again.
+//! The values of `relay` come from announcements. [`limits::MAX_RELAY_LABELS`] relays have a label of their own:
+//! configured relays first, then those with the most repositories. The others share `other`; its gauges are sums, or
+//! the worst value for states. A relay that loses its label loses its counts too: they are not added to `other`, which
+//! would count them twice.
 
 mod relay;
 #[cfg(test)]
@@ -17,256 +18,274 @@ use grasp_core::limits;
 use grasp_core::sync::io::{ReconnectKind, SubmitResult, SyncNote, SyncSource};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::sync::{RelaySnapshot, SyncSnapshot, health};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::label_limit::{OTHER, Own};
-use super::sync::relay::Sample;
-use super::{MetricRegistry, counter, gauge};
+use self::relay::RelaySample;
+use super::gauge_value;
+use super::label_limit::{LabelLimit, OTHER};
+use super::registry::{MetricRegistry, any_of, counter, gauge, label_set};
 
 /// A ratio from 0 to 1.
-type Ratio = Gauge<f64, AtomicU64>;
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Relay {
-    relay: String,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Attempt {
-    relay: String,
-    result: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Subscription {
-    relay: String,
-    kind: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Source {
-    source: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Kind {
-    kind: &'static str,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Verdict {
-    verdict: &'static str,
-}
+type RatioGauge = Gauge<f64, AtomicU64>;
 
 const SUCCESS: &str = "success";
 const FAILURE: &str = "failure";
 const LIVE: &str = "live";
 const REQUEST: &str = "request";
+
+/// Source of events from clients.
 const DIRECT: &str = "direct";
 
-/// What is measured about other relays.
+/// Sources of events: clients, and those of [`SyncSource`].
+const SOURCES: &[&str] = &{
+    let mut labels = [DIRECT; SyncSource::LABELS.len() + 1];
+    let mut index = 0;
+    while index < SyncSource::LABELS.len() {
+        labels[index + 1] = SyncSource::LABELS[index];
+        index += 1;
+    }
+    labels
+};
+
+label_set! {
+    struct RelayLabels { relay: String = [] }
+}
+
+label_set! {
+    struct AttemptLabels { relay: String = [], result: &'static str = [any_of(&[SUCCESS, FAILURE])] }
+}
+
+label_set! {
+    struct SubscriptionLabels { relay: String = [], kind: &'static str = [any_of(&[LIVE, REQUEST])] }
+}
+
+label_set! {
+    struct SourceLabels { source: &'static str = [any_of(SOURCES)] }
+}
+
+label_set! {
+    struct ReconnectLabels { kind: &'static str = [any_of(ReconnectKind::LABELS)] }
+}
+
+label_set! {
+    struct ResultLabels { verdict: &'static str = [any_of(SubmitResult::LABELS)] }
+}
+
+/// Metrics of sync with other relays.
 #[derive(Debug)]
 pub(crate) struct SyncMetrics {
-    connected: Family<Relay, Gauge>,
-    status: Family<Relay, Gauge>,
-    failures: Family<Relay, Gauge>,
-    uptime: Family<Relay, Ratio>,
-    coverage: Family<Relay, Ratio>,
-    subscriptions: Family<Subscription, Gauge>,
-    received: Family<Relay, Counter>,
-    attempts: Family<Attempt, Counter>,
-    gaps: Family<Relay, Counter>,
-    rate_limited: Family<Relay, Counter>,
-    policy_refusals: Family<Relay, Counter>,
+    connected: Family<RelayLabels, Gauge>,
+    status: Family<RelayLabels, Gauge>,
+    failures: Family<RelayLabels, Gauge>,
+    uptime: Family<RelayLabels, RatioGauge>,
+    coverage: Family<RelayLabels, RatioGauge>,
+    subscriptions: Family<SubscriptionLabels, Gauge>,
+    received: Family<RelayLabels, Counter>,
+    attempts: Family<AttemptLabels, Counter>,
+    gaps: Family<RelayLabels, Counter>,
+    rate_limited: Family<RelayLabels, Counter>,
+    policy_refusals: Family<RelayLabels, Counter>,
     synced: Counter,
-    events: Family<Source, Counter>,
-    judged: Family<Verdict, Counter>,
-    reconnects: Family<Kind, Counter>,
+    events: Family<SourceLabels, Counter>,
+    results: Family<ResultLabels, Counter>,
+    reconnects: Family<ReconnectLabels, Counter>,
     relays_tracked: Gauge,
     relays_connected: Gauge,
     relays_dead: Gauge,
     rejected_hot: Gauge,
     rejected_cold: Gauge,
     in_flight: Gauge,
-    relays: Mutex<Relays>,
+    relays: Mutex<KnownRelays>,
 }
 
-/// Which relays there are.
+/// The known relays.
 #[derive(Debug)]
-struct Relays {
-    own: Own<RelayUrl>,
-    /// What each had brought in all when it was last looked at.
+struct KnownRelays {
+    labelled: LabelLimit<RelayUrl>,
+    /// Total events received from each relay at the last update.
     received: BTreeMap<RelayUrl, u64>,
 }
 
 impl SyncMetrics {
-    /// Everything at zero, and known to the registry.
-    pub(super) fn new(to: &mut MetricRegistry) -> Self {
-        let meter = Self {
+    pub(super) fn new(registry: &mut MetricRegistry) -> Self {
+        let metrics = Self {
             connected: gauge(
-                to,
+                registry,
                 "ngit_sync_relay_connected",
-                "Connection: 0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected and history incomplete, -1 \
-                 paused or this server itself",
+                "Connection status: 0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with incomplete \
+                 history, -1 paused or this server itself",
                 Family::default(),
             ),
             status: gauge(
-                to,
+                registry,
                 "ngit_sync_relay_status",
-                "Health: 1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited",
+                "Health status: 1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited",
                 Family::default(),
             ),
-            failures: gauge(to, "ngit_sync_relay_failures", "Failures in a row", Family::default()),
+            failures: gauge(registry, "ngit_sync_relay_failures", "Consecutive connection failures", Family::default()),
             uptime: gauge(
-                to,
+                registry,
                 "ngit_sync_peer_uptime_ratio",
-                "Share of the time connected, of the time in which the relay was wanted, over restarts",
+                "Connected share of the time in which the relay was followed, across restarts",
                 Family::default(),
             ),
             coverage: gauge(
-                to,
+                registry,
                 "ngit_sync_peer_coverage_ratio",
-                "Share of the events here that the relay has too, from the last reconciliation",
+                "Share of the compared events of this server that the relay also has, from the last reconciliation",
                 Family::default(),
             ),
             subscriptions: gauge(
-                to,
+                registry,
                 "ngit_sync_subscriptions",
-                "Open live subscriptions and other requests",
+                "Open subscriptions: live ones and requests for stored events",
                 Family::default(),
             ),
             received: counter(
-                to,
+                registry,
                 "ngit_sync_peer_events_received_total",
-                "Events that were new here, those that wait for git data included, over restarts",
+                "New events from the relay, including those in purgatory, across restarts",
                 Family::default(),
             ),
-            attempts: counter(to, "ngit_sync_connection_attempts_total", "Connection attempts", Family::default()),
+            attempts: counter(
+                registry,
+                "ngit_sync_connection_attempts_total",
+                "Connection attempts by result",
+                Family::default(),
+            ),
             gaps: counter(
-                to,
+                registry,
                 "ngit_sync_gap_events_total",
-                "Events that should have come live and were found by asking again",
+                "Events that a live subscription should have delivered and a later request found",
                 Family::default(),
             ),
             rate_limited: counter(
-                to,
+                registry,
                 "ngit_sync_rate_limited_total",
-                "Times that a relay wanted less of us",
+                "Times that the relay limited the rate of requests",
                 Family::default(),
             ),
             policy_refusals: counter(
-                to,
+                registry,
                 "ngit_sync_policy_refusals_total",
-                "Times that a relay wanted nothing to do with us",
+                "Times that the relay rejected this server by policy",
                 Family::default(),
             ),
             synced: counter(
-                to,
+                registry,
                 "ngit_sync_events_synced_total",
-                "Events that were new here, those that wait for git data included, from all relays",
+                "New events from all relays, including those in purgatory",
                 Counter::default(),
             ),
             events: counter(
-                to,
+                registry,
                 "ngit_sync_events_total",
-                "New events by how they came; catchup and daily should have come live",
+                "New events by source: clients (direct), live sync, historic sync (catchup), daily reconciliation",
                 Family::default(),
             ),
-            judged: counter(to, "ngit_sync_judged_total", "Events of relays by what became of them", Family::default()),
+            results: counter(registry, "ngit_sync_judged_total", "Events from relays by result", Family::default()),
             reconnects: counter(
-                to,
+                registry,
                 "ngit_sync_reconnects_total",
-                "Connections by what they follow: nothing, a short absence, a long one",
+                "Connections: the first one (fresh), after a short absence (quick), after a long absence (long)",
                 Family::default(),
             ),
-            relays_tracked: gauge(to, "ngit_sync_relays_tracked_total", "Relays that are known", Gauge::default()),
-            relays_connected: gauge(to, "ngit_sync_relays_connected_total", "Relays connected now", Gauge::default()),
+            relays_tracked: gauge(registry, "ngit_sync_relays_tracked_total", "Followed relays", Gauge::default()),
+            relays_connected: gauge(registry, "ngit_sync_relays_connected_total", "Connected relays", Gauge::default()),
             relays_dead: gauge(
-                to,
+                registry,
                 "ngit_sync_relays_dead_total",
-                "Relays that have not been reached for a day",
+                "Relays that could not be reached for a day",
                 Gauge::default(),
             ),
             rejected_hot: gauge(
-                to,
+                registry,
                 "ngit_sync_rejected_hot_cache_current",
-                "Refused events that are kept whole",
+                "Rejected events that are kept in memory to be submitted again",
                 Gauge::default(),
             ),
             rejected_cold: gauge(
-                to,
+                registry,
                 "ngit_sync_rejected_cold_index_current",
-                "Refused events that are remembered",
+                "Rejected events in the index, which are not requested again",
                 Gauge::default(),
             ),
-            in_flight: gauge(to, "ngit_sync_in_flight", "Events of relays that wait for a verdict", Gauge::default()),
-            relays: Mutex::new(Relays { own: Own::new(limits::MAX_RELAY_LABELS), received: BTreeMap::new() }),
+            in_flight: gauge(
+                registry,
+                "ngit_sync_in_flight",
+                "Events from relays that are submitted and not decided yet",
+                Gauge::default(),
+            ),
+            relays: Mutex::new(KnownRelays {
+                labelled: LabelLimit::new(limits::MAX_RELAY_LABELS),
+                received: BTreeMap::new(),
+            }),
         };
-        meter.begin_at_zero();
-        meter
+        metrics.create_fixed_series();
+        metrics
     }
 
-    /// A moment of sync: all gauges.
-    pub(crate) fn view(&self, view: &SyncSnapshot) {
-        let connected = view.relays.iter().filter(|link| relay::is_up(link.status)).count();
-        let dead = view.relays.iter().filter(|link| link.health == health::HealthStatus::Dead).count();
+    /// Sets all gauges from a snapshot.
+    pub(crate) fn update(&self, snapshot: &SyncSnapshot) {
+        let connected = snapshot.relays.iter().filter(|relay| relay::is_connected(relay.status)).count();
+        let dead = snapshot.relays.iter().filter(|relay| relay.health == health::HealthStatus::Dead).count();
         for (metric, count) in [
-            (&self.relays_tracked, view.relays.len()),
+            (&self.relays_tracked, snapshot.relays.len()),
             (&self.relays_connected, connected),
             (&self.relays_dead, dead),
-            (&self.rejected_cold, view.rejected.0),
-            (&self.rejected_hot, view.rejected.1),
-            (&self.in_flight, view.in_flight),
+            (&self.rejected_cold, snapshot.rejected.0),
+            (&self.rejected_hot, snapshot.rejected.1),
+            (&self.in_flight, snapshot.in_flight),
         ] {
-            metric.set(relay::number(count));
+            metric.set(gauge_value(count as u64));
         }
 
-        let mut relays = self.relays();
-        let mut links: Vec<&RelaySnapshot> = view.relays.iter().collect();
-        // Among equals, whoever has a label keeps it.
-        links.sort_by_cached_key(|link| {
-            (Reverse((link.is_bootstrap, link.repositories, relays.own.has(&link.url))), &link.url)
+        let mut known = self.known_relays();
+        let mut relays: Vec<&RelaySnapshot> = snapshot.relays.iter().collect();
+        // Among equally important relays, those that have a label keep it.
+        relays.sort_by_cached_key(|relay| {
+            (Reverse((relay.is_bootstrap, relay.repositories, known.labelled.contains(&relay.url))), &relay.url)
         });
-        for gone in relays.own.rank(links.iter().map(|link| &link.url)) {
-            self.forget(&gone.to_string());
+        for url in known.labelled.rank(relays.iter().map(|relay| &relay.url)) {
+            self.remove_series(&url.to_string());
         }
-        let (own, rest): (Vec<&RelaySnapshot>, Vec<_>) = links.into_iter().partition(|link| relays.own.has(&link.url));
-        for link in &own {
-            let label = Relay { relay: link.url.to_string() };
-            self.received.get_or_create(&label).inner().store(link.totals.received, Ordering::Relaxed);
-            self.set(label, Sample::of(link));
+        let (labelled, others): (Vec<&RelaySnapshot>, Vec<_>) =
+            relays.into_iter().partition(|relay| known.labelled.contains(&relay.url));
+        for relay in &labelled {
+            let labels = RelayLabels { relay: relay.url.to_string() };
+            self.received.get_or_create(&labels).inner().store(relay.totals.received, Ordering::Relaxed);
+            self.set_gauges(labels, RelaySample::new(relay));
         }
-        let other = Relay { relay: OTHER.to_owned() };
-        for link in &rest {
-            let before = relays.received.get(&link.url).copied().unwrap_or(link.totals.received);
-            self.received.get_or_create(&other).inc_by(link.totals.received.saturating_sub(before));
+        let other = RelayLabels { relay: OTHER.to_owned() };
+        for relay in &others {
+            let before = known.received.get(&relay.url).copied().unwrap_or(relay.totals.received);
+            self.received.get_or_create(&other).inc_by(relay.totals.received.saturating_sub(before));
         }
-        match rest.iter().map(|link| Sample::of(link)).reduce(Sample::and) {
-            Some(sample) => self.set(other, sample),
-            None => self.forget_gauges(&other),
+        match others.iter().map(|relay| RelaySample::new(relay)).reduce(RelaySample::combine) {
+            Some(sample) => self.set_gauges(other, sample),
+            None => self.remove_gauges(&other),
         }
-        relays.received = view.relays.iter().map(|link| (link.url.clone(), link.totals.received)).collect();
+        known.received = snapshot.relays.iter().map(|relay| (relay.url.clone(), relay.totals.received)).collect();
     }
 
-    /// Something that people may want to know.
-    pub(crate) fn note(&self, note: &SyncNote) {
+    /// Counts a note of the sync machine.
+    pub(crate) fn count_note(&self, note: &SyncNote) {
         match note {
-            SyncNote::Connected(relay, how) => {
-                self.attempt(relay, SUCCESS);
-                self.reconnects.get_or_create(&Kind { kind: reconnect(*how) }).inc();
+            SyncNote::Connected(relay, kind) => {
+                self.count_attempt(relay, SUCCESS);
+                self.reconnects.get_or_create(&ReconnectLabels { kind: kind.label() }).inc();
             }
-            SyncNote::ConnectionFailed { relay, .. } => self.attempt(relay, FAILURE),
-            SyncNote::RateLimited(relay, ..) => self.count(relay, |label| {
-                self.rate_limited.get_or_create(&label).inc();
+            SyncNote::ConnectionFailed { relay, .. } => self.count_attempt(relay, FAILURE),
+            SyncNote::RateLimited(relay, ..) => self.count(relay, |labels| {
+                self.rate_limited.get_or_create(&labels).inc();
             }),
-            SyncNote::Parked(relay, _) => self.count(relay, |label| {
-                self.policy_refusals.get_or_create(&label).inc();
+            SyncNote::Parked(relay, _) => self.count(relay, |labels| {
+                self.policy_refusals.get_or_create(&labels).inc();
             }),
-            SyncNote::Gaps { relay, count, .. } => self.count(relay, |label| {
-                self.gaps.get_or_create(&label).inc_by(*count);
+            SyncNote::Gaps { relay, count, .. } => self.count(relay, |labels| {
+                self.gaps.get_or_create(&labels).inc_by(*count);
             }),
             SyncNote::ConnectionLost(..)
             | SyncNote::Dead(..)
@@ -279,125 +298,97 @@ impl SyncMetrics {
         }
     }
 
-    /// What became of a relay's event.
-    pub(crate) fn judged(&self, via: SyncSource, judgement: &SubmitResult) {
-        self.judged.get_or_create(&Verdict { verdict: verdict(judgement) }).inc();
-        if matches!(judgement, SubmitResult::Stored | SubmitResult::Held) {
+    /// Counts the result of an event from a relay.
+    pub(crate) fn count_result(&self, source: SyncSource, result: &SubmitResult) {
+        self.results.get_or_create(&ResultLabels { verdict: result.label() }).inc();
+        if matches!(result, SubmitResult::Stored | SubmitResult::Held) {
             self.synced.inc();
-            self.events.get_or_create(&Source { source: source(via) }).inc();
+            self.events.get_or_create(&SourceLabels { source: source.label() }).inc();
         }
     }
 
-    /// So many events of clients were stored, or wait for git data.
-    pub(crate) fn direct(&self, count: u64) {
-        self.events.get_or_create(&Source { source: DIRECT }).inc_by(count);
+    /// Counts events from clients that were stored or put into purgatory.
+    pub(crate) fn count_direct(&self, events: u64) {
+        self.events.get_or_create(&SourceLabels { source: DIRECT }).inc_by(events);
     }
 
-    /// What has few labels has all of them from the beginning: an absence is no zero to whoever watches.
-    fn begin_at_zero(&self) {
-        for source in [DIRECT, source(SyncSource::Live), source(SyncSource::CatchUp), source(SyncSource::Daily)] {
-            self.events.get_or_create(&Source { source }).inc_by(0);
+    /// Creates the series of all fixed labels with value zero, so that a query can tell zero from a missing metric.
+    fn create_fixed_series(&self) {
+        for source in SOURCES {
+            self.events.get_or_create(&SourceLabels { source }).inc_by(0);
         }
-        for kind in [ReconnectKind::Fresh, ReconnectKind::Quick, ReconnectKind::Long].map(reconnect) {
-            self.reconnects.get_or_create(&Kind { kind }).inc_by(0);
+        for kind in ReconnectKind::LABELS {
+            self.reconnects.get_or_create(&ReconnectLabels { kind }).inc_by(0);
         }
-        for verdict in VERDICTS {
-            self.judged.get_or_create(&Verdict { verdict }).inc_by(0);
+        for verdict in SubmitResult::LABELS {
+            self.results.get_or_create(&ResultLabels { verdict }).inc_by(0);
         }
     }
 
-    fn attempt(&self, relay: &RelayUrl, result: &'static str) {
-        self.count(relay, |Relay { relay }| {
-            self.attempts.get_or_create(&Attempt { relay, result }).inc();
+    fn count_attempt(&self, relay: &RelayUrl, result: &'static str) {
+        self.count(relay, |RelayLabels { relay }| {
+            self.attempts.get_or_create(&AttemptLabels { relay, result }).inc();
         });
     }
 
-    /// Counts something under a relay's label. Nobody takes the label away meanwhile: the series would stay for ever.
-    fn count(&self, relay: &RelayUrl, count: impl FnOnce(Relay)) {
-        let mut relays = self.relays();
-        let is_own = relays.own.admit(relay);
-        count(Relay { relay: if is_own { relay.to_string() } else { OTHER.to_owned() } });
+    /// Calls `count` with the labels of a relay. The lock is held meanwhile: if the relay lost its label between the
+    /// two steps, its series would never be removed.
+    fn count(&self, relay: &RelayUrl, count: impl FnOnce(RelayLabels)) {
+        let mut known = self.known_relays();
+        let is_labelled = known.labelled.admit(relay);
+        count(RelayLabels { relay: if is_labelled { relay.to_string() } else { OTHER.to_owned() } });
     }
 
-    fn set(&self, label: Relay, sample: Sample) {
-        self.connected.get_or_create(&label).set(sample.connected);
-        self.status.get_or_create(&label).set(sample.status);
-        self.failures.get_or_create(&label).set(sample.failures);
-        set_ratio(&self.uptime, &label, sample.uptime());
-        set_ratio(&self.coverage, &label, sample.coverage());
+    fn set_gauges(&self, labels: RelayLabels, sample: RelaySample) {
+        self.connected.get_or_create(&labels).set(sample.connected);
+        self.status.get_or_create(&labels).set(sample.status);
+        self.failures.get_or_create(&labels).set(sample.failures);
+        set_ratio(&self.uptime, &labels, sample.uptime());
+        set_ratio(&self.coverage, &labels, sample.coverage());
         for (kind, count) in [(LIVE, sample.live), (REQUEST, sample.requests)] {
-            let label = Subscription { relay: label.relay.clone(), kind };
-            self.subscriptions.get_or_create(&label).set(count);
+            let labels = SubscriptionLabels { relay: labels.relay.clone(), kind };
+            self.subscriptions.get_or_create(&labels).set(count);
         }
     }
 
     /// Removes all series of a relay.
-    fn forget(&self, relay: &str) {
-        let label = Relay { relay: relay.to_owned() };
-        self.forget_gauges(&label);
+    fn remove_series(&self, relay: &str) {
+        let labels = RelayLabels { relay: relay.to_owned() };
+        self.remove_gauges(&labels);
         for family in [&self.received, &self.gaps, &self.rate_limited, &self.policy_refusals] {
-            family.remove(&label);
+            family.remove(&labels);
         }
         for result in [SUCCESS, FAILURE] {
-            self.attempts.remove(&Attempt { relay: relay.to_owned(), result });
+            self.attempts.remove(&AttemptLabels { relay: relay.to_owned(), result });
         }
     }
 
-    fn forget_gauges(&self, label: &Relay) {
+    fn remove_gauges(&self, labels: &RelayLabels) {
         for family in [&self.connected, &self.status, &self.failures] {
-            family.remove(label);
+            family.remove(labels);
         }
         for family in [&self.uptime, &self.coverage] {
-            family.remove(label);
+            family.remove(labels);
         }
         for kind in [LIVE, REQUEST] {
-            self.subscriptions.remove(&Subscription { relay: label.relay.clone(), kind });
+            self.subscriptions.remove(&SubscriptionLabels { relay: labels.relay.clone(), kind });
         }
     }
 
-    fn relays(&self) -> MutexGuard<'_, Relays> {
-        // Whoever panicked here left nothing half done that numbers depend on.
+    fn known_relays(&self) -> MutexGuard<'_, KnownRelays> {
+        // No code panics in the middle of a change, so the value behind a poisoned lock is consistent.
         self.relays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A ratio of nothing is none.
-fn set_ratio(family: &Family<Relay, Ratio>, label: &Relay, ratio: Option<f64>) {
+/// Sets a ratio, or removes its series if there is none.
+fn set_ratio(family: &Family<RelayLabels, RatioGauge>, labels: &RelayLabels, ratio: Option<f64>) {
     match ratio {
         Some(ratio) => {
-            family.get_or_create(label).set(ratio);
+            family.get_or_create(labels).set(ratio);
         }
         None => {
-            family.remove(label);
+            family.remove(labels);
         }
-    }
-}
-
-fn source(via: SyncSource) -> &'static str {
-    match via {
-        SyncSource::Live => LIVE,
-        SyncSource::CatchUp => "catchup",
-        SyncSource::Daily => "daily",
-    }
-}
-
-fn reconnect(how: ReconnectKind) -> &'static str {
-    match how {
-        ReconnectKind::Fresh => "fresh",
-        ReconnectKind::Quick => "quick",
-        ReconnectKind::Long => "long",
-    }
-}
-
-const VERDICTS: [&str; 5] = ["stored", "held", "known", "refused", "forged"];
-
-fn verdict(judgement: &SubmitResult) -> &'static str {
-    let [stored, held, known, refused, forged] = VERDICTS;
-    match judgement {
-        SubmitResult::Stored => stored,
-        SubmitResult::Held => held,
-        SubmitResult::Known => known,
-        SubmitResult::Rejected(_) => refused,
-        SubmitResult::InvalidSignature => forged,
     }
 }

@@ -1,7 +1,7 @@
-//! The disk budget: what is used of it, and what is on its way in.
+//! The disk budget: bytes that are used, and bytes that are about to be used.
 //!
-//! Everything counts: repositories, uploads, answers that are kept, events, and packs that are being received. Folders are
-//! walked through every few minutes only, so what comes meanwhile is counted here.
+//! Repositories, uploads, events, cached packs and packs that are being received all count. The data folders are walked
+//! only every few minutes, so everything that is received between two scans is counted here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,132 +11,137 @@ use grasp_core::disk_budget::DiskLevel;
 
 use crate::config::DiskSettings;
 
-/// Bytes of answers that may be kept although there is no room: without them the slowest readers would hold up all others.
-const KEPT_ANYWAY: u64 = 32 << 20;
+/// Bytes that the pack cache may always use, even if the budget is used up: without a cache file, a git process would
+/// be occupied for as long as the slowest client reads.
+const MIN_CACHE_BYTES: u64 = 32 << 20;
 
-/// How it stands.
+/// Use of the disk budget at one point in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Standing {
-    /// Bytes that are used.
-    pub(crate) used: u64,
-    /// The marks.
+pub(crate) struct DiskBudgetStatus {
+    pub(crate) used_bytes: u64,
+    /// The soft and the hard limit.
     pub(crate) budget: disk_budget::DiskBudget,
-    /// Which has been reached.
-    pub(crate) mark: DiskLevel,
+    /// The limit that has been reached.
+    pub(crate) level: DiskLevel,
 }
 
-impl Standing {
-    /// How much of it answers may take, which are now this large: as much as nothing else needs below the soft mark.
-    pub(crate) fn room_for_answers(&self, kept: u64) -> u64 {
-        self.budget.soft_bytes.saturating_sub(self.used.saturating_sub(kept)).max(KEPT_ANYWAY)
+impl DiskBudgetStatus {
+    /// Returns how many bytes the pack cache may use, given that it uses `cached` bytes now: what everything else
+    /// leaves below the soft limit.
+    pub(crate) fn allowed_cache_bytes(&self, cached: u64) -> u64 {
+        self.budget.soft_bytes.saturating_sub(self.used_bytes.saturating_sub(cached)).max(MIN_CACHE_BYTES)
     }
 }
 
-/// The counters. Whoever receives a pack adds to them, the surveyor corrects them, the watchman looks at them.
+/// Counters of the disk budget. Code that receives packs adds to them, the disk usage scanner corrects them, and the
+/// health monitor reads them.
 #[derive(Debug)]
-pub(crate) struct Budget {
-    /// What the last walk found, without packs on their way.
-    surveyed: AtomicU64,
-    /// What has been taken in since that walk began.
-    taken: AtomicU64,
-    /// PackCache on their way.
-    coming: AtomicU64,
-    /// Answers that are kept, at the last look.
-    kept: AtomicU64,
-    /// Where the marks were at the last look; nowhere before the first.
+pub(crate) struct DiskBudgetTracker {
+    /// Bytes that the last scan found, without packs that are being received.
+    scanned: AtomicU64,
+    /// Bytes of packs that were kept since that scan began.
+    committed: AtomicU64,
+    /// Bytes of packs that are being received.
+    reserved: AtomicU64,
+    /// Bytes of cached packs at the last update.
+    cached: AtomicU64,
+    /// Limits at the last update. `u64::MAX` before the first.
     hard: AtomicU64,
     soft: AtomicU64,
 }
 
-impl Budget {
-    /// One of which so much is used, as far as is known before the first walk.
+impl DiskBudgetTracker {
+    /// Creates a tracker that assumes `used` bytes until the first scan.
     pub(crate) fn new(used: u64) -> Arc<Self> {
         Arc::new(Self {
-            surveyed: AtomicU64::new(used),
-            taken: AtomicU64::new(0),
-            coming: AtomicU64::new(0),
-            kept: AtomicU64::new(0),
+            scanned: AtomicU64::new(used),
+            committed: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            cached: AtomicU64::new(0),
             hard: AtomicU64::new(u64::MAX),
             soft: AtomicU64::new(u64::MAX),
         })
     }
 
-    /// Bytes that stay: without packs on their way and answers that are kept.
-    pub(crate) fn stays(&self) -> u64 {
-        self.surveyed.load(Ordering::Relaxed).saturating_add(self.taken.load(Ordering::Relaxed))
+    /// Returns the used bytes without cached packs and without packs that are being received.
+    pub(crate) fn persistent_bytes(&self) -> u64 {
+        self.scanned.load(Ordering::Relaxed).saturating_add(self.committed.load(Ordering::Relaxed))
     }
 
-    /// Bytes that are used, as far as is known.
-    fn used(&self) -> u64 {
-        let passing = [&self.coming, &self.kept].map(|part| part.load(Ordering::Relaxed));
-        passing.iter().fold(self.stays(), |sum, part| sum.saturating_add(*part))
+    fn used_bytes(&self) -> u64 {
+        let temporary = [&self.reserved, &self.cached].map(|bytes| bytes.load(Ordering::Relaxed));
+        temporary.iter().fold(self.persistent_bytes(), |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// How it stands, given what is allowed, how much more the disk would take, and how large the answers are that are kept.
-    pub(crate) fn look(&self, settings: DiskSettings, free: u64, kept: u64) -> Standing {
-        self.kept.store(kept, Ordering::Relaxed);
-        let used = self.used();
-        let most = used.saturating_add(free);
-        let bytes = settings.budget_bytes.map_or(most, |bytes| bytes.min(most));
+    /// Recomputes the limits from the settings, the free space of the disk and the size of the pack cache. Returns the
+    /// new status.
+    pub(crate) fn update(&self, settings: DiskSettings, free: u64, cached: u64) -> DiskBudgetStatus {
+        self.cached.store(cached, Ordering::Relaxed);
+        let used_bytes = self.used_bytes();
+        let available = used_bytes.saturating_add(free);
+        let bytes = settings.budget_bytes.map_or(available, |bytes| bytes.min(available));
         let budget = disk_budget::DiskBudget::new(bytes, settings.soft_percent);
         self.hard.store(budget.hard_bytes, Ordering::Relaxed);
         self.soft.store(budget.soft_bytes, Ordering::Relaxed);
-        Standing { used, budget, mark: self.mark() }
+        DiskBudgetStatus { used_bytes, budget, level: self.level() }
     }
 
-    /// Which mark is reached, by the marks of the last look.
-    pub(crate) fn mark(&self) -> DiskLevel {
-        let marks = [&self.hard, &self.soft].map(|mark| mark.load(Ordering::Relaxed));
-        let budget = disk_budget::DiskBudget { hard_bytes: marks[0], soft_bytes: marks[1] };
-        match budget.level(self.used()) {
-            // Answers that are kept make way before anybody is refused for their sake.
-            DiskLevel::Soft => budget.level(self.used().saturating_sub(self.kept.load(Ordering::Relaxed))),
-            mark => mark,
+    /// Returns which limit of the last update is reached now.
+    pub(crate) fn level(&self) -> DiskLevel {
+        let limits = [&self.hard, &self.soft].map(|limit| limit.load(Ordering::Relaxed));
+        let budget = disk_budget::DiskBudget { hard_bytes: limits[0], soft_bytes: limits[1] };
+        match budget.level(self.used_bytes()) {
+            // Cached packs are evicted before anything is rejected because of them.
+            DiskLevel::Soft => budget.level(self.used_bytes().saturating_sub(self.cached.load(Ordering::Relaxed))),
+            level => level,
         }
     }
 
-    /// A walk begins: what is taken in from now on it may not see. Tell [`surveyed`](Self::surveyed) what this gives.
-    pub(crate) fn survey(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    /// Begins a scan, which may miss packs that are kept from now on. The result must be passed to
+    /// [`finish_scan`](Self::finish_scan).
+    pub(crate) fn begin_scan(&self) -> u64 {
+        self.committed.load(Ordering::Relaxed)
     }
 
-    /// A walk has found this.
-    pub(crate) fn surveyed(&self, bytes: u64, began: u64) {
-        self.surveyed.store(bytes, Ordering::Relaxed);
-        self.taken.fetch_sub(began, Ordering::Relaxed);
+    /// Replaces the known use by the `bytes` that a scan found. `began` is the result of
+    /// [`begin_scan`](Self::begin_scan).
+    pub(crate) fn finish_scan(&self, bytes: u64, began: u64) {
+        self.scanned.store(bytes, Ordering::Relaxed);
+        self.committed.fetch_sub(began, Ordering::Relaxed);
     }
 
-    /// A place for a pack that is to be received.
-    pub(crate) fn share(self: &Arc<Self>) -> Share {
-        Share { budget: self.clone(), bytes: 0 }
+    /// Creates an empty reservation for a pack that is about to be received.
+    pub(crate) fn reserve(self: &Arc<Self>) -> DiskReservation {
+        DiskReservation { budget: self.clone(), bytes: 0 }
     }
 }
 
-/// What a pack on its way takes of the budget. It gives it back when it is dropped.
+/// Bytes of the disk budget that a pack uses while it is received. Dropping it returns them, unless they were
+/// committed.
 #[derive(Debug)]
-pub(crate) struct Share {
-    budget: Arc<Budget>,
+pub(crate) struct DiskReservation {
+    budget: Arc<DiskBudgetTracker>,
     bytes: u64,
 }
 
-impl Share {
-    /// Takes more, or says that there is no more.
+impl DiskReservation {
+    /// Adds bytes. Returns false if the budget is then exceeded.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         let bytes = bytes as u64;
-        self.budget.coming.fetch_add(bytes, Ordering::Relaxed);
+        self.budget.reserved.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
-        self.budget.used() <= self.budget.hard.load(Ordering::Relaxed)
+        self.budget.used_bytes() <= self.budget.hard.load(Ordering::Relaxed)
     }
 
-    /// The pack stays.
-    pub(crate) fn keep(self) {
-        self.budget.taken.fetch_add(self.bytes, Ordering::Relaxed);
+    /// Counts the bytes as used for good: the pack is kept.
+    pub(crate) fn commit(self) {
+        self.budget.committed.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }
 
-impl Drop for Share {
+impl Drop for DiskReservation {
     fn drop(&mut self) {
-        self.budget.coming.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.reserved.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -144,45 +149,45 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    fn allowed(bytes: Option<u64>) -> DiskSettings {
+    fn settings(bytes: Option<u64>) -> DiskSettings {
         DiskSettings { budget_bytes: bytes, soft_percent: 90 }
     }
 
     #[test]
-    fn the_disk_is_the_budget_unless_it_is_smaller() {
-        let (budget, all, some) = (Budget::new(100), allowed(None), allowed(Some(500)));
-        assert_eq!(budget.look(all, 900, 0).budget.hard_bytes, 1_000);
-        assert_eq!(budget.look(some, 900, 0).budget.hard_bytes, 500);
-        assert_eq!(budget.look(some, 10, 0).budget.hard_bytes, 110, "there is no more, whatever was allowed");
-        assert_eq!(budget.look(all, 0, 0).mark, DiskLevel::Hard);
+    fn budget_is_the_whole_disk_or_a_smaller_setting() {
+        let (budget, unlimited, limited) = (DiskBudgetTracker::new(100), settings(None), settings(Some(500)));
+        assert_eq!(budget.update(unlimited, 900, 0).budget.hard_bytes, 1_000);
+        assert_eq!(budget.update(limited, 900, 0).budget.hard_bytes, 500);
+        assert_eq!(budget.update(limited, 10, 0).budget.hard_bytes, 110, "the disk is smaller than the setting");
+        assert_eq!(budget.update(unlimited, 0, 0).level, DiskLevel::Hard);
     }
 
     #[test]
-    fn packs_count_from_their_first_byte_and_are_counted_once() {
-        let (budget, plenty) = (Budget::new(0), u64::MAX / 2);
-        let used = || budget.look(allowed(Some(1_000)), plenty, 0).used;
+    fn received_packs_count_from_their_first_byte_and_only_once() {
+        let (budget, plenty) = (DiskBudgetTracker::new(0), u64::MAX / 2);
+        let used = || budget.update(settings(Some(1_000)), plenty, 0).used_bytes;
         assert_eq!(used(), 0);
-        let (mut first, mut second) = (budget.share(), budget.share());
+        let (mut first, mut second) = (budget.reserve(), budget.reserve());
         assert!(first.grow(600) && second.grow(400) && !second.grow(1));
         drop(second);
         assert_eq!(used(), 600);
-        let began = budget.survey();
-        first.keep();
-        // The walk may or may not have seen it.
-        budget.surveyed(50, began);
+        let began = budget.begin_scan();
+        first.commit();
+        // The scan may or may not have seen the pack.
+        budget.finish_scan(50, began);
         assert_eq!(used(), 650);
-        let began = budget.survey();
-        budget.surveyed(650, began);
+        let began = budget.begin_scan();
+        budget.finish_scan(650, began);
         assert_eq!(used(), 650);
     }
 
     #[test]
-    fn answers_make_way() {
-        let budget = Budget::new(500 << 20);
-        let look = |kept| budget.look(allowed(Some(1_000 << 20)), u64::MAX / 2, kept);
-        assert_eq!(look(100 << 20).used, 600 << 20);
-        assert_eq!(look(100 << 20).room_for_answers(100 << 20), look(0).budget.soft_bytes - (500 << 20));
-        budget.surveyed(990 << 20, 0);
-        assert_eq!(look(100 << 20).room_for_answers(100 << 20), KEPT_ANYWAY);
+    fn cached_packs_yield_to_other_data() {
+        let budget = DiskBudgetTracker::new(500 << 20);
+        let update = |cached| budget.update(settings(Some(1_000 << 20)), u64::MAX / 2, cached);
+        assert_eq!(update(100 << 20).used_bytes, 600 << 20);
+        assert_eq!(update(100 << 20).allowed_cache_bytes(100 << 20), update(0).budget.soft_bytes - (500 << 20));
+        budget.finish_scan(990 << 20, 0);
+        assert_eq!(update(100 << 20).allowed_cache_bytes(100 << 20), MIN_CACHE_BYTES);
     }
 }

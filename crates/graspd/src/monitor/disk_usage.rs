@@ -1,4 +1,7 @@
-//! Who measures how much disk space is used for what: a thread that walks through the folders every few minutes, slowly.
+//! Measures how many bytes on disk are used for what.
+//!
+//! [`DiskUsageScanner`] runs on its own thread and walks the data folders every few minutes, with pauses, so that it
+//! takes little from other users of the disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,157 +13,161 @@ use grasp_core::disk_budget::DiskLevel;
 use grasp_core::time::Timestamp;
 use tracing::debug;
 
-use super::disk_budget::Budget;
+use super::disk_budget::DiskBudgetTracker;
 use crate::clock::Clock;
-use crate::git::pack_cache::PackCache;
 
-/// How long after a walk the next one begins.
-const PAUSE: Duration = Duration::from_secs(300);
+/// Time between the end of a scan and the begin of the next one.
+const SCAN_INTERVAL: Duration = Duration::from_secs(300);
 
-/// The same while the budget is nearly used up: whoever makes room does not want to wait. But it is at least so many times
-/// as long as the walk took.
-const SHORT_PAUSE: Duration = Duration::from_secs(2);
-const SHARE: u32 = 10;
+/// The same while the budget is nearly used up, so that freed space is noticed soon. The pause is at least
+/// `MIN_PAUSE_FACTOR` times as long as the scan took.
+const SHORT_SCAN_INTERVAL: Duration = Duration::from_secs(2);
+const MIN_PAUSE_FACTOR: u32 = 10;
 
-/// What is counted as it comes, not here.
-const ON_ITS_WAY: &str = "incoming";
+/// Kind of the packs that are being received. [`DiskBudgetTracker`] counts them itself.
+const INCOMING: &str = "incoming";
 
-/// Entries after which there is a short rest, and how long it is: others want the disk, too.
-const STEP: usize = 256;
-const REST: Duration = Duration::from_millis(2);
+/// Number of entries after which a scan pauses, and for how long.
+const ENTRIES_PER_STEP: usize = 256;
+const STEP_PAUSE: Duration = Duration::from_millis(2);
 
-/// Entries of one walk. A hundred thousand repositories in good order have fewer.
-const MOST: usize = 5_000_000;
+/// Maximum number of entries of one scan. A hundred thousand maintained repositories have fewer.
+const MAX_ENTRIES: usize = 5_000_000;
 
-/// Folders in each other. Repositories have four levels.
-const DEPTH: usize = 16;
+/// Maximum depth of folders. Repositories have four levels.
+const MAX_DEPTH: usize = 16;
 
-/// Disk use, by what for.
+/// Result of a scan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct DiskUse {
-    /// Bytes, by what for.
-    pub(crate) kinds: Vec<(&'static str, u64)>,
-    /// When it was measured.
-    pub(crate) at: Timestamp,
-    /// Whether nothing was left out.
-    pub(crate) complete: bool,
+pub(crate) struct DiskUsageReport {
+    /// Used bytes by kind of data.
+    pub(crate) bytes_by_kind: Vec<(&'static str, u64)>,
+    pub(crate) measured_at: Timestamp,
+    /// False if the scan ended early because of a bound.
+    pub(crate) is_complete: bool,
 }
 
-/// Where the newest measurement is. The lock is held to move a pointer.
+/// Shared slot with the latest report. The lock is held only to copy a pointer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LatestDiskUsage(Arc<Mutex<Option<Arc<DiskUse>>>>);
+pub(crate) struct LatestDiskUsage(Arc<Mutex<Option<Arc<DiskUsageReport>>>>);
 
 impl LatestDiskUsage {
-    pub(crate) fn get(&self) -> Option<Arc<DiskUse>> {
+    pub(crate) fn get(&self) -> Option<Arc<DiskUsageReport>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, disk: DiskUse) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(disk));
+    fn set(&self, report: DiskUsageReport) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(report));
     }
 }
 
-/// The thread's own things.
+/// The scanner thread.
 pub(crate) struct DiskUsageScanner {
-    /// Folders, by what they are for.
+    /// Folders, with the kind of data that each contains.
     pub(crate) folders: Vec<(&'static str, PathBuf)>,
-    /// Answers to fetches: their files have no names.
-    pub(crate) packs: Arc<PackCache>,
+    /// Returns the bytes of cached packs, whose files have no names and cannot be found by a scan.
+    pub(crate) cached_pack_bytes: Box<dyn Fn() -> u64 + Send>,
     pub(crate) clock: Clock,
-    pub(crate) measured: LatestDiskUsage,
-    pub(crate) budget: Arc<Budget>,
-    /// The folder where the sum is noted, for the next start.
-    pub(crate) notes: PathBuf,
+    pub(crate) latest: LatestDiskUsage,
+    pub(crate) budget: Arc<DiskBudgetTracker>,
+    /// Folder in which the total is saved for the next start.
+    pub(crate) total_folder: PathBuf,
 }
 
-/// The file of that note.
-const NOTE: &str = "disk-use";
+/// Name of the file with the saved total.
+const TOTAL_FILE: &str = "disk-use";
 
-/// What an earlier process found at last, so that a start is no way around the budget; nothing if it left no note.
-pub(crate) fn last_known(notes: &Path) -> u64 {
-    let text = std::fs::read_to_string(notes.join(NOTE)).unwrap_or_default();
+/// Returns the total that an earlier process saved, so that the budget also holds between a start and the end of the
+/// first scan. Zero if there is none.
+pub(crate) fn read_saved_total(folder: &Path) -> u64 {
+    let text = std::fs::read_to_string(folder.join(TOTAL_FILE)).unwrap_or_default();
     text.trim().parse().unwrap_or_default()
 }
 
-/// Notes a sum: after every walk, and at the end. It is worth no trouble: the next walk finds it again.
-pub(crate) fn note(notes: &Path, bytes: u64) {
-    let fresh = notes.join(format!("{NOTE}.new"));
-    let noted = std::fs::write(&fresh, format!("{bytes}\n")).and_then(|()| std::fs::rename(&fresh, notes.join(NOTE)));
-    if let Err(problem) = noted {
-        debug!(%problem, "cannot note how much disk space is used");
+/// Saves the total after a scan and at shutdown. A failure is only logged, because the next scan measures it again.
+pub(crate) fn save_total(folder: &Path, bytes: u64) {
+    let new_file = folder.join(format!("{TOTAL_FILE}.new"));
+    let saved = std::fs::write(&new_file, format!("{bytes}\n"))
+        .and_then(|()| std::fs::rename(&new_file, folder.join(TOTAL_FILE)));
+    if let Err(error) = saved {
+        debug!(target: "admin", %error, "cannot save the disk usage total");
     }
 }
 
 impl DiskUsageScanner {
-    /// The thread's life: until `stop` is dropped.
+    /// Scans until `stop` is closed.
     pub(crate) fn run(self, stop: &Receiver<()>) {
         loop {
-            let (begun_at, began) = (Instant::now(), self.budget.survey());
-            let mut walk = Walk { left: MOST, complete: true, stopped: false, stop };
-            let mut kinds: Vec<(&'static str, u64)> =
-                self.folders.iter().map(|(kind, folder)| (*kind, walk.bytes(folder))).collect();
-            let stays = kinds.iter().filter(|(kind, _)| *kind != ON_ITS_WAY).map(|(_, bytes)| bytes).sum();
-            if walk.stopped {
+            let (started, began) = (Instant::now(), self.budget.begin_scan());
+            let mut scan = DiskScan { entries_left: MAX_ENTRIES, is_complete: true, is_stopped: false, stop };
+            let mut bytes_by_kind: Vec<(&'static str, u64)> =
+                self.folders.iter().map(|(kind, folder)| (*kind, scan.folder_bytes(folder))).collect();
+            let persistent = bytes_by_kind.iter().filter(|(kind, _)| *kind != INCOMING).map(|(_, bytes)| bytes).sum();
+            if scan.is_stopped {
                 return;
             }
-            kinds.push(("cache", self.packs.load().0));
-            self.budget.surveyed(stays, began);
-            if walk.complete {
-                note(&self.notes, stays);
+            bytes_by_kind.push(("cache", (self.cached_pack_bytes)()));
+            self.budget.finish_scan(persistent, began);
+            if scan.is_complete {
+                save_total(&self.total_folder, persistent);
             }
-            self.measured.set(DiskUse { kinds, at: self.clock.wall(), complete: walk.complete });
-            if !self.rest(stop, SHARE * begun_at.elapsed()) {
+            let measured_at = self.clock.wall();
+            self.latest.set(DiskUsageReport { bytes_by_kind, measured_at, is_complete: scan.is_complete });
+            if !self.wait_for_next_scan(stop, MIN_PAUSE_FACTOR * started.elapsed()) {
                 return;
             }
         }
     }
 
-    /// Waits until it is time for the next walk, which is not at once; not if the server goes down.
-    fn rest(&self, stop: &Receiver<()>, at_least: Duration) -> bool {
+    /// Waits until the next scan is due, at least for `min_pause`. Returns false if `stop` was closed.
+    fn wait_for_next_scan(&self, stop: &Receiver<()>, min_pause: Duration) -> bool {
         let ended = Instant::now();
         loop {
-            if !matches!(stop.recv_timeout(SHORT_PAUSE), Err(RecvTimeoutError::Timeout)) {
+            if !matches!(stop.recv_timeout(SHORT_SCAN_INTERVAL), Err(RecvTimeoutError::Timeout)) {
                 return false;
             }
-            let hurries = self.budget.mark() != DiskLevel::Free && ended.elapsed() >= at_least;
-            if hurries || ended.elapsed() >= PAUSE.max(at_least) {
+            let is_urgent = self.budget.level() != DiskLevel::Free && ended.elapsed() >= min_pause;
+            if is_urgent || ended.elapsed() >= SCAN_INTERVAL.max(min_pause) {
                 return true;
             }
         }
     }
 }
 
-struct Walk<'s> {
-    left: usize,
-    complete: bool,
-    /// The server goes down.
-    stopped: bool,
+/// State of one scan.
+struct DiskScan<'s> {
+    entries_left: usize,
+    is_complete: bool,
+    /// The server is shutting down.
+    is_stopped: bool,
     stop: &'s Receiver<()>,
 }
 
-impl Walk<'_> {
-    /// Bytes on disk of a folder and everything in it. Links are not followed; what goes away meanwhile is not counted.
-    fn bytes(&mut self, root: &Path) -> u64 {
+impl DiskScan<'_> {
+    /// Returns the bytes on disk of a folder and everything in it. Links are not followed, and files that disappear
+    /// during the scan are not counted.
+    fn folder_bytes(&mut self, root: &Path) -> u64 {
         let mut sum = 0;
         let mut folders = vec![(root.to_owned(), 0)];
         while let Some((folder, depth)) = folders.pop() {
             let Ok(entries) = std::fs::read_dir(&folder) else { continue };
             for entry in entries.flatten() {
-                if self.left == 0 || depth >= DEPTH {
-                    self.complete = false;
+                if self.entries_left == 0 || depth >= MAX_DEPTH {
+                    self.is_complete = false;
                     return sum;
                 }
-                self.left -= 1;
-                if self.left.is_multiple_of(STEP) {
-                    let until = Instant::now() + REST;
+                self.entries_left -= 1;
+                if self.entries_left.is_multiple_of(ENTRIES_PER_STEP) {
+                    let until = Instant::now() + STEP_PAUSE;
                     if !matches!(self.stop.recv_deadline(until), Err(RecvTimeoutError::Timeout)) {
-                        (self.left, self.stopped) = (0, true);
+                        (self.entries_left, self.is_stopped) = (0, true);
                     }
                 }
-                let Ok(about) = entry.metadata() else { continue };
-                // Blocks are of 512 bytes whatever the file system says; the event database is mostly a hole.
-                sum += about.blocks() * 512;
-                if about.is_dir() {
+                let Ok(metadata) = entry.metadata() else { continue };
+                // `st_blocks` counts 512-byte blocks on every file system. The file length is of no use: the event
+                // database is a sparse file.
+                sum += metadata.blocks() * 512;
+                if metadata.is_dir() {
                     folders.push((entry.path(), depth + 1));
                 }
             }
@@ -174,19 +181,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_counted_as_the_disk_does_and_links_are_not_followed() {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        std::fs::create_dir_all(folder.path().join("a/b")).expect("folders");
-        std::fs::write(folder.path().join("a/b/file"), vec![1; 100_000]).expect("a file");
-        std::os::unix::fs::symlink("/", folder.path().join("a/away")).expect("a link");
-        let hole = std::fs::File::create(folder.path().join("hole")).expect("a file");
-        hole.set_len(1 << 40).expect("a hole");
+    fn scan_counts_allocated_blocks_and_does_not_follow_links() {
+        let folder = tempfile::TempDir::new().expect("cannot create a folder");
+        std::fs::create_dir_all(folder.path().join("a/b")).expect("cannot create folders");
+        std::fs::write(folder.path().join("a/b/file"), vec![1; 100_000]).expect("cannot write a file");
+        std::os::unix::fs::symlink("/", folder.path().join("a/away")).expect("cannot create a link");
+        let sparse = std::fs::File::create(folder.path().join("sparse")).expect("cannot create a file");
+        sparse.set_len(1 << 40).expect("cannot extend the file");
         let (_keep, stop) = crossbeam_channel::bounded(0);
-        let mut walk = Walk { left: 1_000, complete: true, stopped: false, stop: &stop };
-        let bytes = walk.bytes(folder.path());
-        assert!(walk.complete && (100_000..1_000_000).contains(&bytes), "{bytes}");
-        let mut tired = Walk { left: 2, complete: true, stopped: false, stop: &stop };
-        tired.bytes(folder.path());
-        assert!(!tired.complete);
+        let mut scan = DiskScan { entries_left: 1_000, is_complete: true, is_stopped: false, stop: &stop };
+        let bytes = scan.folder_bytes(folder.path());
+        assert!(scan.is_complete && (100_000..1_000_000).contains(&bytes), "{bytes}");
+        let mut bounded = DiskScan { entries_left: 2, is_complete: true, is_stopped: false, stop: &stop };
+        bounded.folder_bytes(folder.path());
+        assert!(!bounded.is_complete);
     }
 }

@@ -1,4 +1,4 @@
-//! What the writer says of itself when it is asked how it is.
+//! Statistics that the writer reports about itself when the health monitor requests them.
 
 use std::time::Duration;
 
@@ -7,104 +7,109 @@ use grasp_core::admission::purgatory::{HeldEvent, HeldKind, SearchStatus};
 use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use grasp_core::time::MonoTime;
 
-/// The writer at one moment.
+/// State of the writer at one point in time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WriterStats {
-    /// Why nothing can be written, if that is so.
-    pub(crate) problem: Option<String>,
-    /// Announcements that wait for git data. Those whose time is over are not among these.
+    /// Why the store cannot be written. `None` if it can.
+    pub(crate) store_error: Option<String>,
+    /// Held announcements, without dormant ones.
     pub(crate) announcements: usize,
-    /// States that wait.
+    /// Held states, without dormant ones.
     pub(crate) states: usize,
-    /// Pull requests that wait.
+    /// Held pull requests, without dormant ones.
     pub(crate) pull_requests: usize,
-    /// Those of all these that nobody has: everybody was asked once.
+    /// Held events whose git data was requested from every known source at least once and was not found.
     pub(crate) tried: usize,
-    /// Those that give up next, in this order.
-    pub(crate) soonest: Vec<ExpiringEvent>,
-    /// Events whose time is over and that are still looked for now and then.
+    /// The events that expire next, the first one first.
+    pub(crate) next_to_expire: Vec<ExpiringEvent>,
+    /// Expired events whose git data is still looked for occasionally.
     pub(crate) dormant: usize,
-    /// Bytes of all of them.
+    /// Bytes of all held events, dormant ones included.
     pub(crate) bytes: usize,
-    /// How long the oldest that is not dormant has waited.
+    /// Age of the oldest held event that is not dormant.
     pub(crate) oldest: Option<Duration>,
-    /// When the next of them gives up.
+    /// Time until the next held event expires.
     pub(crate) next_deadline: Option<Duration>,
-    /// Uploads whose events are not here.
+    /// Uploads whose events are unknown.
     pub(crate) uploads: usize,
-    /// Work for git that waits for its turn.
-    pub(crate) lanes: usize,
-    /// Work that git has.
-    pub(crate) orders: usize,
+    /// Git jobs that wait in the repository queues.
+    pub(crate) queued_git_jobs: usize,
+    /// Git jobs that the git workers are running or have in their queue.
+    pub(crate) running_git_jobs: usize,
 }
 
-/// An event that waits.
+/// A held event with its deadline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ExpiringEvent {
-    /// When it gives up.
-    pub(crate) left: Duration,
-    /// What it is, in a word.
+    pub(crate) time_left: Duration,
+    /// Name of the event kind, for people.
     pub(crate) kind: &'static str,
-    /// The sites that it is for. They may wait themselves.
+    /// Repositories that the event belongs to. Their announcements may be held too.
     pub(crate) repo_paths: Vec<RepoPath>,
-    /// Everybody was asked for its git data once.
+    /// The git data was requested from every known source at least once and was not found.
     pub(crate) tried: bool,
 }
 
-/// How many of those that give up next are told; those that are nobody's business are among them.
-const SOONEST: usize = 100;
+/// Number of events in [`WriterStats::next_to_expire`]. More than a page shows, because events of repositories that are
+/// not served are left out there.
+const MAX_EXPIRING_EVENTS: usize = 100;
 
-/// Sites of one event that are told.
-const SITES: usize = 5;
+/// Maximum number of repositories that are listed for one event.
+const MAX_REPOS_PER_EVENT: usize = 5;
 
 impl WriterStats {
-    /// What the registrar's books say.
-    pub(crate) fn of(admission: &Admission, now: MonoTime) -> Self {
-        let mut vitals =
-            Self { uploads: admission.uploads().count(), lanes: admission.queued_git_work(), ..Self::default() };
+    /// Collects the statistics of the admission machine.
+    pub(crate) fn from_admission(admission: &Admission, now: MonoTime) -> Self {
+        let mut stats = Self {
+            uploads: admission.uploads().count(),
+            queued_git_jobs: admission.queued_git_work(),
+            ..Self::default()
+        };
         let mut awake = Vec::new();
-        for (_, waiting) in admission.purgatory().iter() {
-            vitals.bytes += waiting.bytes;
-            if waiting.is_dormant() {
-                vitals.dormant += 1;
+        for (_, held) in admission.purgatory().iter() {
+            stats.bytes += held.bytes;
+            if held.is_dormant() {
+                stats.dormant += 1;
                 continue;
             }
-            match &waiting.kind {
-                HeldKind::Announcement(_) => vitals.announcements += 1,
-                HeldKind::State(_) => vitals.states += 1,
-                HeldKind::PullRequest(..) => vitals.pull_requests += 1,
+            match &held.kind {
+                HeldKind::Announcement(_) => stats.announcements += 1,
+                HeldKind::State(_) => stats.states += 1,
+                HeldKind::PullRequest(..) => stats.pull_requests += 1,
             }
-            vitals.tried += usize::from(matches!(waiting.search, SearchStatus::Tried(_)));
-            awake.push(waiting);
-            let (age, left) = (now.since(waiting.since), waiting.deadline.since(now));
-            vitals.oldest = Some(vitals.oldest.map_or(age, |oldest| oldest.max(age)));
-            vitals.next_deadline = Some(vitals.next_deadline.map_or(left, |next| next.min(left)));
+            stats.tried += usize::from(matches!(held.search, SearchStatus::Tried(_)));
+            awake.push(held);
+            let (age, left) = (now.since(held.since), held.deadline.since(now));
+            stats.oldest = Some(stats.oldest.map_or(age, |oldest| oldest.max(age)));
+            stats.next_deadline = Some(stats.next_deadline.map_or(left, |next| next.min(left)));
         }
-        // Tens of thousands may wait, and the writer waits for this.
-        if awake.len() > SOONEST {
-            awake.select_nth_unstable_by_key(SOONEST, |waiting| waiting.deadline);
-            awake.truncate(SOONEST);
+        // Purgatory may hold tens of thousands of events, and the writer is blocked meanwhile: select before sorting.
+        if awake.len() > MAX_EXPIRING_EVENTS {
+            awake.select_nth_unstable_by_key(MAX_EXPIRING_EVENTS, |held| held.deadline);
+            awake.truncate(MAX_EXPIRING_EVENTS);
         }
-        awake.sort_by_key(|waiting| waiting.deadline);
-        vitals.soonest = awake.into_iter().map(|waiting| ExpiringEvent::of(waiting, now)).collect();
-        vitals
+        awake.sort_by_key(|held| held.deadline);
+        stats.next_to_expire = awake.into_iter().map(|held| ExpiringEvent::new(held, now)).collect();
+        stats
     }
 
-    /// What waits, by kind.
+    /// Returns the number of held events by kind, with metric labels.
     pub(crate) fn kinds(&self) -> [(&'static str, usize); 3] {
         [("announcement", self.announcements), ("state", self.states), ("pull_request", self.pull_requests)]
     }
 }
 
 impl ExpiringEvent {
-    fn of(waiting: &HeldEvent, now: MonoTime) -> Self {
-        let own = |identifier: &Identifier| RepoId { owner: waiting.author, identifier: identifier.clone() };
-        let (kind, repo_paths) = match &waiting.kind {
+    fn new(held: &HeldEvent, now: MonoTime) -> Self {
+        let own = |identifier: &Identifier| RepoId { owner: held.author, identifier: identifier.clone() };
+        let (kind, repo_paths) = match &held.kind {
             HeldKind::Announcement(repo) => ("announcement", vec![RepoPath::Announced(repo.clone())]),
             HeldKind::State(name) => ("state", vec![RepoPath::Announced(own(name))]),
-            HeldKind::PullRequest(_, repo_paths) => ("pull request", repo_paths.iter().take(SITES).cloned().collect()),
+            HeldKind::PullRequest(_, repo_paths) => {
+                ("pull request", repo_paths.iter().take(MAX_REPOS_PER_EVENT).cloned().collect())
+            }
         };
-        let tried = matches!(waiting.search, SearchStatus::Tried(_));
-        Self { left: waiting.deadline.since(now), kind, repo_paths, tried }
+        let tried = matches!(held.search, SearchStatus::Tried(_));
+        Self { time_left: held.deadline.since(now), kind, repo_paths, tried }
     }
 }

@@ -1,4 +1,4 @@
-//! From a URL that may be called to a connection.
+//! The dialer: resolves and checks the addresses of a URL, and connects to them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,20 +20,20 @@ use tokio_rustls::{TlsConnector, rustls};
 use super::resolver::{Resolver, SystemResolver};
 use super::stream::OutboundStream;
 
-/// Why no connection came about.
+/// Why a connection failed.
 #[derive(Debug, Error)]
 pub(crate) enum DialError {
     #[error("{0}")]
     Forbidden(OutboundError),
-    #[error("no such name: {0}")]
+    #[error("cannot resolve the host name: {0}")]
     NoSuchName(io::Error),
     #[error("cannot connect: {0}")]
     Unreachable(io::Error),
-    #[error("not a TLS server that can be believed: {0}")]
+    #[error("TLS handshake failed: {0}")]
     Tls(io::Error),
 }
 
-/// Whom to call and where that is: every address has been looked at. Only the dialer makes one.
+/// A URL with its resolved and checked addresses. Only the dialer creates one.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     target: OutboundUrl,
@@ -45,13 +45,14 @@ impl Route {
         &self.target
     }
 
-    /// The addresses that may be dialled, the best first.
+    /// Returns the addresses in the order in which they are tried.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 }
 
-/// The one way out. It keeps no clock: whoever calls sets the deadline, and dropping the call ends it.
+/// Creates all outgoing connections. It has no timeouts: the caller sets a deadline, and dropping the future cancels
+/// it.
 pub(crate) struct Dialer {
     resolver: Box<dyn Resolver>,
     reach: AddressPolicy,
@@ -59,7 +60,7 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// One that asks the system for addresses and believes the certificate authorities that browsers believe.
+    /// Returns a dialer that uses the system's resolver and the certificate authorities of browsers.
     pub(crate) fn new(reach: AddressPolicy) -> anyhow::Result<Self> {
         let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
         Self::with_resolver(reach, Box::new(SystemResolver::new()), roots)
@@ -79,18 +80,18 @@ impl Dialer {
         Ok(Self { resolver, reach, tls: TlsConnector::from(Arc::new(config)) })
     }
 
-    /// How far it goes.
+    /// Returns which addresses may be dialed.
     pub(crate) fn reach(&self) -> AddressPolicy {
         self.reach
     }
 
-    /// Looks up where a target is. One address that must not be called forbids the name as a whole (O-01).
+    /// Resolves a URL. One forbidden address forbids the whole name (docs/design/sync.md#relay-urls-and-dialling).
     pub(crate) async fn route(&self, target: OutboundUrl) -> Result<Route, DialError> {
         let found = match target.host() {
             OutboundHost::Address(address) => vec![*address],
             OutboundHost::Name(name) => {
                 let name = match self.reach {
-                    // The dot at the end keeps the system from trying the name inside local domains.
+                    // The dot at the end prevents the system from trying the name in local search domains.
                     AddressPolicy::PublicOnly => format!("{name}."),
                     AddressPolicy::Any => name.clone(),
                 };
@@ -101,7 +102,7 @@ impl Dialer {
             self.reach.check(*address).map_err(DialError::Forbidden)?;
         }
         if found.is_empty() {
-            return Err(DialError::NoSuchName(io::Error::other("it has no address")));
+            return Err(DialError::NoSuchName(io::Error::other("the name has no address")));
         }
         let addresses = interleave_families(&found)
             .take(limits::MAX_ADDRESSES_PER_HOST)
@@ -109,7 +110,8 @@ impl Dialer {
         Ok(Route { addresses: addresses.collect(), target })
     }
 
-    /// Connects to one of a route's addresses: the first that answers, each tried a moment after the one before.
+    /// Connects to one of a route's addresses: each is tried shortly after the one before, and the first that connects
+    /// is used.
     pub(crate) async fn connect(&self, route: &Route) -> Result<OutboundStream, DialError> {
         let stream = connect_first(&route.addresses).await.map_err(DialError::Unreachable)?;
         stream.set_nodelay(true).map_err(DialError::Unreachable)?;
@@ -122,7 +124,7 @@ impl Dialer {
                 .map_err(|error| DialError::Tls(io::Error::new(io::ErrorKind::InvalidInput, error)))?,
         };
         let stream = self.tls.connect(name, stream).await.map_err(|error| {
-            // A wrong certificate and a wrong protocol come as an error of the TLS library inside one of the system.
+            // An invalid certificate or protocol is an error of the TLS library inside an error of the system.
             match error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
                 true => DialError::Tls(error),
                 false => DialError::Unreachable(error),
@@ -132,7 +134,7 @@ impl Dialer {
     }
 }
 
-/// Each address once, IPv6 and IPv4 in turns, beginning with what the resolver likes best.
+/// Returns each address once, alternating between IPv6 and IPv4, beginning with the family that the resolver prefers.
 fn interleave_families(found: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     let first = found.first().is_some_and(IpAddr::is_ipv6);
     let (mut preferred, mut others): (VecDeque<IpAddr>, VecDeque<IpAddr>) = (VecDeque::new(), VecDeque::new());
@@ -152,11 +154,12 @@ fn interleave_families(found: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// The first connection that stands. A dead address costs a moment, not the whole deadline (RFC 8305).
+/// Returns the first connection that succeeds. An unreachable address costs a short delay and not the whole deadline
+/// (RFC 8305).
 async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut waiting = addresses.iter();
     let mut tries = FuturesUnordered::new();
-    let mut error = io::Error::other("there is no address");
+    let mut error = io::Error::other("there is no address to connect to");
     loop {
         if let Some(address) = waiting.next() {
             tries.push(TcpStream::connect(*address));

@@ -1,4 +1,4 @@
-//! A small document from somebody else's web server.
+//! Fetches a small document over HTTP.
 
 use bytes::{Bytes, BytesMut};
 use grasp_core::limits;
@@ -12,24 +12,24 @@ use thiserror::Error;
 use super::USER_AGENT;
 use super::dialer::{DialError, Dialer, Route};
 
-/// Why there is no document.
+/// Why a document could not be fetched.
 #[derive(Debug, Error)]
 pub(crate) enum HttpGetError {
     #[error(transparent)]
     Dial(#[from] DialError),
-    #[error("not an HTTP server: {0}")]
+    #[error("invalid HTTP response: {0}")]
     Http(#[from] hyper::Error),
-    #[error("the request cannot be written: {0}")]
+    #[error("invalid HTTP request: {0}")]
     Request(#[from] hyper::http::Error),
-    /// Also where it points elsewhere: nobody may send us on.
-    #[error("the answer is {0}")]
+    /// Any status other than 200, including redirects, which are not followed.
+    #[error("the response is {0}")]
     Status(StatusCode),
     #[error("the document is too large")]
     TooLarge,
 }
 
-/// Gets a document of at most so many bytes. No redirect is followed and nothing is kept. Whoever calls sets the
-/// deadline.
+/// Fetches a document of at most `max_bytes` bytes. Redirects are not followed, and the connection is not reused. The
+/// caller sets a deadline.
 pub(crate) async fn get(dialer: &Dialer, route: &Route, accept: &str, max_bytes: usize) -> Result<Bytes, HttpGetError> {
     let stream = dialer.connect(route).await?;
     let (mut sender, connection) = http1::Builder::new()
@@ -49,7 +49,7 @@ pub(crate) async fn get(dialer: &Dialer, route: &Route, accept: &str, max_bytes:
             other => Err(HttpGetError::Status(other)),
         }
     };
-    // The connection does the work; when it ends first, the exchange finds out.
+    // The connection future does the work. If it ends first, the exchange returns its result or an error.
     let mut exchange = std::pin::pin!(exchange);
     tokio::select! {
         biased;
@@ -67,7 +67,7 @@ async fn read_body(mut body: Incoming, max_bytes: usize) -> Result<Bytes, HttpGe
     }
     let mut document = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        // Trailers are nobody's business.
+        // Trailers are ignored.
         let Ok(data) = frame?.into_data() else { continue };
         if document.len() + data.len() > max_bytes {
             return Err(HttpGetError::TooLarge);

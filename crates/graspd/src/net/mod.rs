@@ -1,8 +1,11 @@
-//! What calls others: one guarded way out for relay websockets, NIP-11 documents and git.
+//! Outgoing connections: relay websockets, NIP-11 documents and git, all through one guarded dialer.
 //!
-//! A [`Target`](grasp_core::net::OutboundUrl) is a URL that may be called; a [`dialer::Route`] is one whose addresses have
-//! been looked up and looked at. Only a route can be connected to, and only to its own addresses, so that a name which
-//! changes between the look and the call gains nothing. Nothing is read from the environment: no proxy, no credentials.
+//! An [`OutboundUrl`](grasp_core::net::OutboundUrl) is a URL that may be used; a [`dialer::Route`] is one whose
+//! addresses have been resolved and checked. Only a route can be connected to, and only at its own addresses, so a DNS
+//! name that changes between the check and the connection has no effect. Nothing is read from the environment: no
+//! proxy, no credentials.
+//!
+//! Called by `sync`, `fetch` and `cli` on their own tasks; uses no other feature folder.
 
 pub(crate) mod dialer;
 pub(crate) mod http_client;
@@ -13,5 +16,5 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-/// What we call ourselves when we call others.
+/// `User-Agent` of outgoing requests.
 pub(crate) const USER_AGENT: &str = concat!("graspd/", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! From a host name to addresses.
+//! Resolution of host names.
 
 use std::future::Future;
 use std::io;
@@ -9,18 +9,19 @@ use std::sync::Arc;
 use grasp_core::limits;
 use tokio::sync::{Semaphore, oneshot};
 
-/// The answer of a resolver, to come.
+/// Future of a lookup.
 pub(crate) type ResolveFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
-/// Whoever knows addresses. Tests have their own.
+/// Resolves host names. Tests have their own implementation.
 pub(crate) trait Resolver: Send + Sync {
-    /// The addresses of a host name.
+    /// Returns the addresses of a host name.
     fn resolve<'a>(&'a self, name: &'a str) -> ResolveFuture<'a>;
 }
 
 /// The system's resolver.
 pub(crate) struct SystemResolver {
-    /// Each place is a thread that waits for the resolver, also after the caller has gone.
+    /// Limits the number of lookup threads. A thread holds its permit until the lookup ends, even if the caller has
+    /// gone.
     permits: Arc<Semaphore>,
 }
 
@@ -36,7 +37,7 @@ impl Resolver for SystemResolver {
             let permit = self.permits.clone().acquire_owned().await.map_err(io::Error::other)?;
             let (sender, answer) = oneshot::channel();
             let name = name.to_owned();
-            // A thread of its own, not one of the runtime's: at the end the runtime would wait for a silent resolver.
+            // Not a blocking thread of the runtime, because the runtime would wait for a slow lookup at shutdown.
             std::thread::Builder::new().name("lookup".to_owned()).spawn(move || {
                 let found = (name.as_str(), 0).to_socket_addrs();
                 let _ = sender.send(found.map(|found| found.map(|address| address.ip()).collect()));

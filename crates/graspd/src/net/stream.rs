@@ -1,4 +1,4 @@
-//! A connection to somebody else, encrypted or not.
+//! An outgoing connection, with or without TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// What a route leads to.
+/// An outgoing connection, with or without TLS.
 pub(crate) enum OutboundStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),

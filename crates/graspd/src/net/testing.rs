@@ -1,4 +1,4 @@
-//! What tests call instead of the world: a resolver that says what it is told, and a certificate authority of its own.
+//! Test doubles: a resolver with fixed results, and a certificate authority.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,8 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use super::dialer::Dialer;
 use super::resolver::{ResolveFuture, Resolver};
 
-/// A resolver whose answers are given one after the other; the last is repeated. Without answers it knows no name.
+/// A resolver that returns its results one after the other and repeats the last one. Without results every lookup
+/// fails.
 #[derive(Clone, Default)]
 pub(crate) struct FakeResolver {
     answers: Arc<Mutex<VecDeque<Vec<IpAddr>>>>,
@@ -28,7 +29,7 @@ impl FakeResolver {
         Self { answers: Arc::new(Mutex::new(answers.iter().map(read).collect())), lookups: Arc::default() }
     }
 
-    /// How often it was asked.
+    /// Returns the number of lookups.
     pub(crate) fn lookups(&self) -> usize {
         self.lookups.load(Ordering::SeqCst)
     }
@@ -38,29 +39,29 @@ impl Resolver for FakeResolver {
     fn resolve<'a>(&'a self, _: &'a str) -> ResolveFuture<'a> {
         Box::pin(async {
             self.lookups.fetch_add(1, Ordering::SeqCst);
-            let mut answers = self.answers.lock().expect("nobody panicked");
+            let mut answers = self.answers.lock().expect("the lock is not poisoned");
             match answers.len() {
                 0 => Err(io::Error::other("no such name")),
                 1 => Ok(answers[0].clone()),
-                _ => Ok(answers.pop_front().expect("two at least")),
+                _ => Ok(answers.pop_front().expect("at least two results")),
             }
         })
     }
 }
 
-/// A dialer that asks this book and believes nobody.
+/// Returns a dialer with this resolver that trusts no certificate authority.
 pub(crate) fn test_dialer(reach: AddressPolicy, resolver: &FakeResolver) -> Arc<Dialer> {
     Arc::new(Dialer::with_resolver(reach, Box::new(resolver.clone()), RootCertStore::empty()).expect("a dialer"))
 }
 
-/// A dialer that believes the authority of the tests.
+/// Returns a dialer that trusts the certificate authority of the tests.
 pub(crate) fn test_dialer_with_ca(resolver: &FakeResolver) -> Arc<Dialer> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(&include_bytes!("certificates/authority.der")[..])).expect("a certificate");
     Arc::new(Dialer::with_resolver(AddressPolicy::Any, Box::new(resolver.clone()), roots).expect("a dialer"))
 }
 
-/// The TLS of `relay.test`, which that authority has signed.
+/// Returns a TLS acceptor with the certificate of `relay.test`, which that authority has signed.
 pub(crate) fn acceptor() -> TlsAcceptor {
     let certificate = CertificateDer::from(&include_bytes!("certificates/relay.test.der")[..]);
     let key = PrivateKeyDer::try_from(&include_bytes!("certificates/relay.test.key.der")[..]).expect("a key");

@@ -1,4 +1,4 @@
-//! The way out, against servers on loopback.
+//! Tests of the dialer and the HTTP client with servers on loopback addresses.
 
 use std::time::Duration;
 
@@ -33,16 +33,16 @@ async fn route(dialer: &Dialer, text: &str) -> Result<Route, DialError> {
 #[tokio::test]
 async fn only_the_checked_address_is_dialed() {
     let (listener, port) = listener().await;
-    // Whoever owns the name answers something else as soon as it has been looked at.
+    // DNS rebinding: the name resolves to another address after the check.
     let resolver = FakeResolver::new(&[&["127.0.0.1"], &["127.0.0.2"]]);
     let dialer = test_dialer(AddressPolicy::Any, &resolver);
     let route = route(&dialer, &format!("ws://rebinding.tld:{port}")).await.expect("a route");
     for _ in 0..3 {
         let (stream, accepted) = tokio::join!(dialer.connect(&route), listener.accept());
         stream.expect("connected");
-        accepted.expect("to the first address");
+        accepted.expect("the connection goes to the first address");
     }
-    assert_eq!(resolver.lookups(), 1, "nobody looks twice");
+    assert_eq!(resolver.lookups(), 1, "the name is resolved once");
 
     let resolver = FakeResolver::new(&[&["8.8.8.8"], &["127.0.0.1"]]);
     let dialer = test_dialer(AddressPolicy::PublicOnly, &resolver);
@@ -65,14 +65,14 @@ async fn one_forbidden_address_forbids_the_name() {
         let problem = route(&dialer, &format!("ws://relay.tld:{port}")).await.expect_err("forbidden");
         assert!(matches!(problem, DialError::Forbidden(OutboundError::Address(..))), "{answer:?}: {problem}");
     }
-    assert!(listener.accept().now_or_never().is_none(), "not a packet");
+    assert!(listener.accept().now_or_never().is_none(), "no connection is opened");
 
     let literal =
         OutboundUrl::parse(&format!("ws://127.0.0.1:{port}"), UrlPurpose::Relay, AddressPolicy::Any).expect("a target");
     let problem = test_dialer(AddressPolicy::PublicOnly, &FakeResolver::default())
         .route(literal)
         .await
-        .expect_err("looked at again");
+        .expect_err("the address is checked again");
     let address = "127.0.0.1".parse().expect("an address");
     assert!(
         matches!(problem, DialError::Forbidden(why) if why == OutboundError::Address(address, AddressScope::Loopback))
@@ -82,7 +82,7 @@ async fn one_forbidden_address_forbids_the_name() {
 #[tokio::test]
 async fn next_address_is_tried_when_one_fails() {
     let (listener, port) = listener().await;
-    // Nobody listens at the first two; the third is tried although they are of another family.
+    // The first three addresses refuse connections; the families alternate.
     let resolver = FakeResolver::new(&[&["127.0.0.3", "::1", "127.0.0.2", "127.0.0.1"]]);
     let dialer = test_dialer(AddressPolicy::Any, &resolver);
     let route = route(&dialer, &format!("ws://relay.tld:{port}")).await.expect("a route");
@@ -96,7 +96,7 @@ async fn next_address_is_tried_when_one_fails() {
     let dialer = test_dialer(AddressPolicy::Any, &resolver);
     let route = self::route(&dialer, "ws://relay.tld").await.expect("a route");
     let order: Vec<String> = route.addresses().iter().map(|address| address.ip().to_string()).collect();
-    assert_eq!(order, ["127.0.0.1", "::1", "127.0.0.2"], "families in turns, each address once");
+    assert_eq!(order, ["127.0.0.1", "::1", "127.0.0.2"], "the families alternate, and each address is tried once");
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn unresolvable_names_are_errors() {
     let dialer = test_dialer(AddressPolicy::Any, &FakeResolver::new(&[&[]]));
     assert!(matches!(route(&dialer, "ws://relay.tld").await, Err(DialError::NoSuchName(_))));
     let real = Dialer::new(AddressPolicy::Any).expect("a dialer");
-    let route = route(&real, "ws://localhost:8080").await.expect("the system knows this one");
+    let route = route(&real, "ws://localhost:8080").await.expect("the system resolves localhost");
     assert!(route.addresses().iter().all(|address| address.ip().is_loopback()));
 }
 
@@ -122,13 +122,13 @@ async fn certificate_is_accepted_only_for_its_name_and_authority() {
     let resolver = FakeResolver::new(&[&["127.0.0.1"]]);
     let ours = test_dialer_with_ca(&resolver);
     let route = route(&ours, &format!("wss://relay.test:{port}")).await.expect("a route");
-    ours.connect(&route).await.expect("its own name");
+    ours.connect(&route).await.expect("the name of the certificate");
     let other = self::route(&ours, &format!("wss://other.test:{port}")).await.expect("a route");
     assert!(matches!(ours.connect(&other).await, Err(DialError::Tls(_))), "another name");
     let literal = self::route(&ours, &format!("wss://127.0.0.1:{port}")).await.expect("a route");
     assert!(matches!(ours.connect(&literal).await, Err(DialError::Tls(_))), "an address");
     let world = Dialer::new(AddressPolicy::Any).expect("a dialer");
-    assert!(matches!(world.connect(&route).await, Err(DialError::Tls(_))), "an authority that nobody knows");
+    assert!(matches!(world.connect(&route).await, Err(DialError::Tls(_))), "an unknown authority");
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn plain_server_fails_the_tls_handshake() {
     assert!(matches!(ours.connect(&route).await, Err(DialError::Tls(_))));
 }
 
-/// A server that answers every request with these bytes, and again and again with `then`.
+/// Starts a server that responds to every request with these bytes, followed by endless repetitions of `then`.
 async fn server(answer: Vec<u8>, then: &'static [u8]) -> String {
     let (listener, port) = listener().await;
     tokio::spawn(async move {
@@ -186,7 +186,7 @@ async fn incomplete_documents_are_errors() {
     assert_eq!(get(&url.await).await.expect("in chunks"), "{}");
 
     let url = server(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}".to_vec(), b"").await;
-    assert!(matches!(get(&url).await, Err(HttpGetError::Http(_))), "half of it");
+    assert!(matches!(get(&url).await, Err(HttpGetError::Http(_))), "an incomplete document");
     let url = server(b"nonsense\r\n\r\n".to_vec(), b"").await;
     assert!(matches!(get(&url).await, Err(HttpGetError::Http(_))));
     let url = server(Vec::new(), b"").await;
@@ -195,8 +195,8 @@ async fn incomplete_documents_are_errors() {
 
 #[tokio::test]
 async fn document_size_is_limited() {
-    let said = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 10_u64 << 30);
-    assert!(matches!(get(&server(said.into_bytes(), b"").await).await, Err(HttpGetError::TooLarge)));
+    let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 10_u64 << 30);
+    assert!(matches!(get(&server(response.into_bytes(), b"").await).await, Err(HttpGetError::TooLarge)));
     let endless = server(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), &[b' '; 4_096]).await;
     assert!(matches!(get(&endless).await, Err(HttpGetError::TooLarge)));
     let chunks = server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), b"4\r\n    \r\n").await;

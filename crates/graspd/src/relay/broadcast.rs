@@ -1,9 +1,13 @@
-//! The live room: who hears of an event that has just become visible.
+//! Sends new events to the open subscriptions whose filters match.
 //!
-//! A filter stands in the index under one of its conditions only, the most selective; what is found there is then
-//! checked in full. So an event costs as much as there are subscriptions that could want it, not as there are
-//! subscriptions. The room reads new events from the store, from the last sequence number it has seen: the writer only
-//! rings a bell, and nothing can pile up between them.
+//! Runs on one thread ([`Broadcaster::run`]). Each filter is indexed by one of its conditions, the most selective one;
+//! the candidates found there are then checked in full. So the cost of an event depends on the number of subscriptions
+//! that could match it, not on the number of all subscriptions. The thread reads new events from the store, starting
+//! after the last sequence number that it has seen: the writer only sends a wake-up, so no events can pile up between
+//! the two.
+//!
+//! Sessions and the writer call it through [`BroadcastHandle`]. It calls the store, the query pool and the outboxes of
+//! sessions.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,253 +16,268 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
 use grasp_core::nostr::{Filter, SignedEvent};
-use grasp_store::{PreparedFilter, EventRecord, Scan, Store};
+use grasp_store::{EventRecord, PreparedFilter, Scan, Store};
 use tracing::error;
 
-use super::outbox::{Head, SessionMessage, SessionSender, SubscriptionKey};
-use super::query_pool::{Job, QueryPool, ScanJob};
+use super::outbox::{EventPrefix, SessionMessage, SessionSender, SubscriptionKey};
+use super::query_pool::{QueryJob, QueryPool, ScanJob};
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
 use crate::writer::CommitListener;
 
-/// Events that go to listeners only and were not stored; beyond this many waiting they are dropped.
-const MAX_PASSING: usize = 1_024;
+/// Ephemeral events that may wait to be broadcast. Beyond this number they are dropped.
+const MAX_QUEUED_EPHEMERAL: usize = 1_024;
 
-/// How many events the room reads at a time.
-const READ_AT_ONCE: usize = 1_000;
+/// How many events are read from the store at a time.
+const READ_BATCH_EVENTS: usize = 1_000;
 
-pub(crate) enum Request {
+pub(crate) enum BroadcastRequest {
     Subscribe(Box<Subscription>),
     Unsubscribe(SubscriptionKey),
     /// There are new events in the store.
-    Bell,
+    Committed,
     /// An event that is not stored.
-    Pass(Arc<SignedEvent>),
+    Ephemeral(Arc<SignedEvent>),
 }
 
-/// A subscription as a session orders it.
+/// A subscription to be opened.
 pub(crate) struct Subscription {
     pub(crate) key: SubscriptionKey,
-    pub(crate) head: Head,
+    pub(crate) prefix: EventPrefix,
     pub(crate) filters: Vec<Filter>,
-    pub(crate) to: SessionSender,
+    pub(crate) session: SessionSender,
 }
 
-/// Where requests are handed in.
+/// Sends requests to the broadcast thread.
 #[derive(Clone)]
 pub(crate) struct BroadcastHandle {
-    sender: Sender<Request>,
-    /// Events that pass through have their own, bounded way.
-    passing: Sender<Request>,
-    /// Whether the bell has been rung and not yet been heard.
-    rung: Arc<AtomicBool>,
-    /// Filter memory of all subscriptions, for who wants to know.
+    requests: Sender<BroadcastRequest>,
+    /// Ephemeral events have a bounded queue of their own.
+    ephemeral: Sender<BroadcastRequest>,
+    /// Whether a [`BroadcastRequest::Committed`] is queued.
+    is_commit_queued: Arc<AtomicBool>,
+    /// Filter memory of all subscriptions, for monitoring.
     filter_bytes: Arc<AtomicUsize>,
 }
 
 impl CommitListener for BroadcastHandle {
-    fn committed(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            self.send(Request::Bell);
+    fn on_commit(&self) {
+        if !self.is_commit_queued.swap(true, Ordering::AcqRel) {
+            self.send(BroadcastRequest::Committed);
         }
     }
 
-    fn pass(&self, event: Arc<SignedEvent>) {
-        let _ = self.passing.try_send(Request::Pass(event));
+    fn on_ephemeral(&self, event: Arc<SignedEvent>) {
+        let _ = self.ephemeral.try_send(BroadcastRequest::Ephemeral(event));
     }
 }
 
-/// What stands behind the door.
+/// Receiving end of a [`BroadcastHandle`].
 pub(crate) struct BroadcastInbox {
-    requests: Receiver<Request>,
-    passing: Receiver<Request>,
-    rung: Arc<AtomicBool>,
+    requests: Receiver<BroadcastRequest>,
+    ephemeral: Receiver<BroadcastRequest>,
+    is_commit_queued: Arc<AtomicBool>,
     filter_bytes: Arc<AtomicUsize>,
 }
 
 impl BroadcastHandle {
     pub(crate) fn new() -> (Self, BroadcastInbox) {
-        let (sender, requests) = crossbeam_channel::unbounded();
-        let (passing, passing_inbox) = crossbeam_channel::bounded(MAX_PASSING);
-        let rung = Arc::new(AtomicBool::new(false));
+        let (request_sender, requests) = crossbeam_channel::unbounded();
+        let (ephemeral_sender, ephemeral) = crossbeam_channel::bounded(MAX_QUEUED_EPHEMERAL);
+        let is_commit_queued = Arc::new(AtomicBool::new(false));
         let filter_bytes = Arc::new(AtomicUsize::new(0));
-        let door = Self { sender, passing, rung: rung.clone(), filter_bytes: filter_bytes.clone() };
-        (door, BroadcastInbox { requests, passing: passing_inbox, rung, filter_bytes })
+        let handle = Self {
+            requests: request_sender,
+            ephemeral: ephemeral_sender,
+            is_commit_queued: is_commit_queued.clone(),
+            filter_bytes: filter_bytes.clone(),
+        };
+        (handle, BroadcastInbox { requests, ephemeral, is_commit_queued, filter_bytes })
     }
 
-    /// How many requests wait.
+    /// Returns the number of queued requests.
     pub(crate) fn len(&self) -> usize {
-        self.sender.len() + self.passing.len()
+        self.requests.len() + self.ephemeral.len()
     }
 
-    /// Filter memory of all subscriptions.
+    /// Returns the filter memory of all subscriptions.
     pub(crate) fn filter_bytes(&self) -> usize {
         self.filter_bytes.load(Ordering::Relaxed)
     }
 
-    /// Begins a subscription: it hears everything that becomes visible from now on, and a scan shows what was visible
-    /// before. The two meet at one sequence number, so nothing is missing and nothing comes twice.
+    /// Opens a subscription: it receives every event that becomes visible from now on, and a scan sends those that are
+    /// stored already. The two meet at one sequence number, so that no event is missing and none is sent twice.
     pub(crate) fn subscribe(&self, subscription: Subscription) {
-        self.send(Request::Subscribe(Box::new(subscription)));
+        self.send(BroadcastRequest::Subscribe(Box::new(subscription)));
     }
 
     pub(crate) fn unsubscribe(&self, key: SubscriptionKey) {
-        self.send(Request::Unsubscribe(key));
+        self.send(BroadcastRequest::Unsubscribe(key));
     }
 
-    fn send(&self, request: Request) {
-        let _ = self.sender.send(request);
+    fn send(&self, request: BroadcastRequest) {
+        // An error means that the server is shutting down.
+        let _ = self.requests.send(request);
     }
 }
 
-/// The condition under which a filter stands in the index.
+/// The condition by which a filter is indexed.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Field {
+enum IndexKey {
     Id([u8; 32]),
     Tag(u8, Box<[u8]>),
     Author([u8; 32]),
     Kind(u16),
+    /// A filter without conditions.
     Any,
 }
 
-struct Listener {
-    matchers: Vec<PreparedFilter>,
-    to: SessionSender,
-    /// It hears what is later than this.
+struct OpenSubscription {
+    filters: Vec<PreparedFilter>,
+    session: SessionSender,
+    /// Events up to this sequence number are sent by the scan of stored events.
     after_seq: u64,
-    bytes: usize,
+    filter_bytes: usize,
 }
 
-/// The live room's thread.
-pub(crate) struct Live {
+/// State of the broadcast thread.
+pub(crate) struct Broadcaster {
     store: Store,
-    readers: QueryPool,
+    query_pool: QueryPool,
     clock: Clock,
-    /// Where it stands how many stored events one filter may bring.
+    /// Contains how many stored events one filter may return.
     settings: SettingsReceiver,
-    seen: u64,
-    listeners: HashMap<SubscriptionKey, Listener>,
-    index: HashMap<Field, HashSet<SubscriptionKey>>,
+    /// Sequence number of the last event that was broadcast.
+    last_seq: u64,
+    subscriptions: HashMap<SubscriptionKey, OpenSubscription>,
+    index: HashMap<IndexKey, HashSet<SubscriptionKey>>,
     /// Filter memory of all subscriptions.
-    bytes: usize,
+    filter_bytes: usize,
 }
 
-impl Live {
-    pub(crate) fn new(store: Store, readers: QueryPool, clock: Clock, settings: SettingsReceiver) -> Self {
-        let seen = store.last_seq();
-        Self { store, readers, clock, settings, seen, listeners: HashMap::new(), index: HashMap::new(), bytes: 0 }
+impl Broadcaster {
+    pub(crate) fn new(store: Store, query_pool: QueryPool, clock: Clock, settings: SettingsReceiver) -> Self {
+        let last_seq = store.last_seq();
+        let (subscriptions, index) = (HashMap::new(), HashMap::new());
+        Self { store, query_pool, clock, settings, last_seq, subscriptions, index, filter_bytes: 0 }
     }
 
-    /// The thread's life: until `stop` is dropped.
+    /// Handles requests until the sender of `stop` is dropped.
     pub(crate) fn run(mut self, inbox: &BroadcastInbox, stop: &Receiver<()>) {
         loop {
             crossbeam_channel::select! {
                 recv(inbox.requests) -> request => match request {
-                    Ok(request) => self.handle(request, &inbox.rung),
+                    Ok(request) => self.handle(request, &inbox.is_commit_queued),
                     Err(_) => break,
                 },
-                recv(inbox.passing) -> request => match request {
-                    Ok(request) => self.handle(request, &inbox.rung),
+                recv(inbox.ephemeral) -> request => match request {
+                    Ok(request) => self.handle(request, &inbox.is_commit_queued),
                     Err(_) => break,
                 },
                 recv(stop) -> _ => break,
             }
-            inbox.filter_bytes.store(self.bytes, Ordering::Relaxed);
+            inbox.filter_bytes.store(self.filter_bytes, Ordering::Relaxed);
         }
     }
 
-    fn handle(&mut self, request: Request, rung: &AtomicBool) {
+    fn handle(&mut self, request: BroadcastRequest, is_commit_queued: &AtomicBool) {
         match request {
-            Request::Subscribe(subscription) => self.subscribe(*subscription),
-            Request::Unsubscribe(key) => self.unsubscribe(key),
-            Request::Bell => {
-                // Cleared before reading: what is committed from here on rings again.
-                rung.store(false, Ordering::Release);
-                self.catch_up();
+            BroadcastRequest::Subscribe(subscription) => self.subscribe(*subscription),
+            BroadcastRequest::Unsubscribe(key) => self.unsubscribe(key),
+            BroadcastRequest::Committed => {
+                // Cleared before the store is read, so that a commit from now on queues a new request.
+                is_commit_queued.store(false, Ordering::Release);
+                self.broadcast_new_events();
             }
-            Request::Pass(event) => {
+            BroadcastRequest::Ephemeral(event) => {
                 let bytes = EventRecord::write(&event);
                 if let Ok(record) = EventRecord::read(&bytes) {
-                    self.publish(u64::MAX, &record);
+                    self.broadcast(u64::MAX, &record);
                 }
             }
         }
     }
 
     fn subscribe(&mut self, subscription: Subscription) {
-        let Subscription { key, head, filters, to } = subscription;
-        let bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
-        if self.bytes + bytes > limits::MAX_TOTAL_FILTER_BYTES {
-            to.send(SessionMessage::NoRoom { sub: key });
+        let Subscription { key, prefix, filters, session } = subscription;
+        let filter_bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
+        if self.filter_bytes + filter_bytes > limits::MAX_TOTAL_FILTER_BYTES {
+            session.send(SessionMessage::FilterLimitReached { key });
             return;
         }
         let filter_limit = self.settings.borrow().filter_limit;
-        let scan = Scan::new(filters.clone(), filter_limit, self.seen);
-        let matchers: Vec<PreparedFilter> = filters.into_iter().map(PreparedFilter::new).collect();
-        for field in matchers.iter().flat_map(fields) {
-            self.index.entry(field).or_default().insert(key);
+        let scan = Scan::new(filters.clone(), filter_limit, self.last_seq);
+        let filters: Vec<PreparedFilter> = filters.into_iter().map(PreparedFilter::new).collect();
+        for index_key in filters.iter().flat_map(index_keys) {
+            self.index.entry(index_key).or_default().insert(key);
         }
-        self.bytes += bytes;
-        self.listeners.insert(key, Listener { matchers, to: to.clone(), after_seq: self.seen, bytes });
-        self.readers.submit(Job::Scan(Box::new(ScanJob { scan, sub: key, head, to, frames: Vec::new() })));
+        self.filter_bytes += filter_bytes;
+        let open = OpenSubscription { filters, session: session.clone(), after_seq: self.last_seq, filter_bytes };
+        self.subscriptions.insert(key, open);
+        self.query_pool.submit(QueryJob::Scan(Box::new(ScanJob { scan, key, prefix, session, frames: Vec::new() })));
     }
 
     fn unsubscribe(&mut self, key: SubscriptionKey) {
-        let Some(listener) = self.listeners.remove(&key) else { return };
-        self.bytes -= listener.bytes;
-        for field in listener.matchers.iter().flat_map(fields) {
-            if let Some(keys) = self.index.get_mut(&field) {
+        let Some(subscription) = self.subscriptions.remove(&key) else { return };
+        self.filter_bytes -= subscription.filter_bytes;
+        for index_key in subscription.filters.iter().flat_map(index_keys) {
+            if let Some(keys) = self.index.get_mut(&index_key) {
                 keys.remove(&key);
                 if keys.is_empty() {
-                    self.index.remove(&field);
+                    self.index.remove(&index_key);
                 }
             }
         }
     }
 
-    /// Shows everything that has become visible since the last time.
-    fn catch_up(&mut self) {
+    /// Broadcasts all events that became visible since the last call.
+    fn broadcast_new_events(&mut self) {
         let store = self.store.clone();
         loop {
-            let before = self.seen;
-            let read = store.events_since(before, READ_AT_ONCE, |seq, record| {
-                self.publish(seq, &record);
-                // Noted at once: what was shown is not shown again, whatever comes of the rest.
-                self.seen = seq;
+            let before = self.last_seq;
+            let read = store.events_since(before, READ_BATCH_EVENTS, |seq, record| {
+                self.broadcast(seq, &record);
+                // Recorded for each event, so that none is sent twice if a later one cannot be read.
+                self.last_seq = seq;
             });
-            if let Err(problem) = read {
-                error!(%problem, "the live room cannot read the store");
+            if let Err(error) = read {
+                error!(target: "relay", %error, "cannot read new events for broadcast");
                 break;
             }
-            if self.seen == before {
+            if self.last_seq == before {
                 break;
             }
         }
     }
 
-    fn publish(&self, seq: u64, record: &EventRecord<'_>) {
+    fn broadcast(&self, seq: u64, record: &EventRecord<'_>) {
         if record.expires_at().is_some_and(|expires_at| expires_at <= self.clock.wall()) {
             return;
         }
         let mut json: Option<Arc<[u8]>> = None;
         for key in self.candidates(record) {
-            let Some(listener) = self.listeners.get(&key) else { continue };
-            if seq > listener.after_seq && listener.matchers.iter().any(|matcher| matcher.matches(record)) {
-                listener.to.send_live(key, json.get_or_insert_with(|| record.json().into()));
+            let Some(subscription) = self.subscriptions.get(&key) else { continue };
+            if seq > subscription.after_seq && subscription.filters.iter().any(|filter| filter.matches(record)) {
+                subscription.session.send_live(key, json.get_or_insert_with(|| record.json().into()));
             }
         }
     }
 
-    /// The subscriptions that stand under one of the event's fields.
+    /// Returns the subscriptions that are indexed by one of the event's fields.
     fn candidates(&self, record: &EventRecord<'_>) -> Vec<SubscriptionKey> {
         if self.index.is_empty() {
             return Vec::new();
         }
         let mut keys = Vec::new();
-        let tags = record.tags().map(|(letter, value)| Field::Tag(letter, value.into()));
-        let own = [Field::Id(record.id().0), Field::Author(record.author().0), Field::Kind(record.kind()), Field::Any];
-        for field in own.into_iter().chain(tags) {
-            keys.extend(self.index.get(&field).into_iter().flatten());
+        let tags = record.tags().map(|(tag_name, value)| IndexKey::Tag(tag_name, value.into()));
+        let fields = [
+            IndexKey::Id(record.id().0),
+            IndexKey::Author(record.author().0),
+            IndexKey::Kind(record.kind()),
+            IndexKey::Any,
+        ];
+        for index_key in fields.into_iter().chain(tags) {
+            keys.extend(self.index.get(&index_key).into_iter().flatten());
         }
         keys.sort_unstable();
         keys.dedup();
@@ -266,18 +285,18 @@ impl Live {
     }
 }
 
-/// Where a filter stands: under each value of its most selective condition.
-fn fields(matcher: &PreparedFilter) -> Vec<Field> {
-    let filter = matcher.filter();
+/// Returns the keys by which a filter is indexed: each value of its most selective condition.
+fn index_keys(prepared: &PreparedFilter) -> Vec<IndexKey> {
+    let filter = prepared.filter();
     if let Some(ids) = &filter.ids {
-        ids.iter().map(|id| Field::Id(id.0)).collect()
-    } else if let Some((letter, values)) = matcher.tags().iter().min_by_key(|(_, values)| values.len()) {
-        values.iter().map(|value| Field::Tag(*letter, value.as_bytes().into())).collect()
+        ids.iter().map(|id| IndexKey::Id(id.0)).collect()
+    } else if let Some((tag_name, values)) = prepared.tags().iter().min_by_key(|(_, values)| values.len()) {
+        values.iter().map(|value| IndexKey::Tag(*tag_name, value.as_bytes().into())).collect()
     } else if let Some(authors) = &filter.authors {
-        authors.iter().map(|author| Field::Author(author.0)).collect()
+        authors.iter().map(|author| IndexKey::Author(author.0)).collect()
     } else if let Some(kinds) = &filter.kinds {
-        kinds.iter().map(|kind| Field::Kind(*kind)).collect()
+        kinds.iter().map(|kind| IndexKey::Kind(*kind)).collect()
     } else {
-        vec![Field::Any]
+        vec![IndexKey::Any]
     }
 }

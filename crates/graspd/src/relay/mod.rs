@@ -1,4 +1,20 @@
-//! TODO
+//! The nostr relay: websocket sessions of clients, queries, live events and negentropy (NIP-77).
+//!
+//! | module | contents | runs on |
+//! |---|---|---|
+//! | `upgrade` | websocket handshake | the task of the HTTP connection |
+//! | `session` | reads messages of one client, writes replies | one task of the async runtime per connection |
+//! | `subscriptions`, `negentropy` | REQ, COUNT and NEG-OPEN of one session | the session's task |
+//! | `outbox` | messages from the threads below to a session | – |
+//! | `query_pool` | reads the store for REQ, COUNT and negentropy, in slices | a fixed pool of threads |
+//! | `broadcast` | index of open subscriptions; sends them new events after each commit | one thread |
+//! | `negentropy_cache` | item sets, shared by sessions that ask for the same filter | one thread |
+//! | `nip11` | relay information document | the task of the HTTP connection |
+//!
+//! The router in `server` calls `upgrade` and `nip11`. A session submits events to the [writer](crate::writer) and gets
+//! the replies through its outbox; the writer reports commits through
+//! [`CommitListener`](crate::writer::CommitListener). This module may call `writer`, `http`, `metrics`, `config` and
+//! `clock`, and reads the store. It never writes to it.
 
 pub(crate) mod broadcast;
 pub(crate) mod negentropy;

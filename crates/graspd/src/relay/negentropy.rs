@@ -1,4 +1,4 @@
-//! A session's reconciliations (NIP-77).
+//! Reconciliations (NIP-77) of one session.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,159 +7,160 @@ use grasp_core::limits;
 use grasp_core::nostr::{Filter, message};
 use grasp_core::time::MonoTime;
 
-use super::session::{Out, SessionContext};
+use super::session::{SessionContext, WriteBuffer};
 use crate::relay::negentropy_cache::ItemSetError;
-use crate::relay::outbox::{Held, SessionSender, SubscriptionKey};
-use crate::relay::query_pool::{Job, ReconcileJob};
+use crate::relay::outbox::{CachedItemSet, SessionSender, SubscriptionKey};
+use crate::relay::query_pool::{QueryJob, ReconcileJob};
 
-/// The reconciliations that are open.
+/// Open reconciliations by the subscription id that the client chose.
 #[derive(Default)]
 pub(crate) struct Reconciliations {
     open: HashMap<String, Reconciliation>,
-    /// Sets that are being read and messages that are being answered, those of closed and replaced reconciliations
-    /// included.
-    busy: usize,
+    /// Item sets under construction and replies in progress, including those of closed and replaced reconciliations.
+    running: usize,
 }
 
 struct Reconciliation {
     key: SubscriptionKey,
-    stage: Stage,
-    opened: MonoTime,
-    heard: MonoTime,
+    state: ReconciliationState,
+    opened_at: MonoTime,
+    last_message_at: MonoTime,
 }
 
-enum Stage {
-    /// The items are being read; the first message waits for them.
-    Reading(Vec<u8>),
-    /// A message is being answered.
-    Answering(Arc<Held>),
-    /// It is the client's turn.
-    Listening(Arc<Held>),
+enum ReconciliationState {
+    /// The item set is being built; the client's first message waits for it.
+    Building(Vec<u8>),
+    /// A reply is being computed.
+    Replying(Arc<CachedItemSet>),
+    /// The client has the reply and may send the next message.
+    Waiting(Arc<CachedItemSet>),
 }
 
 impl Reconciliations {
-    /// NEG-OPEN: replaces a reconciliation of the same name.
+    /// Handles NEG-OPEN. Replaces a reconciliation with the same id.
     pub(crate) fn open(
         &mut self,
-        rooms: &SessionContext,
-        to: &SessionSender,
-        out: &mut Out,
-        name: String,
+        context: &SessionContext,
+        sender: &SessionSender,
+        out: &mut WriteBuffer,
+        id: String,
         filter: Filter,
         message: Vec<u8>,
     ) {
-        self.open.remove(&name);
-        let most = rooms.max_neg_sessions();
-        if self.open.len().max(self.busy) >= most {
-            let text = format!("rate-limited: too many negentropy subscriptions, at most {most}");
-            return out.text(&message::neg_err(&name, &text));
+        self.open.remove(&id);
+        let limit = context.max_neg_sessions();
+        if self.open.len().max(self.running) >= limit {
+            let text = format!("rate-limited: too many negentropy subscriptions, at most {limit}");
+            return out.push_text(&message::neg_err(&id, &text));
         }
-        let key = rooms.new_key();
-        self.busy += 1;
-        rooms.library.open(filter, key, to.clone());
-        let now = rooms.clock.mono();
-        self.open.insert(name, Reconciliation { key, stage: Stage::Reading(message), opened: now, heard: now });
+        let key = context.new_subscription_key();
+        self.running += 1;
+        context.negentropy_cache.open(filter, key, sender.clone());
+        let now = context.clock.mono();
+        let state = ReconciliationState::Building(message);
+        self.open.insert(id, Reconciliation { key, state, opened_at: now, last_message_at: now });
     }
 
-    /// NEG-MSG.
+    /// Handles NEG-MSG.
     pub(crate) fn message(
         &mut self,
-        rooms: &SessionContext,
-        to: &SessionSender,
-        out: &mut Out,
-        name: &str,
+        context: &SessionContext,
+        sender: &SessionSender,
+        out: &mut WriteBuffer,
+        id: &str,
         message: Vec<u8>,
     ) {
-        let Some(reconciliation) = self.open.get_mut(name) else {
-            return out.text(&message::neg_err(name, "closed: unknown subscription"));
+        let Some(reconciliation) = self.open.get_mut(id) else {
+            return out.push_text(&message::neg_err(id, "closed: unknown subscription"));
         };
-        let Stage::Listening(set) = &reconciliation.stage else {
-            self.open.remove(name);
-            return out.text(&message::neg_err(name, "closed: one message at a time"));
+        let ReconciliationState::Waiting(set) = &reconciliation.state else {
+            self.open.remove(id);
+            return out.push_text(&message::neg_err(id, "closed: one message at a time"));
         };
         let set = set.clone();
-        reconciliation.heard = rooms.clock.mono();
-        reconciliation.stage = Stage::Answering(set.clone());
-        self.busy += 1;
-        submit(rooms, to, reconciliation.key, name, set, message);
+        reconciliation.last_message_at = context.clock.mono();
+        reconciliation.state = ReconciliationState::Replying(set.clone());
+        self.running += 1;
+        submit(context, sender, reconciliation.key, id, set, message);
     }
 
-    /// NEG-CLOSE.
-    pub(crate) fn close(&mut self, name: &str) {
-        self.open.remove(name);
+    /// Handles NEG-CLOSE.
+    pub(crate) fn close(&mut self, id: &str) {
+        self.open.remove(id);
     }
 
-    /// The items are there, or not to be had.
-    pub(crate) fn set(
+    /// Handles a finished item set, or the reason why there is none.
+    pub(crate) fn on_item_set(
         &mut self,
-        rooms: &SessionContext,
-        to: &SessionSender,
-        out: &mut Out,
+        context: &SessionContext,
+        sender: &SessionSender,
+        out: &mut WriteBuffer,
         key: SubscriptionKey,
-        set: Result<Arc<Held>, ItemSetError>,
+        set: Result<Arc<CachedItemSet>, ItemSetError>,
     ) {
-        self.busy -= 1;
-        let Some(name) = self.name_of(key) else { return };
-        let Some(reconciliation) = self.open.get_mut(&name) else { return };
+        self.running -= 1;
+        let Some(id) = self.id_of(key) else { return };
+        let Some(reconciliation) = self.open.get_mut(&id) else { return };
         let text = match set {
             Ok(set) => {
-                let stage = std::mem::replace(&mut reconciliation.stage, Stage::Answering(set.clone()));
-                if let Stage::Reading(message) = stage {
-                    self.busy += 1;
-                    submit(rooms, to, key, &name, set, message);
+                let state = std::mem::replace(&mut reconciliation.state, ReconciliationState::Replying(set.clone()));
+                if let ReconciliationState::Building(message) = state {
+                    self.running += 1;
+                    submit(context, sender, key, &id, set, message);
                 }
                 return;
             }
-            Err(ItemSetError::TooBig) => message::neg_too_big(&name, limits::MAX_NEGENTROPY_ITEMS),
+            Err(ItemSetError::TooLarge) => message::neg_too_big(&id, limits::MAX_NEGENTROPY_ITEMS),
             Err(ItemSetError::NoMemory) => {
-                message::neg_err(&name, "blocked: too many reconciliations at once, try again later")
+                message::neg_err(&id, "blocked: too many reconciliations at once, try again later")
             }
-            Err(ItemSetError::Failed) => message::neg_err(&name, "error: the query failed"),
+            Err(ItemSetError::Failed) => message::neg_err(&id, "error: the query failed"),
         };
-        self.open.remove(&name);
-        out.text(&text);
+        self.open.remove(&id);
+        out.push_text(&text);
     }
 
-    /// A message has been answered.
-    pub(crate) fn answered(&mut self, out: &mut Out, key: SubscriptionKey, text: &str, over: bool) {
-        self.busy -= 1;
-        let Some(name) = self.name_of(key) else { return };
-        out.text(text);
-        if over {
-            self.open.remove(&name);
-        } else if let Some(reconciliation) = self.open.get_mut(&name)
-            && let Stage::Answering(set) = &reconciliation.stage
+    /// Handles a finished reply.
+    pub(crate) fn on_reply(&mut self, out: &mut WriteBuffer, key: SubscriptionKey, text: &str, is_over: bool) {
+        self.running -= 1;
+        let Some(id) = self.id_of(key) else { return };
+        out.push_text(text);
+        if is_over {
+            self.open.remove(&id);
+        } else if let Some(reconciliation) = self.open.get_mut(&id)
+            && let ReconciliationState::Replying(set) = &reconciliation.state
         {
-            reconciliation.stage = Stage::Listening(set.clone());
+            reconciliation.state = ReconciliationState::Waiting(set.clone());
         }
     }
 
-    /// Ends those whose client has fallen silent or takes for ever: their sets take memory that others want.
-    pub(crate) fn end_idle(&mut self, now: MonoTime, out: &mut Out) {
-        self.open.retain(|name, reconciliation| {
-            let idle = now.since(reconciliation.heard).as_secs() >= limits::NEGENTROPY_IDLE_TIMEOUT_SECS;
-            let old = now.since(reconciliation.opened).as_secs() >= limits::MAX_NEGENTROPY_SESSION_SECS;
-            let over = matches!(reconciliation.stage, Stage::Listening(_)) && (idle || old);
-            if over {
-                out.text(&message::neg_err(name, "closed: open or idle for too long"));
+    /// Closes reconciliations that are idle or open for too long, because their item sets use memory that other clients
+    /// need.
+    pub(crate) fn close_idle(&mut self, now: MonoTime, out: &mut WriteBuffer) {
+        self.open.retain(|id, reconciliation| {
+            let is_idle = now.since(reconciliation.last_message_at).as_secs() >= limits::NEGENTROPY_IDLE_TIMEOUT_SECS;
+            let is_old = now.since(reconciliation.opened_at).as_secs() >= limits::MAX_NEGENTROPY_SESSION_SECS;
+            let is_over = matches!(reconciliation.state, ReconciliationState::Waiting(_)) && (is_idle || is_old);
+            if is_over {
+                out.push_text(&message::neg_err(id, "closed: open or idle for too long"));
             }
-            !over
+            !is_over
         });
     }
 
-    fn name_of(&self, key: SubscriptionKey) -> Option<String> {
-        self.open.iter().find(|(_, reconciliation)| reconciliation.key == key).map(|(name, _)| name.clone())
+    fn id_of(&self, key: SubscriptionKey) -> Option<String> {
+        self.open.iter().find(|(_, reconciliation)| reconciliation.key == key).map(|(id, _)| id.clone())
     }
 }
 
 fn submit(
-    rooms: &SessionContext,
-    to: &SessionSender,
-    sub: SubscriptionKey,
-    name: &str,
-    set: Arc<Held>,
+    context: &SessionContext,
+    sender: &SessionSender,
+    key: SubscriptionKey,
+    id: &str,
+    set: Arc<CachedItemSet>,
     message: Vec<u8>,
 ) {
-    let job = ReconcileJob { set, message, sub, name: name.to_owned(), to: to.clone() };
-    rooms.readers.submit(Job::Reconcile(Box::new(job)));
+    let job = ReconcileJob { set, message, key, id: id.to_owned(), session: sender.clone() };
+    context.query_pool.submit(QueryJob::Reconcile(Box::new(job)));
 }

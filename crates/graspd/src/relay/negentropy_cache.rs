@@ -1,4 +1,8 @@
-//! The librarian: sets of items for reconciliations, shared by all who ask the same at the same time.
+//! Item sets for negentropy, shared by all reconciliations with the same filter at the same time.
+//!
+//! Runs on one thread ([`NegentropyCacheWorker::run`]). The query pool builds the sets; a set lives as long as a
+//! session uses it. All sets together are bounded by
+//! [`limits::MAX_NEGENTROPY_BYTES`](grasp_core::limits::MAX_NEGENTROPY_BYTES).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,107 +13,110 @@ use grasp_core::nostr::Filter;
 use grasp_core::time::Timestamp;
 use grasp_store::{Scan, Store};
 
-use super::outbox::{Held, SessionMessage, SessionSender, SubscriptionKey};
-use super::query_pool::{ItemSetJob, Job, QueryPool};
+use super::outbox::{CachedItemSet, SessionMessage, SessionSender, SubscriptionKey};
+use super::query_pool::{ItemSetJob, QueryJob, QueryPool};
 use crate::clock::Clock;
 
-/// Why there is no set.
+/// Reason why an item set could not be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ItemSetError {
-    /// More items than one reconciliation may have.
-    TooBig,
-    /// The memory for sets is used up by others.
+    /// The filter matches more items than one reconciliation may have.
+    TooLarge,
+    /// The memory for item sets is used up.
     NoMemory,
     /// The store could not be read.
     Failed,
 }
 
-pub(crate) enum Request {
-    /// A session wants the items that match a filter.
-    Open { filter: Filter, sub: SubscriptionKey, to: SessionSender },
-    /// A reader has finished a set.
-    Built { question: Question, set: Result<Arc<Held>, ItemSetError> },
+pub(crate) enum ItemSetRequest {
+    /// A session needs the items that match a filter.
+    Open { filter: Filter, key: SubscriptionKey, session: SessionSender },
+    /// The query pool has finished a set.
+    Built { key: ItemSetKey, set: Result<Arc<CachedItemSet>, ItemSetError> },
 }
 
-/// Where requests are handed in.
+/// Sends requests to the cache thread.
 #[derive(Clone)]
 pub(crate) struct NegentropyCache {
-    sender: Sender<Request>,
+    requests: Sender<ItemSetRequest>,
     /// Bytes of all sets.
     budget: Arc<AtomicUsize>,
 }
 
 impl NegentropyCache {
-    pub(crate) fn new() -> (Self, Receiver<Request>) {
-        let (sender, receiver) = crossbeam_channel::unbounded();
-        (Self { sender, budget: Arc::default() }, receiver)
+    pub(crate) fn new() -> (Self, Receiver<ItemSetRequest>) {
+        let (requests, receiver) = crossbeam_channel::unbounded();
+        (Self { requests, budget: Arc::default() }, receiver)
     }
 
-    pub(crate) fn open(&self, filter: Filter, sub: SubscriptionKey, to: SessionSender) {
-        let _ = self.sender.send(Request::Open { filter, sub, to });
+    /// Requests the item set of a filter. The session receives it as [`SessionMessage::ItemSet`].
+    pub(crate) fn open(&self, filter: Filter, key: SubscriptionKey, session: SessionSender) {
+        let _ = self.requests.send(ItemSetRequest::Open { filter, key, session });
     }
 
-    /// How many requests wait.
+    /// Returns the number of queued requests.
     pub(crate) fn len(&self) -> usize {
-        self.sender.len()
+        self.requests.len()
     }
 
-    /// Bytes of all sets.
+    /// Returns the bytes of all sets.
     pub(crate) fn bytes(&self) -> usize {
         self.budget.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn built(&self, question: Question, set: Result<Arc<Held>, ItemSetError>) {
-        let _ = self.sender.send(Request::Built { question, set });
+    /// Reports the result of a finished [`ItemSetJob`].
+    pub(crate) fn set_built(&self, key: ItemSetKey, set: Result<Arc<CachedItemSet>, ItemSetError>) {
+        let _ = self.requests.send(ItemSetRequest::Built { key, set });
     }
 }
 
-/// What a set answers: a filter, the newest event that was there, and the second in which it was asked, because events
-/// also go, by their own expiry for one, without a new one coming.
-pub(crate) type Question = (Filter, u64, Timestamp);
+/// Key of an item set: the filter, the sequence number of the newest event, and the second of the request. The time is
+/// part of it because events can also disappear, for example by expiry, without a new one being stored.
+pub(crate) type ItemSetKey = (Filter, u64, Timestamp);
 
-/// Who waits for a set that is being read. The librarian adds to it while a reader looks whether anybody is left; the
-/// lock is held for that alone.
+/// Sessions that wait for a set under construction. The cache thread adds sessions while the query pool checks whether
+/// any is still open; the lock is held only for these two steps.
 #[derive(Clone, Default)]
-pub(crate) struct Waiting(Arc<Mutex<Vec<(SubscriptionKey, SessionSender)>>>);
+pub(crate) struct ItemSetWaiters(Arc<Mutex<Vec<(SubscriptionKey, SessionSender)>>>);
 
-impl Waiting {
-    fn list(&self) -> MutexGuard<'_, Vec<(SubscriptionKey, SessionSender)>> {
+impl ItemSetWaiters {
+    fn lock(&self) -> MutexGuard<'_, Vec<(SubscriptionKey, SessionSender)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn are_gone(&self) -> bool {
-        self.list().iter().all(|(_, to)| to.is_gone())
+    /// Whether all sessions that waited have ended.
+    pub(crate) fn are_all_closed(&self) -> bool {
+        self.lock().iter().all(|(_, session)| session.is_closed())
     }
 }
 
-/// What is known of a set.
-enum Shelf {
-    /// It is being read; these wait for it.
-    Making(Waiting),
-    /// It exists as long as a session holds it.
-    Ready(Weak<Held>),
+enum CacheEntry {
+    /// Under construction.
+    Building(ItemSetWaiters),
+    /// Exists as long as a session uses it.
+    Ready(Weak<CachedItemSet>),
 }
 
-/// The librarian's thread.
+/// State of the cache thread.
 pub(crate) struct NegentropyCacheWorker {
     pub(crate) store: Store,
-    pub(crate) readers: QueryPool,
-    pub(crate) requests: Receiver<Request>,
-    pub(crate) door: NegentropyCache,
+    pub(crate) query_pool: QueryPool,
+    pub(crate) requests: Receiver<ItemSetRequest>,
+    pub(crate) cache: NegentropyCache,
     pub(crate) clock: Clock,
 }
 
 impl NegentropyCacheWorker {
-    /// The thread's life: until `stop` is dropped.
+    /// Handles requests until the sender of `stop` is dropped.
     pub(crate) fn run(self, stop: &Receiver<()>) {
-        let budget = self.door.budget.clone();
-        let mut shelves: HashMap<Question, Shelf> = HashMap::new();
+        let mut entries: HashMap<ItemSetKey, CacheEntry> = HashMap::new();
         loop {
             crossbeam_channel::select! {
                 recv(self.requests) -> request => match request {
-                    Ok(Request::Open { filter, sub, to }) => self.open(&mut shelves, &budget, filter, (sub, to)),
-                    Ok(Request::Built { question, set }) => built(&mut shelves, question, &set),
+                    Ok(ItemSetRequest::Open { filter, key, session }) => {
+                        self.open(&mut entries, filter, (key, session));
+                    }
+                    Ok(ItemSetRequest::Built { key, set }) => finish_entry(&mut entries, key, &set),
                     Err(_) => break,
                 },
                 recv(stop) -> _ => break,
@@ -119,46 +126,50 @@ impl NegentropyCacheWorker {
 
     fn open(
         &self,
-        shelves: &mut HashMap<Question, Shelf>,
-        budget: &Arc<AtomicUsize>,
+        entries: &mut HashMap<ItemSetKey, CacheEntry>,
         filter: Filter,
-        reader: (SubscriptionKey, SessionSender),
+        waiter: (SubscriptionKey, SessionSender),
     ) {
-        shelves.retain(|_, shelf| !matches!(shelf, Shelf::Ready(set) if set.strong_count() == 0));
+        entries.retain(|_, entry| !matches!(entry, CacheEntry::Ready(set) if set.strong_count() == 0));
         let seq = self.store.last_seq();
-        let question = (filter.clone(), seq, self.clock.wall());
-        let ready = match shelves.get_mut(&question) {
-            Some(Shelf::Making(waiting)) => return waiting.list().push(reader),
-            Some(Shelf::Ready(set)) => set.upgrade(),
+        let key = (filter.clone(), seq, self.clock.wall());
+        let ready = match entries.get_mut(&key) {
+            Some(CacheEntry::Building(waiters)) => return waiters.lock().push(waiter),
+            Some(CacheEntry::Ready(set)) => set.upgrade(),
             None => None,
         };
         match ready {
-            Some(set) => reader.1.send(SessionMessage::Set { sub: reader.0, set: Ok(set) }),
+            Some(set) => waiter.1.send(SessionMessage::ItemSet { key: waiter.0, set: Ok(set) }),
             None => {
-                let readers = Waiting::default();
-                readers.list().push(reader);
-                shelves.insert(question.clone(), Shelf::Making(readers.clone()));
-                self.readers.submit(Job::Set(Box::new(ItemSetJob {
+                let waiters = ItemSetWaiters::default();
+                waiters.lock().push(waiter);
+                entries.insert(key.clone(), CacheEntry::Building(waiters.clone()));
+                self.query_pool.submit(QueryJob::ItemSet(Box::new(ItemSetJob {
                     scan: Scan::new(vec![filter], usize::MAX, seq),
-                    question,
+                    key,
                     items: Vec::new(),
-                    budget: budget.clone(),
-                    counted: 0,
-                    library: self.door.clone(),
-                    readers,
+                    budget: self.cache.budget.clone(),
+                    reserved_bytes: 0,
+                    cache: self.cache.clone(),
+                    waiters,
                 })));
             }
         }
     }
 }
 
-fn built(shelves: &mut HashMap<Question, Shelf>, question: Question, set: &Result<Arc<Held>, ItemSetError>) {
-    if let Some(Shelf::Making(waiting)) = shelves.remove(&question) {
-        for (sub, to) in waiting.list().drain(..) {
-            to.send(SessionMessage::Set { sub, set: set.clone() });
+/// Sends a finished set to the sessions that wait for it, and keeps a weak reference for later requests.
+fn finish_entry(
+    entries: &mut HashMap<ItemSetKey, CacheEntry>,
+    key: ItemSetKey,
+    set: &Result<Arc<CachedItemSet>, ItemSetError>,
+) {
+    if let Some(CacheEntry::Building(waiters)) = entries.remove(&key) {
+        for (key, session) in waiters.lock().drain(..) {
+            session.send(SessionMessage::ItemSet { key, set: set.clone() });
         }
     }
     if let Ok(set) = set {
-        shelves.insert(question, Shelf::Ready(Arc::downgrade(set)));
+        entries.insert(key, CacheEntry::Ready(Arc::downgrade(set)));
     }
 }

@@ -1,4 +1,4 @@
-//! The relay information document (NIP-11) with what GRASP adds.
+//! Relay information document (NIP-11) with the fields that GRASP adds (`docs/protocol.md#nip-11-document`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,47 +9,43 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{Config, EventPolicy};
 
-/// The NIPs that are spoken here.
+/// The supported NIPs.
 const NIPS: [u16; 10] = [1, 9, 11, 34, 40, 42, 45, 62, 70, 77];
 
-/// The document, printed once for as long as the lists stay the same.
+/// The document. Its text is cached until the settings or the moderation lists change.
 pub(crate) struct Nip11Document {
     owner: String,
     instance: String,
-    /// The lock is held for a look, and for the moment in which it is printed anew.
-    printed: Mutex<Option<Printed>>,
+    cached: Mutex<Option<CachedText>>,
 }
 
-/// What was printed, and of what.
-type Printed = (Arc<Config>, Arc<ModerationLists>, String);
+/// The settings and lists from which the text was made, and the text.
+type CachedText = (Arc<Config>, Arc<ModerationLists>, String);
 
 impl Nip11Document {
     pub(crate) fn new(owner: String, instance: String) -> Self {
-        Self { owner, instance, printed: Mutex::default() }
+        Self { owner, instance, cached: Mutex::default() }
     }
 
-    /// The name of this instance, which no other has.
-    pub(crate) fn instance(&self) -> &str {
-        &self.instance
-    }
-
-    /// The document as it is now.
+    /// Returns the document for these settings and lists.
     pub(crate) fn text(&self, config: &Arc<Config>, lists: &Arc<ModerationLists>) -> String {
-        let mut printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*printed {
-            Some((by, of, text)) if Arc::ptr_eq(by, config) && Arc::ptr_eq(of, lists) => text.clone(),
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*cached {
+            Some((made_from, made_with, text)) if Arc::ptr_eq(made_from, config) && Arc::ptr_eq(made_with, lists) => {
+                text.clone()
+            }
             _ => {
-                let text = document(config, lists, &self.owner, &self.instance);
-                *printed = Some((config.clone(), lists.clone(), text.clone()));
+                let text = render(config, lists, &self.owner, &self.instance);
+                *cached = Some((config.clone(), lists.clone(), text.clone()));
                 text
             }
         }
     }
 }
 
-/// The document, as text: it changes only with the settings.
-fn document(config: &Config, lists: &ModerationLists, owner: &str, instance: &str) -> String {
+fn render(config: &Config, lists: &ModerationLists, owner: &str, instance: &str) -> String {
     let mode = AdmissionMode::from(config.policy);
+    let peer_limits = &config.git.peer_limits;
     let mut document = json!({
         "name": config.relay_name,
         "description": config.relay_description,
@@ -57,8 +53,8 @@ fn document(config: &Config, lists: &ModerationLists, owner: &str, instance: &st
         "software": "graspd",
         "version": env!("CARGO_PKG_VERSION"),
         "supported_nips": NIPS,
-        "supported_grasps": grasps(config, lists),
-        "repo_acceptance_criteria": criteria(mode, lists),
+        "supported_grasps": supported_grasps(config, lists),
+        "repo_acceptance_criteria": repo_acceptance_criteria(mode, lists),
         "instance": instance,
         "limitation": {
             "max_message_length": limits::MAX_MESSAGE_BYTES,
@@ -79,7 +75,7 @@ fn document(config: &Config, lists: &ModerationLists, owner: &str, instance: &st
             "max_neg_items": limits::MAX_NEGENTROPY_ITEMS,
             "max_neg_frame_bytes": limits::NEGENTROPY_FRAME_BYTES,
             "max_connections": config.max_connections,
-            "grasp_git": { "concurrent": config.git.peer_limits.concurrent, "per_minute": config.git.peer_limits.per_minute },
+            "grasp_git": { "concurrent": peer_limits.concurrent, "per_minute": peer_limits.per_minute },
             "created_at_upper_limit": limits::MAX_FUTURE_SECS,
             "min_pow_difficulty": 0,
             "auth_required": false,
@@ -87,12 +83,12 @@ fn document(config: &Config, lists: &ModerationLists, owner: &str, instance: &st
             "restricted_writes": mode == AdmissionMode::Grasp,
         },
     });
-    // Absent, not null, if nothing is chosen (G1-45).
+    // Without curation the key is absent, not null.
     if let Some(curation) = curation(mode, lists) {
         document["curation"] = json!(curation);
     }
     let limitation = &mut document["limitation"];
-    limitation["grasp_storage"] = kept(config);
+    limitation["grasp_storage"] = storage_limits(config);
     if config.network_max_connections > 0 {
         limitation["max_connections_per_network"] = json!(config.network_max_connections);
     }
@@ -102,11 +98,11 @@ fn document(config: &Config, lists: &ModerationLists, owner: &str, instance: &st
     document.to_string()
 }
 
-/// What may be stored; what has no bound is not named.
-fn kept(config: &Config) -> Value {
+/// Returns the limits of what may be stored, without those that are not set.
+fn storage_limits(config: &Config) -> Value {
     let quotas = &config.quotas;
     let soft = |bytes| disk_budget::DiskBudget::new(bytes, config.disk.soft_percent).soft_bytes;
-    let bounds = [
+    let entries = [
         ("disk_budget_bytes", config.disk.budget_bytes),
         ("disk_soft_bytes", config.disk.budget_bytes.map(soft)),
         ("max_repositories_per_key", quotas.repositories_per_key),
@@ -114,11 +110,11 @@ fn kept(config: &Config) -> Value {
         ("max_bytes_per_key", quotas.bytes_per_key),
         ("max_push_bytes", Some(config.git.max_push_bytes)),
     ];
-    bounds.into_iter().filter_map(|(name, bound)| Some((name.to_owned(), json!(bound?)))).collect::<Map<_, _>>().into()
+    entries.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), json!(limit?)))).collect::<Map<_, _>>().into()
 }
 
-/// What is really offered (G1-44): the list says nothing that a client could not use.
-pub(crate) fn grasps(config: &Config, lists: &ModerationLists) -> Vec<&'static str> {
+/// Returns the GRASP documents that are implemented and enabled.
+pub(crate) fn supported_grasps(config: &Config, lists: &ModerationLists) -> Vec<&'static str> {
     if config.policy == EventPolicy::Open {
         return Vec::new();
     }
@@ -127,20 +123,18 @@ pub(crate) fn grasps(config: &Config, lists: &ModerationLists) -> Vec<&'static s
         (lists.archive.is_enabled(), "GRASP-05"),
         (config.submissions && !lists.is_read_only, "GRASP-06"),
     ];
-    let offered = optional.into_iter().filter_map(|(offered, name)| offered.then_some(name));
-    ["GRASP-01"].into_iter().chain(offered).collect()
+    let enabled = optional.into_iter().filter_map(|(is_enabled, name)| is_enabled.then_some(name));
+    ["GRASP-01"].into_iter().chain(enabled).collect()
 }
 
-/// Which repositories are taken, in words.
-pub(crate) fn criteria(mode: AdmissionMode, lists: &ModerationLists) -> &'static str {
+/// Returns a sentence that says which repositories are accepted.
+pub(crate) fn repo_acceptance_criteria(mode: AdmissionMode, lists: &ModerationLists) -> &'static str {
     match (mode, &lists.archive) {
-        (AdmissionMode::Open, _) => "None: every valid event is taken, repositories are not hosted.",
+        (AdmissionMode::Open, _) => "None: every valid event is accepted, and no repositories are hosted.",
         (AdmissionMode::Grasp, ArchiveScope::Nothing) if lists.is_read_only => {
-            "None is taken at the moment: this service is read-only."
+            "No new repositories are accepted: this service is read-only."
         }
-        (AdmissionMode::Grasp, ArchiveScope::Everything) if lists.is_read_only => {
-            "Any repository that is found by sync."
-        }
+        (AdmissionMode::Grasp, ArchiveScope::Everything) if lists.is_read_only => "Any repository that sync finds.",
         (AdmissionMode::Grasp, _) if lists.is_read_only => "Repositories that the operator has chosen to archive.",
         (AdmissionMode::Grasp, _) if lists.whitelist.is_some() => {
             "Repositories that the operator has listed and whose announcement names this service in clone and relays."
@@ -149,30 +143,24 @@ pub(crate) fn criteria(mode: AdmissionMode, lists: &ModerationLists) -> &'static
     }
 }
 
-/// How events are chosen beyond what keeps spam away (G1-45), in words. Bans are no choice of a subject.
+/// Returns a sentence that says how the operator selects by subject; `None` if all subjects are accepted. Bans are not
+/// curation.
 pub(crate) fn curation(mode: AdmissionMode, lists: &ModerationLists) -> Option<&'static str> {
     if mode == AdmissionMode::Open {
         return None;
     }
     match (&lists.archive, lists.is_read_only) {
-        (ArchiveScope::Everything, true) => Some("Read-only copy of all repositories that are found on the network."),
+        (ArchiveScope::Everything, true) => Some("Read-only copy of all repositories that sync finds on the network."),
         (ArchiveScope::Listed(_), true) => {
             Some("Read-only copy of repositories and maintainers that the operator has chosen.")
         }
-        (ArchiveScope::Services(_), true) => Some("Read-only copy of the repositories of chosen GRASP services."),
-        (ArchiveScope::Nothing, true) => Some("Read-only: repositories that are hosted here, and no others."),
+        (ArchiveScope::Services(_), true) => {
+            Some("Read-only copy of the repositories of GRASP services that the operator has chosen.")
+        }
+        (ArchiveScope::Nothing, true) => Some("Read-only: only repositories that are already hosted here."),
         (_, false) if lists.whitelist.is_some() => {
             Some("Only repositories and maintainers that the operator has listed, if they name this service.")
         }
         (_, false) => None,
-    }
-}
-
-impl From<EventPolicy> for AdmissionMode {
-    fn from(policy: EventPolicy) -> Self {
-        match policy {
-            EventPolicy::Grasp => Self::Grasp,
-            EventPolicy::Open => Self::Open,
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What rooms send to a session, and how much of it may wait there.
+//! Messages from other threads to a session, and the limit of unsent live events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,102 +12,102 @@ use tokio::sync::{Notify, mpsc};
 use super::negentropy_cache::ItemSetError;
 use super::query_pool::ScanJob;
 
-/// Names one subscription of one session for the life of the process, so that what comes late for a subscription that
-/// was replaced is recognised.
+/// Identifies one subscription of one session. Never used again in this process, so that a late message for a replaced
+/// subscription is recognised.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct SubscriptionKey(pub(crate) u64);
 
-/// Something for a session.
+/// A message to a session.
 pub(crate) enum SessionMessage {
-    /// The answer to an event that was offered: text of a message, and whether the client should be asked who it is.
-    HttpResponse { text: String, challenge: bool },
-    /// A part of a stored answer: whole websocket frames, and the scan if there is more to come.
-    Stored { sub: SubscriptionKey, frames: Vec<u8>, next: Next },
-    /// An event that has just become visible: its text.
-    Live { sub: SubscriptionKey, json: Arc<[u8]> },
-    /// A subscription that the live index has no room for.
-    NoRoom { sub: SubscriptionKey },
-    /// The answer to a COUNT, or none if it would cost too much.
-    Counted { sub: SubscriptionKey, count: Option<u64> },
-    /// The items of a reconciliation.
-    Set { sub: SubscriptionKey, set: Result<Arc<Held>, ItemSetError> },
-    /// The answer to a message of a reconciliation: text of a message, and whether the session is over.
-    Reconciled { sub: SubscriptionKey, text: String, over: bool },
+    /// Reply to an EVENT message: the text to send, and whether an AUTH challenge should precede it.
+    EventReply { text: String, needs_challenge: bool },
+    /// A part of the stored events of a subscription: complete websocket frames, and the state of the scan.
+    StoredEvents { key: SubscriptionKey, frames: Vec<u8>, status: ScanStatus },
+    /// A new event for a subscription: its JSON text.
+    LiveEvent { key: SubscriptionKey, json: Arc<[u8]> },
+    /// A subscription was not opened because all subscriptions of the server exceed the limit of filter memory.
+    FilterLimitReached { key: SubscriptionKey },
+    /// Result of a COUNT; `None` if the query was too expensive or failed.
+    Count { key: SubscriptionKey, count: Option<u64> },
+    /// The item set of a reconciliation.
+    ItemSet { key: SubscriptionKey, set: Result<Arc<CachedItemSet>, ItemSetError> },
+    /// Reply to a message of a reconciliation: the text to send, and whether the reconciliation has ended.
+    NegentropyReply { key: SubscriptionKey, text: String, is_over: bool },
 }
 
-/// What follows a part of a stored answer.
-pub(crate) enum Next {
-    /// More, when the session has written this part.
+/// State of a scan after a part of its events has been sent.
+pub(crate) enum ScanStatus {
+    /// There is more. The session submits the job again when this part has been written.
     More(Box<ScanJob>),
-    /// Nothing: all was sent.
-    End,
-    /// Nothing: the scan cost too much.
-    TooMuch,
-    /// Nothing: the store failed.
+    /// All events have been sent.
+    Done,
+    /// The scan was stopped because it was too expensive.
+    TooExpensive,
+    /// The store failed.
     Failed,
 }
 
-/// A set with the place it takes in the budget; the place is given back when the last holder lets go.
-pub(crate) struct Held {
+/// An item set for negentropy. Its memory is returned to the budget when the last session drops it.
+pub(crate) struct CachedItemSet {
     pub(crate) items: NegentropySet,
     pub(crate) budget: Arc<AtomicUsize>,
 }
 
-impl Drop for Held {
+impl Drop for CachedItemSet {
     fn drop(&mut self) {
         self.budget.fetch_sub(self.items.memory_bytes(), Ordering::Relaxed);
     }
 }
 
-/// A session's address. Sending never waits: what a session causes itself is bounded by its own limits, and live events
-/// are counted; a session that lets too many of them wait is closed.
+/// Sends messages to a session. Sending never waits: replies are bounded by the limits of the session's own requests.
+/// Live events are not, so their bytes are counted, and a session with too many unsent bytes is closed.
 #[derive(Clone)]
 pub(crate) struct SessionSender {
     sender: mpsc::UnboundedSender<SessionMessage>,
-    shared: Arc<Shared>,
+    unsent: Arc<UnsentBytes>,
 }
 
 #[derive(Default)]
-struct Shared {
-    unsent_bytes: AtomicUsize,
-    overflowed: AtomicBool,
+struct UnsentBytes {
+    bytes: AtomicUsize,
+    has_overflowed: AtomicBool,
     overflow: Notify,
 }
 
 impl SessionSender {
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<SessionMessage>) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (Self { sender, shared: Arc::default() }, receiver)
+        (Self { sender, unsent: Arc::default() }, receiver)
     }
 
-    pub(crate) fn send(&self, letter: SessionMessage) {
-        // A session that has gone needs nothing any more.
-        let _ = self.sender.send(letter);
+    pub(crate) fn send(&self, message: SessionMessage) {
+        // An error means that the session has ended.
+        let _ = self.sender.send(message);
     }
 
-    /// Whether nobody reads what is sent here any more.
-    pub(crate) fn is_gone(&self) -> bool {
+    /// Whether the session has ended.
+    pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 
     /// Sends a live event, or marks the session as too slow.
-    pub(crate) fn send_live(&self, sub: SubscriptionKey, json: &Arc<[u8]>) {
-        let waiting = self.shared.unsent_bytes.fetch_add(json.len(), Ordering::Relaxed) + json.len();
-        if waiting <= limits::MAX_UNSENT_BYTES {
-            self.send(SessionMessage::Live { sub, json: json.clone() });
-        } else if !self.shared.overflowed.swap(true, Ordering::Relaxed) {
-            self.shared.overflow.notify_one();
+    pub(crate) fn send_live(&self, key: SubscriptionKey, json: &Arc<[u8]>) {
+        let unsent_bytes = self.unsent.bytes.fetch_add(json.len(), Ordering::Relaxed) + json.len();
+        if unsent_bytes <= limits::MAX_UNSENT_BYTES {
+            self.send(SessionMessage::LiveEvent { key, json: json.clone() });
+        } else if !self.unsent.has_overflowed.swap(true, Ordering::Relaxed) {
+            self.unsent.overflow.notify_one();
         }
     }
 
-    /// Notes that a live event has been written to the socket, or thrown away.
-    pub(crate) fn sent_live(&self, bytes: usize) {
-        self.shared.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    /// Records that live events with this many bytes have been written to the socket or dropped.
+    pub(crate) fn release_live(&self, bytes: usize) {
+        self.unsent.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Waits until the session is too slow to be kept.
+    /// Waits until the session has too many unsent bytes.
     pub(crate) async fn overflowed(&self) {
-        self.shared.overflow.notified().await;
+        self.unsent.overflow.notified().await;
     }
 }
 
@@ -131,16 +131,16 @@ pub(crate) fn push_frame(out: &mut Vec<u8>, parts: &[&[u8]]) {
     }
 }
 
-/// The beginning of every EVENT message of one subscription.
+/// The first bytes of every EVENT message of one subscription.
 #[derive(Clone, Debug)]
-pub(crate) struct Head(Bytes);
+pub(crate) struct EventPrefix(Bytes);
 
-impl Head {
-    pub(crate) fn new(sub: &str) -> Self {
-        Self(Bytes::from(message::event_head(sub)))
+impl EventPrefix {
+    pub(crate) fn new(subscription_id: &str) -> Self {
+        Self(Bytes::from(message::event_head(subscription_id)))
     }
 
-    /// Appends an EVENT message's frame.
+    /// Appends the frame of an EVENT message.
     pub(crate) fn push_event(&self, out: &mut Vec<u8>, json: &[u8]) {
         push_frame(out, &[&self.0, json, b"]"]);
     }
@@ -151,8 +151,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_have_the_three_lengths_of_the_protocol() {
-        for (len, head) in [
+    fn frame_header_depends_on_the_payload_length() {
+        for (len, header) in [
             (0usize, &[0x81, 0][..]),
             (125, &[0x81, 125]),
             (126, &[0x81, 126, 0, 126]),
@@ -161,18 +161,18 @@ mod tests {
         ] {
             let mut out = Vec::new();
             push_frame(&mut out, &[&vec![b'x'; len]]);
-            assert_eq!((&out[..head.len()], out.len()), (head, head.len() + len));
+            assert_eq!((&out[..header.len()], out.len()), (header, header.len() + len));
         }
     }
 
     #[test]
-    fn a_session_that_lets_too_much_wait_is_told_once() {
-        let (postbox, mut receiver) = SessionSender::new();
+    fn live_events_beyond_the_limit_are_dropped_and_mark_the_session() {
+        let (sender, mut receiver) = SessionSender::new();
         let json: Arc<[u8]> = vec![0; limits::MAX_UNSENT_BYTES / 2].into();
         for _ in 0..4 {
-            postbox.send_live(SubscriptionKey(1), &json);
+            sender.send_live(SubscriptionKey(1), &json);
         }
-        assert!(postbox.shared.overflowed.load(Ordering::Relaxed));
+        assert!(sender.unsent.has_overflowed.load(Ordering::Relaxed));
         assert!(receiver.try_recv().is_ok() && receiver.try_recv().is_ok() && receiver.try_recv().is_err());
     }
 }

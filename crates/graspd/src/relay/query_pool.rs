@@ -1,4 +1,11 @@
-//! The threads that read the store. Each job runs a slice and, if it is not done, goes to the back of the queue.
+//! Reads the store for REQ, COUNT and negentropy.
+//!
+//! A fixed pool of threads ([`QueryWorker::run`]) runs jobs in slices: a job that is not done after its slice goes to
+//! the back of the queue, so that a long query does not delay short ones. A job holds no store transaction between
+//! slices.
+//!
+//! Sessions, the broadcast thread and the negentropy cache submit jobs; results go to the outboxes of sessions. Calls
+//! the store only.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,222 +15,224 @@ use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
 use grasp_core::nostr::negentropy::NegentropyItem;
 use grasp_core::nostr::{message, negentropy};
-use grasp_store::{ScanProgress, Scan, Store};
+use grasp_store::{Scan, ScanProgress, Store};
 use tracing::error;
 
-use super::negentropy_cache::{ItemSetError, NegentropyCache, Question, Waiting};
-use super::outbox::{Head, Held, Next, SessionMessage, SessionSender, SubscriptionKey};
+use super::negentropy_cache::{ItemSetError, ItemSetKey, ItemSetWaiters, NegentropyCache};
+use super::outbox::{CachedItemSet, EventPrefix, ScanStatus, SessionMessage, SessionSender, SubscriptionKey};
 use crate::clock::Clock;
 
-/// Bytes of one part of a stored answer: large enough that a socket write carries many events, small enough that a few
-/// of them for each of many connections fit in memory and that the allocator keeps such buffers at hand.
+/// Bytes of one part of stored events: large enough that one socket write has many events, small enough that a few
+/// parts for each of many connections fit in memory, and that the allocator reuses such buffers.
 const PART_BYTES: usize = 64 * 1024;
 
-/// A part is sent when it is this full, so that an ordinary event does not make its buffer grow.
-const PART_FULL: usize = PART_BYTES - 8 * 1024;
+/// A part is sent when it has this size, so that an ordinary event does not make its buffer grow.
+const PART_SEND_BYTES: usize = PART_BYTES - 8 * 1024;
 
-/// In steps of how many items a set in the making is counted against the budget.
-const COUNT_EVERY: usize = 512;
+/// An item set under construction reserves memory for this many items at a time.
+const RESERVE_ITEMS: usize = 512;
 
-/// A stored answer in the making.
+/// Query for the stored events of a subscription.
 pub(crate) struct ScanJob {
     pub(crate) scan: Scan,
-    pub(crate) sub: SubscriptionKey,
-    pub(crate) head: Head,
-    pub(crate) to: SessionSender,
-    /// What is ready but not yet worth sending.
+    pub(crate) key: SubscriptionKey,
+    pub(crate) prefix: EventPrefix,
+    pub(crate) session: SessionSender,
+    /// Frames that are ready but too few to be sent.
     pub(crate) frames: Vec<u8>,
 }
 
-/// A count in the making.
+/// Query of a COUNT.
 pub(crate) struct CountJob {
     pub(crate) scan: Scan,
-    pub(crate) sub: SubscriptionKey,
-    pub(crate) to: SessionSender,
+    pub(crate) key: SubscriptionKey,
+    pub(crate) session: SessionSender,
     pub(crate) count: u64,
 }
 
-/// A set of items in the making.
+/// Query that builds an item set for negentropy.
 pub(crate) struct ItemSetJob {
     pub(crate) scan: Scan,
-    pub(crate) question: Question,
+    pub(crate) key: ItemSetKey,
     pub(crate) items: Vec<NegentropyItem>,
     pub(crate) budget: Arc<AtomicUsize>,
-    /// Bytes that were counted for it so far.
-    pub(crate) counted: usize,
-    pub(crate) library: NegentropyCache,
-    /// Who waits for it.
-    pub(crate) readers: Waiting,
+    /// Bytes of the budget that are reserved for `items` so far.
+    pub(crate) reserved_bytes: usize,
+    pub(crate) cache: NegentropyCache,
+    pub(crate) waiters: ItemSetWaiters,
 }
 
-/// A message of a reconciliation to be answered.
+/// Reply to a message of a reconciliation.
 pub(crate) struct ReconcileJob {
-    pub(crate) set: Arc<Held>,
+    pub(crate) set: Arc<CachedItemSet>,
     pub(crate) message: Vec<u8>,
-    pub(crate) sub: SubscriptionKey,
-    pub(crate) name: String,
-    pub(crate) to: SessionSender,
+    pub(crate) key: SubscriptionKey,
+    /// The subscription id that the client chose.
+    pub(crate) id: String,
+    pub(crate) session: SessionSender,
 }
 
-pub(crate) enum Job {
+pub(crate) enum QueryJob {
     Scan(Box<ScanJob>),
     Count(Box<CountJob>),
-    Set(Box<ItemSetJob>),
+    ItemSet(Box<ItemSetJob>),
     Reconcile(Box<ReconcileJob>),
 }
 
-/// Where jobs are handed in.
+/// Submits jobs to the pool.
 #[derive(Clone)]
-pub(crate) struct QueryPool(Sender<Job>);
+pub(crate) struct QueryPool(Sender<QueryJob>);
 
 impl QueryPool {
-    /// The door and what stands behind it. The queue has no bound of its own: every connection has at most
-    /// [`limits::MAX_SCANS_PER_CONNECTION`] scans and counts and as many reconciliations as it may keep, and jobs of
-    /// connections that have gone are dropped.
-    pub(crate) fn new() -> (Self, Receiver<Job>) {
+    /// Returns the pool's queue and its receiving end. The queue has no limit of its own: every connection has at most
+    /// [`limits::MAX_SCANS_PER_CONNECTION`] scans and counts and a limited number of reconciliations, and jobs of
+    /// closed connections are dropped.
+    pub(crate) fn new() -> (Self, Receiver<QueryJob>) {
         let (sender, receiver) = crossbeam_channel::unbounded();
         (Self(sender), receiver)
     }
 
-    /// How many jobs wait.
+    /// Returns the number of queued jobs.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn submit(&self, job: Job) {
-        // The readers are gone only when the server is going down.
+    pub(crate) fn submit(&self, job: QueryJob) {
+        // An error means that the server is shutting down.
         let _ = self.0.send(job);
     }
 }
 
-/// One reading thread.
-pub(crate) struct Reader {
+/// One thread of the pool.
+pub(crate) struct QueryWorker {
     pub(crate) store: Store,
-    pub(crate) jobs: Receiver<Job>,
-    pub(crate) again: QueryPool,
+    pub(crate) jobs: Receiver<QueryJob>,
+    pub(crate) pool: QueryPool,
     pub(crate) clock: Clock,
 }
 
-impl Reader {
-    /// The thread's life: until the server goes down and the doors are gone.
+impl QueryWorker {
+    /// Runs slices of jobs until the process ends.
     pub(crate) fn run(self) {
         while let Ok(job) = self.jobs.recv() {
-            if let Some(unfinished) = self.work(job) {
-                self.again.submit(unfinished);
+            if let Some(unfinished) = self.run_slice(job) {
+                self.pool.submit(unfinished);
             }
         }
     }
 
-    fn work(&self, job: Job) -> Option<Job> {
+    /// Runs one slice of a job. Returns the job if it is not done.
+    fn run_slice(&self, job: QueryJob) -> Option<QueryJob> {
         match job {
-            // What nobody waits for is not worth reading.
-            Job::Scan(job) if job.to.is_gone() => None,
-            Job::Count(job) if job.to.is_gone() => None,
-            Job::Set(job) if job.readers.are_gone() => {
+            // Jobs of closed sessions are dropped.
+            QueryJob::Scan(job) if job.session.is_closed() => None,
+            QueryJob::Count(job) if job.session.is_closed() => None,
+            QueryJob::ItemSet(job) if job.waiters.are_all_closed() => {
                 job.finish(Some(ItemSetError::Failed));
                 None
             }
-            Job::Scan(job) => self.scan(job),
-            Job::Count(job) => self.count(job),
-            Job::Set(job) => self.set(job),
-            Job::Reconcile(job) => {
+            QueryJob::Scan(job) => self.scan(job),
+            QueryJob::Count(job) => self.count(job),
+            QueryJob::ItemSet(job) => self.build_item_set(job),
+            QueryJob::Reconcile(job) => {
                 reconcile(&job);
                 None
             }
         }
     }
 
-    fn scan(&self, mut job: Box<ScanJob>) -> Option<Job> {
-        let ScanJob { scan, frames, head, .. } = &mut *job;
+    fn scan(&self, mut job: Box<ScanJob>) -> Option<QueryJob> {
+        let ScanJob { scan, frames, prefix, .. } = &mut *job;
         frames.reserve(PART_BYTES.saturating_sub(frames.len()));
         let progress = scan.run_slice(&self.store, self.clock.wall(), |record| {
-            head.push_event(frames, record.json());
-            if frames.len() < PART_FULL { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            prefix.push_event(frames, record.json());
+            if frames.len() < PART_SEND_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        let next = match progress {
-            Ok(ScanProgress::More) if job.frames.len() < PART_FULL => return Some(Job::Scan(job)),
+        let status = match progress {
+            Ok(ScanProgress::More) if job.frames.len() < PART_SEND_BYTES => return Some(QueryJob::Scan(job)),
             Ok(ScanProgress::More) => None,
-            Ok(ScanProgress::Done) => Some(Next::End),
-            Ok(ScanProgress::Exhausted) => Some(Next::TooMuch),
-            Err(problem) => {
-                error!(%problem, "a query failed");
-                Some(Next::Failed)
+            Ok(ScanProgress::Done) => Some(ScanStatus::Done),
+            Ok(ScanProgress::Exhausted) => Some(ScanStatus::TooExpensive),
+            Err(error) => {
+                error!(target: "relay", %error, "query failed");
+                Some(ScanStatus::Failed)
             }
         };
-        let (to, sub, frames) = (job.to.clone(), job.sub, std::mem::take(&mut job.frames));
-        to.send(SessionMessage::Stored { sub, frames, next: next.unwrap_or(Next::More(job)) });
+        let (session, key, frames) = (job.session.clone(), job.key, std::mem::take(&mut job.frames));
+        let status = status.unwrap_or(ScanStatus::More(job));
+        session.send(SessionMessage::StoredEvents { key, frames, status });
         None
     }
 
-    fn count(&self, mut job: Box<CountJob>) -> Option<Job> {
+    fn count(&self, mut job: Box<CountJob>) -> Option<QueryJob> {
         let CountJob { scan, count, .. } = &mut *job;
         let progress = scan.run_slice(&self.store, self.clock.wall(), |_| {
             *count += 1;
             ControlFlow::Continue(())
         });
         let count = match progress {
-            Ok(ScanProgress::More) => return Some(Job::Count(job)),
+            Ok(ScanProgress::More) => return Some(QueryJob::Count(job)),
             Ok(ScanProgress::Done) => Some(job.count),
             Ok(ScanProgress::Exhausted) => None,
-            Err(problem) => {
-                error!(%problem, "a count failed");
+            Err(error) => {
+                error!(target: "relay", %error, "count failed");
                 None
             }
         };
-        job.to.send(SessionMessage::Counted { sub: job.sub, count });
+        job.session.send(SessionMessage::Count { key: job.key, count });
         None
     }
 
-    fn set(&self, mut job: Box<ItemSetJob>) -> Option<Job> {
+    fn build_item_set(&self, mut job: Box<ItemSetJob>) -> Option<QueryJob> {
         let ItemSetJob { scan, items, .. } = &mut *job;
         let progress = scan.run_slice(&self.store, self.clock.wall(), |record| {
             items.push(NegentropyItem { created_at: record.created_at().0, id: record.id().0 });
             if items.len() > limits::MAX_NEGENTROPY_ITEMS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        let problem = match progress {
-            _ if job.items.len() > limits::MAX_NEGENTROPY_ITEMS => Some(ItemSetError::TooBig),
-            Ok(ScanProgress::More) if job.fits() => return Some(Job::Set(job)),
+        let error = match progress {
+            _ if job.items.len() > limits::MAX_NEGENTROPY_ITEMS => Some(ItemSetError::TooLarge),
+            Ok(ScanProgress::More) if job.reserve() => return Some(QueryJob::ItemSet(job)),
             Ok(ScanProgress::More) => Some(ItemSetError::NoMemory),
-            Ok(ScanProgress::Done) if job.fits() => None,
+            Ok(ScanProgress::Done) if job.reserve() => None,
             Ok(ScanProgress::Done) => Some(ItemSetError::NoMemory),
-            Ok(ScanProgress::Exhausted) => Some(ItemSetError::TooBig),
-            Err(problem) => {
-                error!(%problem, "a set of items could not be read");
+            Ok(ScanProgress::Exhausted) => Some(ItemSetError::TooLarge),
+            Err(error) => {
+                error!(target: "relay", %error, "query for negentropy items failed");
                 Some(ItemSetError::Failed)
             }
         };
-        job.finish(problem);
+        job.finish(error);
         None
     }
 }
 
 impl ItemSetJob {
-    /// Counts what has been gathered against the budget, now and then, and says whether it fits.
-    fn fits(&mut self) -> bool {
-        let bytes = self.items.len().next_multiple_of(COUNT_EVERY) * size_of::<NegentropyItem>();
-        let more = bytes.saturating_sub(self.counted);
-        self.counted += more;
+    /// Reserves memory for the items found so far, in steps. Returns whether the budget is not exceeded.
+    fn reserve(&mut self) -> bool {
+        let bytes = self.items.len().next_multiple_of(RESERVE_ITEMS) * size_of::<NegentropyItem>();
+        let more = bytes.saturating_sub(self.reserved_bytes);
+        self.reserved_bytes += more;
         self.budget.fetch_add(more, Ordering::Relaxed) + more <= limits::MAX_NEGENTROPY_BYTES
     }
 
-    fn finish(self, problem: Option<ItemSetError>) {
-        let set = match problem {
-            Some(problem) => Err(problem),
+    fn finish(self, error: Option<ItemSetError>) {
+        let set = match error {
+            Some(error) => Err(error),
             None => {
                 let items = negentropy::NegentropySet::from_items(self.items);
                 self.budget.fetch_add(items.memory_bytes(), Ordering::Relaxed);
-                Ok(Arc::new(Held { items, budget: self.budget.clone() }))
+                Ok(Arc::new(CachedItemSet { items, budget: self.budget.clone() }))
             }
         };
-        self.budget.fetch_sub(self.counted, Ordering::Relaxed);
-        self.library.built(self.question, set);
+        self.budget.fetch_sub(self.reserved_bytes, Ordering::Relaxed);
+        self.cache.set_built(self.key, set);
     }
 }
 
 fn reconcile(job: &ReconcileJob) {
-    let (text, over) = match negentropy::respond(&job.set.items, &job.message, limits::NEGENTROPY_FRAME_BYTES) {
-        Ok(answer) => (message::neg_msg(&job.name, &answer), false),
-        Err(problem) => (message::neg_err(&job.name, &format!("invalid: {problem}")), true),
+    let (text, is_over) = match negentropy::respond(&job.set.items, &job.message, limits::NEGENTROPY_FRAME_BYTES) {
+        Ok(reply) => (message::neg_msg(&job.id, &reply), false),
+        Err(error) => (message::neg_err(&job.id, &format!("invalid: {error}")), true),
     };
-    job.to.send(SessionMessage::Reconciled { sub: job.sub, text, over });
+    job.session.send(SessionMessage::NegentropyReply { key: job.key, text, is_over });
 }

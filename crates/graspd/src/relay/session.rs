@@ -1,8 +1,9 @@
-//! One websocket connection, from handshake to goodbye.
+//! One websocket connection of a client, from handshake to close.
 //!
-//! The session reads messages, hands them to the rooms and writes what comes back. Everything that becomes a message
-//! is appended to one buffer of ready frames ([`Out`]) and written in one go, so that a burst of events or answers
-//! costs one system call.
+//! A session is one task of the async runtime. It reads messages of its client, passes them to the writer, the
+//! broadcast, the query pool or the negentropy cache, and writes what comes back through its outbox. Everything that is
+//! sent is first appended to one buffer of complete websocket frames ([`WriteBuffer`]), so that a burst of events or
+//! replies costs one system call.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -33,53 +34,53 @@ use super::subscriptions::Subscriptions;
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
 use crate::http::network_limits::NetworkSlot;
-use crate::http::server::{ConnectionPermit, departure};
+use crate::http::server::{ConnectionPermit, wait_for_shutdown};
 use crate::metrics::relay::SessionGuard;
 use crate::metrics::{Metrics, relay};
 use crate::relay::broadcast::BroadcastHandle;
 use crate::relay::negentropy_cache::NegentropyCache;
-use crate::relay::outbox::{Head, SessionMessage, SessionSender, SubscriptionKey, push_frame};
-use crate::relay::query_pool::{Job, QueryPool, ScanJob};
+use crate::relay::outbox::{EventPrefix, SessionMessage, SessionSender, SubscriptionKey, push_frame};
+use crate::relay::query_pool::{QueryJob, QueryPool, ScanJob};
 use crate::writer::queue::EventQueue;
 use crate::writer::submission::{ClientReply, QueuedEvent};
 
-/// How long a client may take to make room for what it asked for.
-const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a write may wait for the client to read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a goodbye may take, the client's answer to it included.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long closing a connection may take, including the client's close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many letters are answered before what they led to is written.
-const LETTERS_AT_ONCE: usize = 1_024;
+/// How many messages of the outbox are handled before the buffer is written.
+const MAX_MESSAGES_PER_WRITE: usize = 1_024;
 
-/// So many turns of letters may pass before the client is listened to.
-const TURNS_TO_LISTEN: u64 = 8;
+/// The client's messages are read at least once in this many rounds, however full the outbox is.
+const ROUNDS_PER_READ: u64 = 8;
 
-/// Frames that are gathered before they are written.
-const WRITE_AT: usize = 256 * 1024;
+/// Size of the buffer at which it is written even if more messages wait.
+const WRITE_BYTES: usize = 256 * 1024;
 
-/// The doors of all rooms that a session needs, and the limits it keeps.
+/// Handles and settings that a session needs.
 #[derive(Clone)]
 pub(crate) struct SessionContext {
-    pub(crate) line: Arc<EventQueue>,
-    pub(crate) live: BroadcastHandle,
-    pub(crate) readers: QueryPool,
-    pub(crate) library: NegentropyCache,
+    pub(crate) queue: Arc<EventQueue>,
+    pub(crate) broadcast: BroadcastHandle,
+    pub(crate) query_pool: QueryPool,
+    pub(crate) negentropy_cache: NegentropyCache,
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) service: ServiceAddress,
-    /// The limits that hold now.
+    /// The current settings.
     pub(crate) settings: SettingsReceiver,
-    pub(crate) keys: Arc<AtomicU64>,
-    pub(crate) meter: Metrics,
-    /// How long a departing server waits for connections.
+    pub(crate) next_subscription_key: Arc<AtomicU64>,
+    pub(crate) metrics: Metrics,
+    /// How long the server waits for connections at shutdown.
     pub(crate) shutdown_grace: Duration,
 }
 
 impl SessionContext {
-    /// A name for a subscription that no other ever had.
-    pub(crate) fn new_key(&self) -> SubscriptionKey {
-        SubscriptionKey(self.keys.fetch_add(1, Ordering::Relaxed))
+    /// Returns a key that no subscription of this process has had.
+    pub(crate) fn new_subscription_key(&self) -> SubscriptionKey {
+        SubscriptionKey(self.next_subscription_key.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn max_subscriptions(&self) -> usize {
@@ -95,54 +96,56 @@ impl SessionContext {
     }
 }
 
-/// What is ready to be written, in order: parts of stored answers as the readers made them, then `frames`.
+/// Bytes to be written to the client: first `parts`, then `frames`.
 #[derive(Default)]
-pub(crate) struct Out {
+pub(crate) struct WriteBuffer {
+    /// Parts of stored events as the query pool made them, and frames that precede them.
     parts: Vec<Vec<u8>>,
     frames: Vec<u8>,
-    /// Bytes of live events among the frames.
+    /// Bytes of live events in `frames`.
     live_bytes: usize,
-    /// Scans that go on when this has been written: a slow client slows only its own. Each gets a written part's
-    /// buffer back, so that a long answer is made in one and the same memory.
-    #[expect(clippy::vec_box, reason = "jobs travel boxed from room to room")]
-    then: Vec<Box<ScanJob>>,
-    /// Messages that have not been counted yet.
-    said: relay::Said,
+    /// Scans that continue when the buffer has been written, so that a slow client slows down only its own scans. Each
+    /// gets the buffer of a written part, so that a long answer is made in the same memory.
+    #[expect(clippy::vec_box, reason = "jobs are boxed in the messages between threads")]
+    paused_scans: Vec<Box<ScanJob>>,
+    /// Messages in the buffer by type, for the metrics.
+    sent: relay::SentCounts,
 }
 
-impl Out {
-    /// A message.
-    pub(crate) fn text(&mut self, text: &str) {
-        self.said[relay::said(text)] += 1;
+impl WriteBuffer {
+    /// Appends a message.
+    pub(crate) fn push_text(&mut self, text: &str) {
+        self.sent[relay::sent_type_index(text)] += 1;
         push_frame(&mut self.frames, &[text.as_bytes()]);
     }
 
-    /// A part of a stored answer.
-    pub(crate) fn part(&mut self, part: Vec<u8>) {
+    /// Appends a part of stored events.
+    pub(crate) fn push_stored(&mut self, part: Vec<u8>) {
         if !self.frames.is_empty() {
             self.parts.push(std::mem::take(&mut self.frames));
         }
-        self.said[relay::SAID_EVENT] += frames_of(&part);
+        self.sent[relay::SENT_EVENT] += count_frames(&part);
         self.parts.push(part);
     }
 
-    /// A live event.
-    pub(crate) fn live(&mut self, head: &Head, json: &Arc<[u8]>) {
-        head.push_event(&mut self.frames, json);
-        self.said[relay::SAID_EVENT] += 1;
+    /// Appends a live event.
+    pub(crate) fn push_live(&mut self, prefix: &EventPrefix, json: &Arc<[u8]>) {
+        prefix.push_event(&mut self.frames, json);
+        self.sent[relay::SENT_EVENT] += 1;
         self.live_bytes += json.len();
     }
 
-    /// A scan to go on with when all this has been written.
-    pub(crate) fn then(&mut self, scan: Box<ScanJob>) {
-        self.then.push(scan);
+    /// Continues a scan when the buffer has been written.
+    pub(crate) fn resume_after_write(&mut self, scan: Box<ScanJob>) {
+        self.paused_scans.push(scan);
     }
 
     async fn write_to<S>(&self, socket: &mut WebSocketStream<S>) -> Result<(), ()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        // Pongs and pings stand in the websocket's own buffer; whole frames may follow them on the bare stream.
+        // Pings and pongs are in the buffer of the websocket. When it is flushed, complete frames can be written
+        // directly to the stream.
         socket.flush().await.map_err(|_| ())?;
         for part in self.parts.iter().chain([&self.frames]) {
             socket.get_mut().write_all(part).await.map_err(|_| ())?;
@@ -159,8 +162,8 @@ impl Out {
     }
 }
 
-/// How many websocket frames stand in a row, as [`push_frame`] writes them.
-fn frames_of(mut bytes: &[u8]) -> u64 {
+/// Counts websocket frames as [`push_frame`] writes them.
+fn count_frames(mut bytes: &[u8]) -> u64 {
     let mut count = 0;
     while let [_, short, rest @ ..] = bytes {
         let (length, rest) = match (short, rest) {
@@ -174,8 +177,8 @@ fn frames_of(mut bytes: &[u8]) -> u64 {
     count
 }
 
-/// The place of a message among the types that are counted.
-fn place_of(message: &Result<ClientMessage<'_>, MessageErrorReply>) -> usize {
+/// Returns the index of a message's type in [`relay::RECEIVED_TYPES`].
+fn received_type_index(message: &Result<ClientMessage<'_>, MessageErrorReply>) -> usize {
     let label = match message {
         Ok(ClientMessage::Event(_)) => "event",
         Ok(ClientMessage::Req(..)) => "req",
@@ -187,140 +190,142 @@ fn place_of(message: &Result<ClientMessage<'_>, MessageErrorReply>) -> usize {
         Ok(ClientMessage::NegClose(_)) => "neg_close",
         Err(_) => "other",
     };
-    relay::HEARD.iter().position(|known| *known == label).unwrap_or(relay::HEARD.len() - 1)
+    relay::RECEIVED_TYPES.iter().position(|known| *known == label).unwrap_or(relay::RECEIVED_TYPES.len() - 1)
 }
 
-/// Why a session ends.
-enum End {
-    /// The client has gone.
-    Gone,
-    /// The client said goodbye; the answer to it is ready to be sent.
-    Goodbye,
-    /// The client broke the protocol or was too slow, or the server goes down.
+/// Reason for the end of a session.
+enum SessionEnd {
+    /// The connection is lost.
+    Disconnected,
+    /// The client sent a close frame; the websocket has queued the reply to it.
+    CloseReceived,
+    /// The server closes the connection: protocol error, slow client or shutdown.
     Close(CloseCode, &'static str),
 }
 
-/// The server goes down.
-const AWAY: End = End::Close(CloseCode::Away, "the server is going down");
+const SHUTTING_DOWN: SessionEnd = SessionEnd::Close(CloseCode::Away, "the server is shutting down");
 
-/// Waits until a departing server has little of its grace left: enough to say goodbye even to those who are still owed
-/// something.
-async fn last_moment(mut leaving: watch::Receiver<bool>, grace: Duration) {
-    departure(&mut leaving).await;
-    tokio::time::sleep(grace.saturating_sub(GOODBYE)).await;
+/// Waits until so little of the shutdown grace is left that the session must be closed even if replies are missing.
+async fn wait_for_close_deadline(mut shutdown: watch::Receiver<bool>, grace: Duration) {
+    wait_for_shutdown(&mut shutdown).await;
+    tokio::time::sleep(grace.saturating_sub(CLOSE_TIMEOUT)).await;
 }
 
-/// One connection.
+/// A websocket connection of a client.
 pub(crate) struct Session {
-    rooms: SessionContext,
-    presence: Arc<ConnectionPermit>,
-    /// Its place in the network behind a proxy; without a proxy that is the presence's.
-    place: Option<NetworkSlot>,
-    postbox: SessionSender,
+    context: SessionContext,
+    connection: Arc<ConnectionPermit>,
+    /// Slot in the client's network if the connection comes through a proxy. Otherwise the slot of `connection` counts.
+    network_slot: Option<NetworkSlot>,
+    sender: SessionSender,
     inbox: mpsc::UnboundedReceiver<SessionMessage>,
-    out: Out,
+    out: WriteBuffer,
     subscriptions: Subscriptions,
     reconciliations: Reconciliations,
-    /// Events that were offered and not yet answered.
-    unanswered: usize,
+    /// Number of submitted events without a reply.
+    unanswered_events: usize,
     challenge: Option<String>,
     auth_attempts: usize,
-    /// Keys that the client has shown to hold.
+    /// Keys that the client has authenticated for.
     keys: Arc<[PublicKey]>,
-    heard: MonoTime,
-    _sitting: SessionGuard,
+    /// When the client last sent something, or made space in the socket for something that waited.
+    last_activity: MonoTime,
+    _metrics_guard: SessionGuard,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.subscriptions.close_all(&self.rooms);
+        self.subscriptions.close_all(&self.context);
     }
 }
 
 impl Session {
     pub(crate) fn new(
-        rooms: SessionContext,
-        place: Option<NetworkSlot>,
-        presence: Arc<ConnectionPermit>,
-        sitting: SessionGuard,
+        context: SessionContext,
+        network_slot: Option<NetworkSlot>,
+        connection: Arc<ConnectionPermit>,
+        metrics_guard: SessionGuard,
     ) -> Self {
-        let (postbox, inbox) = SessionSender::new();
+        let (sender, inbox) = SessionSender::new();
         Self {
-            presence,
-            place,
-            postbox,
+            connection,
+            network_slot,
+            sender,
             inbox,
-            out: Out::default(),
+            out: WriteBuffer::default(),
             subscriptions: Subscriptions::default(),
             reconciliations: Reconciliations::default(),
-            unanswered: 0,
+            unanswered_events: 0,
             challenge: None,
             auth_attempts: 0,
             keys: Arc::new([]),
-            heard: rooms.clock.mono(),
-            rooms,
-            _sitting: sitting,
+            last_activity: context.clock.mono(),
+            context,
+            _metrics_guard: metrics_guard,
         }
     }
 
-    /// The session's life.
+    /// Runs the session until the connection is closed.
     pub(crate) async fn run<S>(mut self, mut socket: WebSocketStream<S>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let end = self.serve(&mut socket).await;
-        // Whoever does not listen does not hear it.
-        let goodbye = async {
+        let close = async {
             match end {
-                End::Gone => Ok(()),
-                End::Goodbye => socket.flush().await,
-                End::Close(code, reason) => {
-                    debug!(reason, "a session is closed");
+                SessionEnd::Disconnected => Ok(()),
+                SessionEnd::CloseReceived => socket.flush().await,
+                SessionEnd::Close(code, reason) => {
+                    debug!(target: "relay", reason, "session closed");
                     socket.close(Some(CloseFrame { code, reason: Utf8Bytes::from_static(reason) })).await?;
-                    // Whoever hangs up on words that were not heard takes back those that were said last.
+                    // Closing a TCP connection with unread input resets it, and the client may then lose what was sent
+                    // last. So everything is read until the client closes.
                     while let Some(Ok(_)) = socket.next().await {}
                     Ok(())
                 }
             }
         };
-        let _ = tokio::time::timeout(GOODBYE, goodbye).await;
+        // The client may not answer at all; then the connection is dropped.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
     }
 
-    async fn serve<S>(&mut self, socket: &mut WebSocketStream<S>) -> End
+    async fn serve<S>(&mut self, socket: &mut WebSocketStream<S>) -> SessionEnd
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        // Both wait for the whole life of the session; what they wait on is registered once.
-        let mut leaving = self.presence.leaving.clone();
-        let mut departure = pin!(departure(&mut leaving));
-        let mut last_moment = pin!(last_moment(self.presence.leaving.clone(), self.rooms.shutdown_grace));
-        let postbox = self.postbox.clone();
-        let mut overflow = pin!(postbox.overflowed());
+        // These futures live as long as the session, so that their wakers are registered once.
+        let mut shutdown = self.connection.shutdown.clone();
+        let mut shutdown = pin!(wait_for_shutdown(&mut shutdown));
+        let mut close_deadline =
+            pin!(wait_for_close_deadline(self.connection.shutdown.clone(), self.context.shutdown_grace));
+        let sender = self.sender.clone();
+        let mut overflow = pin!(sender.overflowed());
         let mut tick = tokio::time::interval(Duration::from_secs(limits::CLIENT_PING_SECS));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tick.reset();
-        for turn in 0_u64.. {
+        for round in 0_u64.. {
             if let Err(end) = self.write(socket, overflow.as_mut()).await {
                 return end;
             }
-            // Letters come first, because they are cheap to look for; a flood of them must not make us deaf.
-            if turn.is_multiple_of(TURNS_TO_LISTEN)
-                && self.may_read()
-                && let Some(message) = socket.next().now_or_never()
+            // The outbox has priority because it is cheap to poll. Now and then the socket is read first, so that a
+            // full outbox cannot block the client's messages.
+            if round.is_multiple_of(ROUNDS_PER_READ)
+                && self.can_read()
+                && let Some(frame) = socket.next().now_or_never()
             {
-                match self.heard(message).await {
+                match self.handle_frame(frame).await {
                     Ok(()) => continue,
                     Err(end) => return end,
                 }
             }
             tokio::select! {
                 biased;
-                letter = self.inbox.recv() => match letter {
-                    Some(letter) => self.letters(letter),
-                    None => return End::Gone,
+                message = self.inbox.recv() => match message {
+                    Some(message) => self.handle_session_messages(message),
+                    None => return SessionEnd::Disconnected,
                 },
-                message = socket.next(), if self.may_read() => {
-                    if let Err(end) = self.heard(message).await {
+                frame = socket.next(), if self.can_read() => {
+                    if let Err(end) = self.handle_frame(frame).await {
                         return end;
                     }
                 }
@@ -329,228 +334,234 @@ impl Session {
                         return end;
                     }
                 }
-                () = overflow.as_mut() => return End::Close(CloseCode::Policy, "too slow to read"),
-                () = departure.as_mut(), if self.owes_nothing() => return AWAY,
-                () = last_moment.as_mut() => return AWAY,
+                () = overflow.as_mut() => return SessionEnd::Close(CloseCode::Policy, "the client reads too slowly"),
+                () = shutdown.as_mut(), if self.is_answered() => return SHUTTING_DOWN,
+                () = close_deadline.as_mut() => return SHUTTING_DOWN,
             }
         }
-        End::Gone
+        SessionEnd::Disconnected
     }
 
-    /// Every now and then: ends what is idle, asks a silent client for a sign of life, lets a dead one go.
-    async fn tick<S>(&mut self, socket: &mut WebSocketStream<S>) -> Result<(), End>
+    /// Runs periodically: closes idle reconciliations, pings a silent client, and ends the session of one that does not
+    /// answer.
+    async fn tick<S>(&mut self, socket: &mut WebSocketStream<S>) -> Result<(), SessionEnd>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let now = self.rooms.clock.mono();
-        self.reconciliations.end_idle(now, &mut self.out);
+        let now = self.context.clock.mono();
+        self.reconciliations.close_idle(now, &mut self.out);
         // An idle connection keeps no large buffer.
         self.out.frames.shrink_to(0);
-        let silent = now.since(self.heard).as_secs();
-        if silent >= 2 * limits::CLIENT_PING_SECS {
-            return Err(End::Close(CloseCode::Away, "no answer to ping"));
+        let silent_secs = now.since(self.last_activity).as_secs();
+        if silent_secs >= 2 * limits::CLIENT_PING_SECS {
+            return Err(SessionEnd::Close(CloseCode::Away, "no answer to ping"));
         }
         let ping = socket.send(Message::Ping(Default::default()));
-        let asked = silent < limits::CLIENT_PING_SECS / 2
-            || matches!(tokio::time::timeout(WRITE_PATIENCE, ping).await, Ok(Ok(())));
-        if asked { Ok(()) } else { Err(End::Gone) }
+        let is_alive = silent_secs < limits::CLIENT_PING_SECS / 2
+            || matches!(tokio::time::timeout(WRITE_TIMEOUT, ping).await, Ok(Ok(())));
+        if is_alive { Ok(()) } else { Err(SessionEnd::Disconnected) }
     }
 
-    /// Whether everything that the client asked for has been answered: events that it offered, what is stored of what it
-    /// subscribed to, counts.
-    fn owes_nothing(&self) -> bool {
-        self.unanswered == 0 && self.subscriptions.are_answered()
+    /// Whether all submitted events, queries for stored events and counts have been answered.
+    fn is_answered(&self) -> bool {
+        self.unanswered_events == 0 && self.subscriptions.are_answered()
     }
 
-    /// Whether the client may say more: it waits for few enough answers, and the server is not about to go down.
-    fn may_read(&self) -> bool {
-        self.unanswered < limits::MAX_UNANSWERED_EVENTS_PER_CONNECTION && !*self.presence.leaving.borrow()
+    /// Whether more messages may be read: few enough events are unanswered, and the server is not shutting down.
+    fn can_read(&self) -> bool {
+        self.unanswered_events < limits::MAX_UNANSWERED_EVENTS_PER_CONNECTION && !*self.connection.shutdown.borrow()
     }
 
-    /// Writes everything that is ready.
+    /// Writes the buffer to the client.
     async fn write<S>(
         &mut self,
         socket: &mut WebSocketStream<S>,
         overflow: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(), End>
+    ) -> Result<(), SessionEnd>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         if self.out.is_empty() {
             return Ok(());
         }
-        let (written, waited) = {
+        let (written, has_waited) = {
             let mut writing = pin!(self.out.write_to(socket));
-            // Nearly always there is room, and then no clock needs to be set.
+            // Usually the socket accepts everything at once, and then no timer is needed.
             match poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await {
                 Poll::Ready(written) => (written, false),
                 Poll::Pending => tokio::select! {
-                    written = tokio::time::timeout(WRITE_PATIENCE, writing) => (written.unwrap_or(Err(())), true),
+                    written = tokio::time::timeout(WRITE_TIMEOUT, writing) => (written.unwrap_or(Err(())), true),
                     () = overflow => (Err(()), true),
                 },
             }
         };
-        // If it failed, a frame may be half written: there is no room for a goodbye.
-        written.map_err(|()| End::Gone)?;
-        if waited {
-            // Somebody made room for this: a sign of life. What merely fits into the system's buffer is none.
-            self.heard = self.rooms.clock.mono();
+        // After a failure a frame may be written in part, so no close frame can follow.
+        written.map_err(|()| SessionEnd::Disconnected)?;
+        if has_waited {
+            // The client has read something. A write that fits into the system's buffer proves nothing.
+            self.last_activity = self.context.clock.mono();
         }
         let bytes = self.out.len();
-        self.rooms.meter.relay().said(&mut self.out.said, bytes);
-        self.postbox.sent_live(std::mem::take(&mut self.out.live_bytes));
+        self.context.metrics.relay().count_sent(&mut self.out.sent, bytes);
+        self.sender.release_live(std::mem::take(&mut self.out.live_bytes));
         self.out.frames.clear();
-        let mut written = self.out.parts.drain(..);
-        for mut scan in self.out.then.drain(..) {
-            if let Some(mut buffer) = written.next() {
+        let mut written_parts = self.out.parts.drain(..);
+        for mut scan in self.out.paused_scans.drain(..) {
+            if let Some(mut buffer) = written_parts.next() {
                 buffer.clear();
                 scan.frames = buffer;
             }
-            self.rooms.readers.submit(Job::Scan(scan));
+            self.context.query_pool.submit(QueryJob::Scan(scan));
         }
         Ok(())
     }
 
-    /// Opens a letter and those behind it, until there is enough to write.
-    fn letters(&mut self, first: SessionMessage) {
-        self.letter(first);
-        for _ in 1..LETTERS_AT_ONCE {
-            if self.out.len() >= WRITE_AT {
+    /// Handles a message of the outbox and those behind it, until there is enough to write.
+    fn handle_session_messages(&mut self, first: SessionMessage) {
+        self.handle_session_message(first);
+        for _ in 1..MAX_MESSAGES_PER_WRITE {
+            if self.out.len() >= WRITE_BYTES {
                 break;
             }
             match self.inbox.try_recv() {
-                Ok(letter) => self.letter(letter),
+                Ok(message) => self.handle_session_message(message),
                 Err(_) => break,
             }
         }
     }
 
-    fn letter(&mut self, letter: SessionMessage) {
-        let Self { rooms, postbox, out, subscriptions, reconciliations, .. } = self;
-        match letter {
-            SessionMessage::HttpResponse { text, challenge } => {
-                self.unanswered -= 1;
-                // Who may send protected events is asked for a proof only when it matters.
-                if challenge && self.challenge.is_none() {
-                    self.challenge();
+    fn handle_session_message(&mut self, message: SessionMessage) {
+        let Self { context, sender, out, subscriptions, reconciliations, .. } = self;
+        match message {
+            SessionMessage::EventReply { text, needs_challenge } => {
+                self.unanswered_events -= 1;
+                // A challenge is sent only when authentication would have made a difference.
+                if needs_challenge && self.challenge.is_none() {
+                    self.send_challenge();
                 }
-                self.out.text(&text);
+                self.out.push_text(&text);
             }
-            SessionMessage::Stored { sub, frames, next } => {
-                subscriptions.stored(rooms, postbox, out, sub, frames, next)
+            SessionMessage::StoredEvents { key, frames, status } => {
+                subscriptions.on_stored_events(context, sender, out, key, frames, status)
             }
-            SessionMessage::Live { sub, json } => subscriptions.live(postbox, out, sub, json),
-            SessionMessage::NoRoom { sub } => subscriptions.no_room(rooms, postbox, out, sub),
-            SessionMessage::Counted { sub, count } => subscriptions.counted(rooms, postbox, out, sub, count),
-            SessionMessage::Set { sub, set } => reconciliations.set(rooms, postbox, out, sub, set),
-            SessionMessage::Reconciled { sub, text, over } => reconciliations.answered(out, sub, &text, over),
+            SessionMessage::LiveEvent { key, json } => subscriptions.on_live_event(sender, out, key, json),
+            SessionMessage::FilterLimitReached { key } => subscriptions.on_filter_limit(context, sender, out, key),
+            SessionMessage::Count { key, count } => subscriptions.on_count(context, sender, out, key, count),
+            SessionMessage::ItemSet { key, set } => reconciliations.on_item_set(context, sender, out, key, set),
+            SessionMessage::NegentropyReply { key, text, is_over } => {
+                reconciliations.on_reply(out, key, &text, is_over)
+            }
         }
     }
 
-    async fn heard(&mut self, message: Option<Result<Message, WsError>>) -> Result<(), End> {
-        self.heard = self.rooms.clock.mono();
-        match message {
-            Some(Ok(Message::Text(text))) => self.message(text.as_str()).await,
+    /// Handles a websocket frame of the client, or the end of the connection.
+    async fn handle_frame(&mut self, frame: Option<Result<Message, WsError>>) -> Result<(), SessionEnd> {
+        self.last_activity = self.context.clock.mono();
+        match frame {
+            Some(Ok(Message::Text(text))) => self.handle_message(text.as_str()).await,
             Some(Ok(Message::Binary(_))) => {
-                self.out.text(&message::notice("invalid: binary frames are not spoken here"));
+                self.out.push_text(&message::notice("invalid: binary frames are not supported"));
                 Ok(())
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(()),
-            Some(Ok(Message::Close(_))) => Err(End::Goodbye),
-            None => Err(End::Gone),
-            Some(Err(problem)) => Err(match problem {
+            Some(Ok(Message::Close(_))) => Err(SessionEnd::CloseReceived),
+            None => Err(SessionEnd::Disconnected),
+            Some(Err(error)) => Err(match error {
                 WsError::Capacity(CapacityError::MessageTooLong { .. }) => {
-                    End::Close(CloseCode::Size, "the message is too long")
+                    SessionEnd::Close(CloseCode::Size, "the message is too long")
                 }
-                WsError::Utf8(_) => End::Close(CloseCode::Invalid, "text frames carry UTF-8"),
-                WsError::Protocol(_) => End::Close(CloseCode::Protocol, "not a websocket frame"),
-                _ => End::Gone,
+                WsError::Utf8(_) => SessionEnd::Close(CloseCode::Invalid, "the text frame is not valid UTF-8"),
+                WsError::Protocol(_) => SessionEnd::Close(CloseCode::Protocol, "invalid websocket frame"),
+                _ => SessionEnd::Disconnected,
             }),
         }
     }
 
-    async fn message(&mut self, text: &str) -> Result<(), End> {
-        let Self { rooms, postbox, out, subscriptions, reconciliations, .. } = self;
+    async fn handle_message(&mut self, text: &str) -> Result<(), SessionEnd> {
+        let Self { context, sender, out, subscriptions, reconciliations, .. } = self;
         let message = ClientMessage::parse(text);
-        rooms.meter.relay().heard(place_of(&message), text.len());
+        context.metrics.relay().count_received(received_type_index(&message), text.len());
         match message {
-            Ok(ClientMessage::Event(event)) => return self.publish(event).await,
+            Ok(ClientMessage::Event(event)) => return self.submit_event(event).await,
             Ok(ClientMessage::Auth(event)) => self.authenticate(event),
-            Ok(ClientMessage::Req(name, filters)) => subscriptions.req(rooms, postbox, out, name, filters),
-            Ok(ClientMessage::Close(name)) => subscriptions.close(rooms, postbox, &name),
-            Ok(ClientMessage::Count(name, filters)) => subscriptions.count(rooms, postbox, out, name, filters),
-            Ok(ClientMessage::NegOpen(name, filter, message)) => {
-                reconciliations.open(rooms, postbox, out, name, filter, message);
+            Ok(ClientMessage::Req(id, filters)) => subscriptions.req(context, sender, out, id, filters),
+            Ok(ClientMessage::Close(id)) => subscriptions.close(context, sender, &id),
+            Ok(ClientMessage::Count(id, filters)) => subscriptions.count(context, sender, out, id, filters),
+            Ok(ClientMessage::NegOpen(id, filter, message)) => {
+                reconciliations.open(context, sender, out, id, filter, message);
             }
-            Ok(ClientMessage::NegMsg(name, message)) => reconciliations.message(rooms, postbox, out, &name, message),
-            Ok(ClientMessage::NegClose(name)) => reconciliations.close(&name),
-            Err(bad) => {
-                // The answer says that something of this name has ended.
-                match &bad {
-                    MessageErrorReply::Closed(name, _) => subscriptions.close(rooms, postbox, name),
-                    MessageErrorReply::NegErr(name, _) => reconciliations.close(name),
+            Ok(ClientMessage::NegMsg(id, message)) => reconciliations.message(context, sender, out, &id, message),
+            Ok(ClientMessage::NegClose(id)) => reconciliations.close(&id),
+            Err(error) => {
+                // CLOSED and NEG-ERR mean that the subscription of this id has ended.
+                match &error {
+                    MessageErrorReply::Closed(id, _) => subscriptions.close(context, sender, id),
+                    MessageErrorReply::NegErr(id, _) => reconciliations.close(id),
                     MessageErrorReply::Notice(_) => {}
                 }
-                out.text(&bad.to_message());
+                out.push_text(&error.to_message());
             }
         }
         Ok(())
     }
 
-    async fn publish(&mut self, text: &str) -> Result<(), End> {
-        if !self.place.as_ref().or(self.presence.place.as_ref()).is_none_or(NetworkSlot::may_publish) {
-            self.rooms.meter.relay().judged(None, &Decision::Reject(Rejection::RateLimited));
-            self.refuse(text, Rejection::RateLimited);
+    /// Handles EVENT: submits the event to the writer. Waits while the event queue is full.
+    async fn submit_event(&mut self, text: &str) -> Result<(), SessionEnd> {
+        let network_slot = self.network_slot.as_ref().or(self.connection.network_slot.as_ref());
+        if !network_slot.is_none_or(NetworkSlot::try_publish) {
+            self.context.metrics.relay().count_decision(None, &Decision::Reject(Rejection::RateLimited));
+            self.reject_event(text, Rejection::RateLimited);
             return Ok(());
         }
-        let Some(permit) = self.rooms.line.place(text.len()).await else {
-            return Err(AWAY);
+        let Some(permit) = self.context.queue.reserve(text.len()).await else {
+            return Err(SHUTTING_DOWN);
         };
-        self.heard = self.rooms.clock.mono();
-        self.unanswered += 1;
-        let to = self.postbox.clone();
-        let reply =
-            Box::new(move |ClientReply { text, challenge }| to.send(SessionMessage::HttpResponse { text, challenge }));
-        let offer = QueuedEvent::of_client(text.to_owned(), reply, self.keys.clone(), permit);
-        self.rooms.line.join(offer);
+        self.last_activity = self.context.clock.mono();
+        self.unanswered_events += 1;
+        let sender = self.sender.clone();
+        let reply = Box::new(move |ClientReply { text, needs_challenge }| {
+            sender.send(SessionMessage::EventReply { text, needs_challenge })
+        });
+        let event = QueuedEvent::from_client(text.to_owned(), reply, self.keys.clone(), permit);
+        self.context.queue.push(event);
         Ok(())
     }
 
-    fn refuse(&mut self, text: &str, why: Rejection) {
-        let (accepted, why) = Decision::Reject(why).ok_reply();
-        self.out.text(&match Event::claimed_id(text) {
-            Some(id) => message::ok(id, accepted, &why),
-            None => message::notice(&why),
+    fn reject_event(&mut self, text: &str, reason: Rejection) {
+        let (is_accepted, reason) = Decision::Reject(reason).ok_reply();
+        self.out.push_text(&match Event::claimed_id(text) {
+            Some(id) => message::ok(id, is_accepted, &reason),
+            None => message::notice(&reason),
         });
     }
 
-    fn challenge(&mut self) {
+    fn send_challenge(&mut self) {
         let mut random = [0; 16];
         if getrandom::fill(&mut random).is_ok() {
             let challenge = grasp_core::nostr::hex::encode(&random);
-            self.out.text(&message::auth(&challenge));
+            self.out.push_text(&message::auth(&challenge));
             self.challenge = Some(challenge);
         }
     }
 
-    /// AUTH. At most a few are tried on one connection, so their signatures are checked here and now.
+    /// Handles AUTH. The signature is verified on this task, because the number of attempts per connection is small.
     fn authenticate(&mut self, text: &str) {
         let event = match Event::parse(text) {
             Ok(event) => event,
-            Err(why) => return self.refuse(text, Rejection::Malformed(why)),
+            Err(error) => return self.reject_event(text, Rejection::Malformed(error)),
         };
         let id = event.id;
         self.auth_attempts += 1;
         if self.auth_attempts > limits::MAX_AUTH_ATTEMPTS {
-            return self.out.text(&message::ok(id, false, "rate-limited: too many authentication attempts"));
+            return self.out.push_text(&message::ok(id, false, "rate-limited: too many authentication attempts"));
         }
         let Some(challenge) = &self.challenge else {
-            return self.out.text(&message::ok(id, false, "invalid: no challenge was sent on this connection"));
+            return self.out.push_text(&message::ok(id, false, "invalid: no challenge was sent on this connection"));
         };
-        let refusal = match Verifier::with_cache(1).verify(event) {
-            Err(why) => Some(Rejection::Forged(why).to_string()),
-            Ok(event) => match auth::check(&event, challenge, &self.rooms.service, self.rooms.clock.wall()) {
-                Err(why) => Some(why.to_string()),
+        let error = match Verifier::with_cache(1).verify(event) {
+            Err(error) => Some(Rejection::Forged(error).to_string()),
+            Ok(event) => match auth::check(&event, challenge, &self.context.service, self.context.clock.wall()) {
+                Err(error) => Some(error.to_string()),
                 Ok(()) => {
                     if !self.keys.contains(&event.pubkey) && self.keys.len() < limits::MAX_AUTH_KEYS {
                         self.keys = self.keys.iter().copied().chain([event.pubkey]).collect();
@@ -559,6 +570,6 @@ impl Session {
                 }
             },
         };
-        self.out.text(&message::ok(id, refusal.is_none(), refusal.as_deref().unwrap_or_default()));
+        self.out.push_text(&message::ok(id, error.is_none(), error.as_deref().unwrap_or_default()));
     }
 }

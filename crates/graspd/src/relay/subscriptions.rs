@@ -1,4 +1,4 @@
-//! A session's REQs and COUNTs.
+//! Subscriptions (REQ) and counts (COUNT) of one session.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,228 +8,253 @@ use grasp_core::nostr::{Filter, message};
 use grasp_core::time::MonoTime;
 use grasp_store::Scan;
 
-use super::session::{Out, SessionContext};
+use super::session::{SessionContext, WriteBuffer};
 use crate::relay::broadcast::Subscription;
-use crate::relay::outbox::{Head, Next, SessionSender, SubscriptionKey};
-use crate::relay::query_pool::{CountJob, Job};
+use crate::relay::outbox::{EventPrefix, ScanStatus, SessionSender, SubscriptionKey};
+use crate::relay::query_pool::{CountJob, QueryJob};
 
-/// What a session has asked for and not yet closed.
+/// Open subscriptions and unanswered counts of a session.
 #[derive(Default)]
 pub(crate) struct Subscriptions {
-    by_name: HashMap<String, SubscriptionKey>,
-    subs: HashMap<SubscriptionKey, Sub>,
-    /// Counts that are not answered yet: name and filter memory.
+    keys_by_id: HashMap<String, SubscriptionKey>,
+    subscriptions: HashMap<SubscriptionKey, SessionSubscription>,
+    /// Unanswered counts: subscription id and filter memory.
     counts: HashMap<SubscriptionKey, (String, usize)>,
-    /// What waits until fewer scans are under way.
-    waiting: VecDeque<Waiting>,
-    /// Scans and counts that are under way, those of closed subscriptions included.
+    /// Queries that wait because too many are running.
+    queued: VecDeque<QueuedQuery>,
+    /// Number of running scans and counts, including those of closed subscriptions.
     running: usize,
     filter_bytes: usize,
 }
 
-struct Sub {
-    name: String,
-    head: Head,
-    bytes: usize,
-    /// Live events that came before EOSE; afterwards `None`.
-    held_back: Option<Vec<Arc<[u8]>>>,
-    asked: MonoTime,
+struct SessionSubscription {
+    /// The subscription id that the client chose.
+    id: String,
+    prefix: EventPrefix,
+    filter_bytes: usize,
+    /// Live events that arrived before EOSE; `None` after EOSE.
+    early_events: Option<Vec<Arc<[u8]>>>,
+    requested_at: MonoTime,
 }
 
-enum Waiting {
+enum QueuedQuery {
     Req(SubscriptionKey, Vec<Filter>),
     Count(SubscriptionKey, Vec<Filter>),
 }
 
 impl Subscriptions {
-    /// REQ: replaces a subscription of the same name.
+    /// Handles REQ. Replaces a subscription with the same id.
     pub(crate) fn req(
         &mut self,
-        rooms: &SessionContext,
-        to: &SessionSender,
-        out: &mut Out,
-        name: String,
+        context: &SessionContext,
+        sender: &SessionSender,
+        out: &mut WriteBuffer,
+        id: String,
         filters: Vec<Filter>,
     ) {
-        self.close(rooms, to, &name);
-        let bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
-        let most = rooms.max_subscriptions();
-        if self.subs.len() >= most {
-            return out.text(&message::closed(&name, &format!("rate-limited: at most {most} subscriptions are kept")));
+        self.close(context, sender, &id);
+        let filter_bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
+        let limit = context.max_subscriptions();
+        if self.subscriptions.len() >= limit {
+            let text = format!("rate-limited: at most {limit} subscriptions are kept");
+            return out.push_text(&message::closed(&id, &text));
         }
-        if self.is_too_much(bytes, out, &name) {
+        if self.reject_large_filters(filter_bytes, out, &id) {
             return;
         }
-        let key = rooms.new_key();
-        self.filter_bytes += bytes;
-        self.by_name.insert(name.clone(), key);
-        self.subs.insert(
+        let key = context.new_subscription_key();
+        self.filter_bytes += filter_bytes;
+        self.keys_by_id.insert(id.clone(), key);
+        self.subscriptions.insert(
             key,
-            Sub { head: Head::new(&name), name, bytes, held_back: Some(Vec::new()), asked: rooms.clock.mono() },
+            SessionSubscription {
+                prefix: EventPrefix::new(&id),
+                id,
+                filter_bytes,
+                early_events: Some(Vec::new()),
+                requested_at: context.clock.mono(),
+            },
         );
-        self.waiting.push_back(Waiting::Req(key, filters));
-        self.start(rooms, to);
+        self.queued.push_back(QueuedQuery::Req(key, filters));
+        self.start_queries(context, sender);
     }
 
-    /// COUNT: answered once and forgotten.
+    /// Handles COUNT.
     pub(crate) fn count(
         &mut self,
-        rooms: &SessionContext,
-        to: &SessionSender,
-        out: &mut Out,
-        name: String,
+        context: &SessionContext,
+        sender: &SessionSender,
+        out: &mut WriteBuffer,
+        id: String,
         filters: Vec<Filter>,
     ) {
-        if self.counts.len() >= rooms.max_subscriptions() {
-            return out.text(&message::closed(&name, "rate-limited: too many counts at once"));
+        if self.counts.len() >= context.max_subscriptions() {
+            return out.push_text(&message::closed(&id, "rate-limited: too many counts at once"));
         }
-        let bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
-        if self.is_too_much(bytes, out, &name) {
+        let filter_bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
+        if self.reject_large_filters(filter_bytes, out, &id) {
             return;
         }
-        let key = rooms.new_key();
-        self.filter_bytes += bytes;
-        self.counts.insert(key, (name, bytes));
+        let key = context.new_subscription_key();
+        self.filter_bytes += filter_bytes;
+        self.counts.insert(key, (id, filter_bytes));
         let filters = filters.into_iter().map(|filter| Filter { limit: None, ..filter }).collect();
-        self.waiting.push_back(Waiting::Count(key, filters));
-        self.start(rooms, to);
+        self.queued.push_back(QueuedQuery::Count(key, filters));
+        self.start_queries(context, sender);
     }
 
-    /// Refuses filters that are more than one connection may keep.
-    fn is_too_much(&self, bytes: usize, out: &mut Out, name: &str) -> bool {
-        let most = limits::MAX_FILTER_BYTES_PER_CONNECTION;
-        let too_much = self.filter_bytes + bytes > most;
-        if too_much {
-            let text = format!("rate-limited: active subscriptions exceed max size {most} bytes");
-            out.text(&message::closed(name, &text));
+    /// Sends CLOSED and returns true if new filters would exceed the memory limit of the connection.
+    fn reject_large_filters(&self, filter_bytes: usize, out: &mut WriteBuffer, id: &str) -> bool {
+        let limit = limits::MAX_FILTER_BYTES_PER_CONNECTION;
+        let is_too_large = self.filter_bytes + filter_bytes > limit;
+        if is_too_large {
+            let text = format!("rate-limited: active subscriptions exceed max size {limit} bytes");
+            out.push_text(&message::closed(id, &text));
         }
-        too_much
+        is_too_large
     }
 
-    /// CLOSE.
-    pub(crate) fn close(&mut self, rooms: &SessionContext, to: &SessionSender, name: &str) {
-        if let Some(key) = self.by_name.remove(name) {
-            self.forget(rooms, to, key);
-        }
-    }
-
-    fn forget(&mut self, rooms: &SessionContext, to: &SessionSender, key: SubscriptionKey) {
-        let Some(sub) = self.subs.remove(&key) else { return };
-        self.by_name.retain(|_, other| *other != key);
-        self.filter_bytes -= sub.bytes;
-        for json in sub.held_back.into_iter().flatten() {
-            to.sent_live(json.len());
-        }
-        let before = self.waiting.len();
-        self.waiting.retain(|waiting| !matches!(waiting, Waiting::Req(other, _) if *other == key));
-        if self.waiting.len() == before {
-            rooms.live.unsubscribe(key);
+    /// Handles CLOSE.
+    pub(crate) fn close(&mut self, context: &SessionContext, sender: &SessionSender, id: &str) {
+        if let Some(key) = self.keys_by_id.remove(id) {
+            self.remove(context, sender, key);
         }
     }
 
-    /// The connection has ended.
-    pub(crate) fn close_all(&mut self, rooms: &SessionContext) {
-        for key in self.subs.keys() {
-            rooms.live.unsubscribe(*key);
+    fn remove(&mut self, context: &SessionContext, sender: &SessionSender, key: SubscriptionKey) {
+        let Some(subscription) = self.subscriptions.remove(&key) else { return };
+        self.keys_by_id.retain(|_, other| *other != key);
+        self.filter_bytes -= subscription.filter_bytes;
+        for json in subscription.early_events.into_iter().flatten() {
+            sender.release_live(json.len());
+        }
+        let before = self.queued.len();
+        self.queued.retain(|query| !matches!(query, QueuedQuery::Req(other, _) if *other == key));
+        // A query that was still queued has not been opened at the broadcast.
+        if self.queued.len() == before {
+            context.broadcast.unsubscribe(key);
         }
     }
 
-    /// Whether nothing of what is stored is still to be told.
+    /// Closes all subscriptions at the end of the session.
+    pub(crate) fn close_all(&mut self, context: &SessionContext) {
+        for key in self.subscriptions.keys() {
+            context.broadcast.unsubscribe(*key);
+        }
+    }
+
+    /// Whether no query for stored events and no count is running or queued.
     pub(crate) fn are_answered(&self) -> bool {
-        self.running == 0 && self.waiting.is_empty()
+        self.running == 0 && self.queued.is_empty()
     }
 
-    /// A part of a stored answer has come.
-    pub(crate) fn stored(
+    /// Handles a part of the stored events of a subscription.
+    pub(crate) fn on_stored_events(
         &mut self,
-        rooms: &SessionContext,
-        to: &SessionSender,
-        out: &mut Out,
+        context: &SessionContext,
+        sender: &SessionSender,
+        out: &mut WriteBuffer,
         key: SubscriptionKey,
         part: Vec<u8>,
-        next: Next,
+        status: ScanStatus,
     ) {
-        let Some(sub) = self.subs.get_mut(&key) else {
-            // Closed or replaced meanwhile: nobody wants the rest.
+        let Some(subscription) = self.subscriptions.get_mut(&key) else {
+            // Closed or replaced meanwhile: the rest of the scan is dropped.
             self.running -= 1;
-            return self.start(rooms, to);
+            return self.start_queries(context, sender);
         };
-        out.part(part);
-        let problem = match next {
-            Next::More(scan) => return out.then(scan),
-            Next::End => {
-                out.text(&message::eose(&sub.name));
-                rooms.meter.relay().answered(rooms.clock.mono().since(sub.asked));
-                for json in sub.held_back.take().into_iter().flatten() {
-                    out.live(&sub.head, &json);
+        out.push_stored(part);
+        let error = match status {
+            ScanStatus::More(scan) => return out.resume_after_write(scan),
+            ScanStatus::Done => {
+                out.push_text(&message::eose(&subscription.id));
+                context.metrics.relay().observe_query(context.clock.mono().since(subscription.requested_at));
+                for json in subscription.early_events.take().into_iter().flatten() {
+                    out.push_live(&subscription.prefix, &json);
                 }
                 None
             }
-            Next::TooMuch => Some("rate-limited: the query touches too many events, narrow it"),
-            Next::Failed => Some("error: the query failed"),
+            ScanStatus::TooExpensive => Some("rate-limited: the query touches too many events, narrow it"),
+            ScanStatus::Failed => Some("error: the query failed"),
         };
-        if let Some(problem) = problem {
-            out.text(&message::closed(&sub.name, problem));
-            self.forget(rooms, to, key);
+        if let Some(error) = error {
+            out.push_text(&message::closed(&subscription.id, error));
+            self.remove(context, sender, key);
         }
         self.running -= 1;
-        self.start(rooms, to);
+        self.start_queries(context, sender);
     }
 
-    /// A live event has come.
-    pub(crate) fn live(&mut self, to: &SessionSender, out: &mut Out, key: SubscriptionKey, json: Arc<[u8]>) {
-        match self.subs.get_mut(&key) {
-            Some(Sub { held_back: Some(held_back), .. }) => held_back.push(json),
-            Some(Sub { head, .. }) => out.live(head, &json),
-            None => to.sent_live(json.len()),
-        }
-    }
-
-    /// The live index had no room for a subscription.
-    pub(crate) fn no_room(&mut self, rooms: &SessionContext, to: &SessionSender, out: &mut Out, key: SubscriptionKey) {
-        if let Some(sub) = self.subs.get(&key) {
-            out.text(&message::closed(&sub.name, "rate-limited: the server holds as many filters as it can"));
-        }
-        self.forget(rooms, to, key);
-        self.running -= 1;
-        self.start(rooms, to);
-    }
-
-    /// A count is done.
-    pub(crate) fn counted(
+    /// Handles a live event.
+    pub(crate) fn on_live_event(
         &mut self,
-        rooms: &SessionContext,
-        to: &SessionSender,
-        out: &mut Out,
+        sender: &SessionSender,
+        out: &mut WriteBuffer,
+        key: SubscriptionKey,
+        json: Arc<[u8]>,
+    ) {
+        match self.subscriptions.get_mut(&key) {
+            Some(SessionSubscription { early_events: Some(early_events), .. }) => early_events.push(json),
+            Some(SessionSubscription { prefix, .. }) => out.push_live(prefix, &json),
+            None => sender.release_live(json.len()),
+        }
+    }
+
+    /// Handles a subscription that exceeds the filter memory of the server.
+    pub(crate) fn on_filter_limit(
+        &mut self,
+        context: &SessionContext,
+        sender: &SessionSender,
+        out: &mut WriteBuffer,
+        key: SubscriptionKey,
+    ) {
+        if let Some(subscription) = self.subscriptions.get(&key) {
+            let text = "rate-limited: the server holds as many filters as it can";
+            out.push_text(&message::closed(&subscription.id, text));
+        }
+        self.remove(context, sender, key);
+        self.running -= 1;
+        self.start_queries(context, sender);
+    }
+
+    /// Handles the result of a count.
+    pub(crate) fn on_count(
+        &mut self,
+        context: &SessionContext,
+        sender: &SessionSender,
+        out: &mut WriteBuffer,
         key: SubscriptionKey,
         count: Option<u64>,
     ) {
-        if let Some((name, bytes)) = self.counts.remove(&key) {
-            self.filter_bytes -= bytes;
-            out.text(&match count {
-                Some(count) => message::count(&name, count),
-                None => message::closed(&name, "rate-limited: the count touches too many events, narrow it"),
+        if let Some((id, filter_bytes)) = self.counts.remove(&key) {
+            self.filter_bytes -= filter_bytes;
+            out.push_text(&match count {
+                Some(count) => message::count(&id, count),
+                None => message::closed(&id, "rate-limited: the count touches too many events, narrow it"),
             });
         }
         self.running -= 1;
-        self.start(rooms, to);
+        self.start_queries(context, sender);
     }
 
-    fn start(&mut self, rooms: &SessionContext, to: &SessionSender) {
+    /// Starts queued queries up to the limit per connection.
+    fn start_queries(&mut self, context: &SessionContext, sender: &SessionSender) {
         while self.running < limits::MAX_SCANS_PER_CONNECTION
-            && let Some(waiting) = self.waiting.pop_front()
+            && let Some(query) = self.queued.pop_front()
         {
-            match waiting {
-                Waiting::Req(key, filters) => {
-                    if let Some(sub) = self.subs.get(&key) {
+            match query {
+                QueuedQuery::Req(key, filters) => {
+                    if let Some(subscription) = self.subscriptions.get(&key) {
                         self.running += 1;
-                        rooms.live.subscribe(Subscription { key, head: sub.head.clone(), filters, to: to.clone() });
+                        let prefix = subscription.prefix.clone();
+                        context.broadcast.subscribe(Subscription { key, prefix, filters, session: sender.clone() });
                     }
                 }
-                Waiting::Count(sub, filters) => {
+                QueuedQuery::Count(key, filters) => {
                     self.running += 1;
-                    let scan = Scan::new(filters, usize::MAX, rooms.last_seq());
-                    rooms.readers.submit(Job::Count(Box::new(CountJob { scan, sub, to: to.clone(), count: 0 })));
+                    let scan = Scan::new(filters, usize::MAX, context.last_seq());
+                    let job = CountJob { scan, key, session: sender.clone(), count: 0 };
+                    context.query_pool.submit(QueryJob::Count(Box::new(job)));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! From an HTTP request to a websocket session.
+//! Websocket handshake: turns an HTTP request into a session.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,59 +22,60 @@ use crate::http::server::ConnectionPermit;
 use crate::metrics::relay::SessionGuard;
 use crate::relay::session::Session;
 
-/// Whether a request wants to become a websocket. `Connection` is a list: `keep-alive, Upgrade` counts.
+/// Whether a request asks for a websocket. `Connection` is a list: `keep-alive, Upgrade` counts.
 pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
-    let has = |name, wanted: &str| {
+    let has_value = |name, wanted: &str| {
         let values = headers.get_all(name).iter().filter_map(|value: &HeaderValue| value.to_str().ok());
         values.flat_map(|value| value.split(',')).any(|value| value.trim().eq_ignore_ascii_case(wanted))
     };
-    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, "websocket")
+    has_value(header::CONNECTION, "upgrade") && has_value(header::UPGRADE, "websocket")
 }
 
-/// Answers the handshake and lets a session run on what comes of it.
+/// Answers the handshake and spawns the task of the session.
 pub(crate) fn upgrade(
-    rooms: SessionContext,
+    context: SessionContext,
     address: IpAddr,
-    place: Option<NetworkSlot>,
-    presence: Arc<ConnectionPermit>,
+    network_slot: Option<NetworkSlot>,
+    connection: Arc<ConnectionPermit>,
     mut request: Request<Incoming>,
 ) -> HttpResponse {
     let headers = request.headers();
-    let version_13 = headers.get(header::SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
+    let is_version_13 = headers.get(header::SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
     let key = headers
         .get(header::SEC_WEBSOCKET_KEY)
         .filter(|key| key.len() == 24)
         .map(|key| derive_accept_key(key.as_bytes()));
-    let (Some(key), true, Version::HTTP_11) = (key, version_13, request.version()) else {
-        let mut answer = status(StatusCode::BAD_REQUEST, "not a websocket handshake of version 13\n");
-        answer.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
-        return answer;
+    let (Some(key), true, Version::HTTP_11) = (key, is_version_13, request.version()) else {
+        let text = "invalid websocket handshake: HTTP/1.1, a key and version 13 are required\n";
+        let mut response = status(StatusCode::BAD_REQUEST, text);
+        response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        return response;
     };
     let Ok(accept) = HeaderValue::from_str(&key) else {
-        return status(StatusCode::BAD_REQUEST, "not a websocket handshake\n");
+        return status(StatusCode::BAD_REQUEST, "invalid websocket handshake\n");
     };
     let upgraded = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
-        let patience = Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS);
-        let io = match tokio::time::timeout(patience, upgraded).await {
+        let timeout = Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS);
+        let io = match tokio::time::timeout(timeout, upgraded).await {
             Ok(Ok(io)) => TokioIo::new(io),
-            Ok(Err(problem)) => return debug!(%problem, "a handshake failed"),
-            Err(_) => return debug!("a handshake took too long"),
+            Ok(Err(error)) => return debug!(target: "relay", %error, "websocket handshake failed"),
+            Err(_) => return debug!(target: "relay", "websocket handshake timed out"),
         };
         let stream = WebSocketStream::from_raw_socket(io, Role::Server, Some(websocket_config())).await;
-        let sitting = SessionGuard::new(&rooms.meter, address);
-        Session::new(rooms, place, presence, sitting).run(stream).await;
+        let metrics_guard = SessionGuard::new(&context.metrics, address);
+        Session::new(context, network_slot, connection, metrics_guard).run(stream).await;
     });
-    let mut answer = status(StatusCode::SWITCHING_PROTOCOLS, "");
-    let headers = answer.headers_mut();
+    let mut response = status(StatusCode::SWITCHING_PROTOCOLS, "");
+    let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-    answer
+    response
 }
 
-/// Small buffers: they are held by every idle connection, and thousands of those are normal. The read buffer is also
-/// zeroed whenever the socket is looked at.
+/// Returns a configuration with small buffers, because every idle connection has them and thousands of those are
+/// normal. The read buffer is also zeroed at every read.
 fn websocket_config() -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(2 * 1024)

@@ -1,8 +1,10 @@
-//! The hands that keep pools in good order: one thread, one git process at a time, behind everybody else.
+//! Maintenance of pools: repacks pools with many packs, and prunes objects that no repository needs.
 //!
-//! The desk says which sites were worked on. When one has been quiet for a while its packs are folded, if there are many.
-//! Every hour all sites are looked at, which costs a few file names each; what is due then is done one by one. What the
-//! desk could not say because too much happened, or because the server was started anew, is found then.
+//! Runs on one thread ([`Maintenance::run`]), with one git process at a time and the lowest priority. The writer
+//! reports which repositories a git job has changed. When such a repository has been quiet for a while, its packs are
+//! repacked if there are many. Every hour all repositories are scanned, which reads a few file names each; what is due
+//! is then done one by one. The scan also finds changes that were not reported because there were too many or the
+//! server was restarted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,183 +14,193 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use grasp_core::repo::{Identifier, RepoPath};
 use grasp_git::layout::Layout;
 use grasp_git::maintenance;
-use grasp_git::maintenance::{Maintainer, Problem, Tidied};
+use grasp_git::maintenance::{MaintenanceError, MaintenanceOutcome, PoolMaintainer};
 use tracing::{debug, warn};
 
 use super::ref_cache::RefCache;
 
-/// Sites that are remembered. Others are found by the next look over all.
-const MAX_SITES: usize = 10_000;
+/// Changed or failed repositories that are remembered. The next scan finds the others.
+const MAX_REMEMBERED_REPOS: usize = 10_000;
 
-/// When things are done.
+/// Delays between the steps of maintenance.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    /// How long a site is left alone after work on it: pushes often come in a row.
+struct MaintenanceTimings {
+    /// How long a repository must be unchanged before it is repacked: pushes often follow each other.
     quiet: Duration,
-    /// How long after the start all sites are first looked at: a start has enough to do.
-    first_look: Duration,
-    /// How long after a look the next one comes.
-    look: Duration,
-    /// How long after a failure a site is tried again: what is too large stays so, and a full disk stays full for a while.
-    retry: Duration,
-    /// How long after a look for unneeded objects the next one comes.
-    pause: Duration,
-    /// How long something is unneeded before it goes.
+    /// Delay of the first scan after the start, when the server has other work to do.
+    first_scan: Duration,
+    /// Interval between two scans.
+    scan_interval: Duration,
+    /// Delay after a failure: a pool that is too large, or a full disk, does not change soon.
+    retry_delay: Duration,
+    /// Interval between two prunings of a pool.
+    prune_interval: Duration,
+    /// How long an object must be unneeded before it is removed.
     grace: Duration,
 }
 
-const PACE: Pace = Pace {
+const TIMINGS: MaintenanceTimings = MaintenanceTimings {
     quiet: Duration::from_secs(5),
-    first_look: Duration::from_secs(600),
-    look: Duration::from_secs(3_600),
-    retry: Duration::from_secs(6 * 3_600),
-    pause: maintenance::PAUSE,
-    grace: maintenance::GRACE,
+    first_scan: Duration::from_secs(600),
+    scan_interval: Duration::from_secs(3_600),
+    retry_delay: Duration::from_secs(6 * 3_600),
+    prune_interval: maintenance::PRUNE_INTERVAL,
+    grace: maintenance::PRUNE_GRACE,
 };
 
-impl Pace {
-    /// The usual pace. Tests of debug builds cannot wait for a day: `GRASPD_HASTE` lets everything follow at once.
-    fn usual() -> Self {
+impl MaintenanceTimings {
+    /// Returns the timings of a server. In debug builds the environment variable `GRASPD_TEST_NO_DELAYS` removes the delays,
+    /// because tests cannot wait for a day.
+    fn from_env() -> Self {
         #[cfg(debug_assertions)]
-        if std::env::var_os("GRASPD_HASTE").is_some() {
+        if std::env::var_os("GRASPD_TEST_NO_DELAYS").is_some() {
             let [short, none] = [Duration::from_millis(200), Duration::ZERO];
-            return Self { quiet: short, first_look: short, look: short, retry: short, pause: none, grace: none };
+            return Self {
+                quiet: short,
+                first_scan: short,
+                scan_interval: short,
+                retry_delay: short,
+                prune_interval: none,
+                grace: none,
+            };
         }
-        PACE
+        TIMINGS
     }
 }
 
-/// Where the desk says what was worked on.
+/// Reports changed repositories to the maintenance thread.
 #[derive(Clone)]
 pub(crate) struct MaintenanceHandle(Option<Sender<RepoPath>>);
 
 impl MaintenanceHandle {
-    /// The door, and what comes through it. Nothing does if there is no maintenance.
-    pub(crate) fn new(on: bool) -> (Self, Receiver<RepoPath>) {
-        let (worked_on, inbox) = crossbeam_channel::bounded(MAX_SITES);
-        (Self(on.then_some(worked_on)), inbox)
+    /// Returns the handle and its receiving end. If maintenance is not enabled, the handle does nothing.
+    pub(crate) fn new(is_enabled: bool) -> (Self, Receiver<RepoPath>) {
+        let (changed, inbox) = crossbeam_channel::bounded(MAX_REMEMBERED_REPOS);
+        (Self(is_enabled.then_some(changed)), inbox)
     }
 
-    /// A site was worked on.
-    pub(crate) fn worked_on(&self, repo_path: &RepoPath) {
-        if let Some(repo_paths) = &self.0 {
-            // If there is no room the next look over all finds it.
-            let _ = repo_paths.try_send(repo_path.clone());
+    /// Reports that a git job has changed a repository.
+    pub(crate) fn repo_changed(&self, repo_path: &RepoPath) {
+        if let Some(changed) = &self.0 {
+            // If the channel is full, the next scan finds the repository.
+            let _ = changed.try_send(repo_path.clone());
         }
     }
 }
 
-/// Finds out which objects repositories need beside those that their refs lead to.
+/// Returns the objects that repositories need beside those that their refs lead to; `None` if that is unknown.
 pub(crate) type NeededFn = Box<dyn Fn(&[RepoPath]) -> Option<BTreeSet<String>> + Send>;
 
-/// The thread's own things.
+/// The maintenance thread.
 pub(crate) struct Maintenance {
-    pub(crate) maintainer: Maintainer,
+    pub(crate) maintainer: PoolMaintainer,
     pub(crate) layout: Arc<Layout>,
-    pub(crate) directory: Arc<RefCache>,
-    /// Returns the objects that repositories need beside those that their refs lead to; `None` if that is unknown.
+    pub(crate) ref_cache: Arc<RefCache>,
     pub(crate) needed: NeededFn,
     pub(crate) inbox: Receiver<RepoPath>,
 }
 
-/// What the thread carries along.
+/// Which repositories are due, and when.
 struct MaintenanceSchedule {
-    pace: Pace,
-    /// Sites that were worked on, and when last.
-    worked_on: HashMap<RepoPath, Instant>,
-    /// Sites at which something is due.
-    due: VecDeque<(RepoPath, Due)>,
-    next_look: Instant,
-    /// Sites that are left alone, and until when.
+    timings: MaintenanceTimings,
+    /// Changed repositories, with the time of the last change.
+    changed: HashMap<RepoPath, Instant>,
+    /// Tasks that the last scan found.
+    due: VecDeque<(RepoPath, MaintenanceTask)>,
+    next_scan: Instant,
+    /// Repositories whose maintenance failed, with the time of the next attempt.
     failed: HashMap<RepoPath, Instant>,
 }
 
-/// What is due at a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Due {
-    Fold,
-    FoldAndPrune,
+enum MaintenanceTask {
+    Repack,
+    RepackAndPrune,
 }
 
 impl Maintenance {
-    /// Works until the desk is gone. It has nothing to lose: whatever it is doing ends with the process.
+    /// Maintains pools until the handle is dropped. At shutdown the thread is not waited for: an interrupted step
+    /// leaves the pool as it was.
     pub(crate) fn run(self) {
-        let pace = Pace::usual();
-        let mut agenda = MaintenanceSchedule {
-            pace,
-            worked_on: HashMap::new(),
+        let timings = MaintenanceTimings::from_env();
+        let mut schedule = MaintenanceSchedule {
+            timings,
+            changed: HashMap::new(),
             due: VecDeque::new(),
-            next_look: Instant::now() + pace.first_look,
+            next_scan: Instant::now() + timings.first_scan,
             failed: HashMap::new(),
         };
         loop {
-            match self.inbox.recv_timeout(agenda.idle()) {
-                Ok(repo_path) => agenda.note(repo_path),
+            match self.inbox.recv_timeout(schedule.idle_time()) {
+                Ok(repo_path) => schedule.repo_changed(repo_path),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.inbox.try_iter().for_each(|repo_path| agenda.note(repo_path));
-            if Instant::now() >= agenda.next_look {
-                self.look(&mut agenda);
+            self.inbox.try_iter().for_each(|repo_path| schedule.repo_changed(repo_path));
+            if Instant::now() >= schedule.next_scan {
+                self.scan(&mut schedule);
             }
-            if let Some((repo_path, due)) = agenda.next() {
-                self.tidy(&mut agenda, &repo_path, due);
+            if let Some((repo_path, task)) = schedule.next_task() {
+                self.run_task(&mut schedule, &repo_path, task);
             }
         }
     }
 
-    /// Looks at all sites.
-    fn look(&self, agenda: &mut MaintenanceSchedule) {
-        agenda.next_look = Instant::now() + agenda.pace.look;
-        agenda.failed.retain(|_, until| Instant::now() < *until);
-        // What was due at the last look and is not done yet is found again.
-        agenda.due.clear();
-        let submitted = self.layout.submitted().unwrap_or_else(|problem| {
-            warn!(%problem, "cannot look at what was submitted");
+    /// Finds the repositories that are due.
+    fn scan(&self, schedule: &mut MaintenanceSchedule) {
+        schedule.next_scan = Instant::now() + schedule.timings.scan_interval;
+        schedule.failed.retain(|_, retry_at| Instant::now() < *retry_at);
+        // Tasks of the last scan that are not done yet are found again.
+        schedule.due.clear();
+        let submission_repos = self.layout.submission_repos().unwrap_or_else(|error| {
+            warn!(target: "git", %error, "cannot list pull-request submissions for maintenance");
             Vec::new()
         });
-        let mut families: BTreeMap<Identifier, Vec<RepoPath>> = BTreeMap::new();
-        for repo_path in self.directory.announced() {
-            families.entry(repo_path.identifier().clone()).or_default().push(repo_path);
+        let mut groups: BTreeMap<Identifier, Vec<RepoPath>> = BTreeMap::new();
+        for repo_path in self.ref_cache.announced_repos() {
+            groups.entry(repo_path.identifier().clone()).or_default().push(repo_path);
         }
-        let alone = submitted.into_iter().map(|repo_path| vec![repo_path]);
-        for family in families.into_values().chain(alone) {
-            // Any of them may read the pool of another.
-            let changed = self.maintainer.changed(&family);
-            for repo_path in family {
-                if self.maintainer.is_prune_due(&repo_path, changed, agenda.pace.pause, agenda.pace.grace) {
-                    agenda.due.push_back((repo_path, Due::FoldAndPrune));
-                } else if self.maintainer.is_fold_due(&repo_path) {
-                    agenda.due.push_back((repo_path, Due::Fold));
+        let single = submission_repos.into_iter().map(|repo_path| vec![repo_path]);
+        for group in groups.into_values().chain(single) {
+            // Repositories of a group may read each other's pools, so a change of one counts for all.
+            let changed = self.maintainer.last_changed(&group);
+            let MaintenanceTimings { prune_interval, grace, .. } = schedule.timings;
+            for repo_path in group {
+                if self.maintainer.is_prune_due(&repo_path, changed, prune_interval, grace) {
+                    schedule.due.push_back((repo_path, MaintenanceTask::RepackAndPrune));
+                } else if self.maintainer.is_repack_due(&repo_path) {
+                    schedule.due.push_back((repo_path, MaintenanceTask::Repack));
                 }
             }
         }
     }
 
-    fn tidy(&self, agenda: &mut MaintenanceSchedule, repo_path: &RepoPath, due: Due) {
-        let begin = Instant::now();
-        let result = self.maintainer.fold(repo_path).and_then(|folded| match due {
-            Due::Fold => Ok([folded, Tidied::Fine]),
-            Due::FoldAndPrune => {
-                let mut needs = |repo_paths: &[RepoPath]| (self.needed)(repo_paths);
-                let pruned = self.maintainer.prune(repo_path, agenda.pace.grace, &mut needs)?;
-                if pruned == Tidied::Done {
-                    self.directory.renew(repo_path.identifier());
+    fn run_task(&self, schedule: &mut MaintenanceSchedule, repo_path: &RepoPath, task: MaintenanceTask) {
+        let started = Instant::now();
+        let result = self.maintainer.repack(repo_path).and_then(|repacked| match task {
+            MaintenanceTask::Repack => Ok([repacked, MaintenanceOutcome::NothingToDo]),
+            MaintenanceTask::RepackAndPrune => {
+                let mut needed = |repo_paths: &[RepoPath]| (self.needed)(repo_paths);
+                let pruned = self.maintainer.prune(repo_path, schedule.timings.grace, &mut needed)?;
+                if pruned == MaintenanceOutcome::Done {
+                    self.ref_cache.on_prune(repo_path.identifier());
                 }
-                Ok([folded, pruned])
+                Ok([repacked, pruned])
             }
         });
         match result {
-            Ok([Tidied::Fine, Tidied::Fine]) => {}
-            Ok([folded, pruned]) => {
-                debug!(repo = %repo_path, ?folded, ?pruned, took = ?begin.elapsed(), "a pool was put in order")
+            Ok([MaintenanceOutcome::NothingToDo, MaintenanceOutcome::NothingToDo]) => {}
+            Ok([repacked, pruned]) => {
+                let [repacked, pruned] = [repacked, pruned].map(|result| result == MaintenanceOutcome::Done);
+                let took = started.elapsed();
+                debug!(target: "git", repo = %repo_path, repacked, pruned, ?took, "maintenance done");
             }
-            // It may have been removed meanwhile.
-            Err(Problem::Disk { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(problem) => {
-                warn!(repo = %repo_path, %problem, "a pool could not be put in order; it will be tried again");
-                if agenda.failed.len() < MAX_SITES {
-                    agenda.failed.insert(repo_path.clone(), Instant::now() + agenda.pace.retry);
+            // The repository may have been deleted meanwhile.
+            Err(MaintenanceError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                warn!(target: "git", repo = %repo_path, %error, "maintenance failed, it will be tried again");
+                if schedule.failed.len() < MAX_REMEMBERED_REPOS {
+                    schedule.failed.insert(repo_path.clone(), Instant::now() + schedule.timings.retry_delay);
                 }
             }
         }
@@ -196,33 +208,33 @@ impl Maintenance {
 }
 
 impl MaintenanceSchedule {
-    /// How long there is nothing to do.
-    fn idle(&self) -> Duration {
+    /// Returns how long there is nothing to do.
+    fn idle_time(&self) -> Duration {
         if !self.due.is_empty() {
             return Duration::ZERO;
         }
-        let calm = self.worked_on.values().map(|at| *at + self.pace.quiet).min();
-        let next = calm.map_or(self.next_look, |calm| calm.min(self.next_look));
+        let quiet_at = self.changed.values().map(|at| *at + self.timings.quiet).min();
+        let next = quiet_at.map_or(self.next_scan, |quiet_at| quiet_at.min(self.next_scan));
         next.saturating_duration_since(Instant::now())
     }
 
-    fn note(&mut self, repo_path: RepoPath) {
-        if self.worked_on.len() < MAX_SITES || self.worked_on.contains_key(&repo_path) {
-            self.worked_on.insert(repo_path, Instant::now());
+    fn repo_changed(&mut self, repo_path: RepoPath) {
+        if self.changed.len() < MAX_REMEMBERED_REPOS || self.changed.contains_key(&repo_path) {
+            self.changed.insert(repo_path, Instant::now());
         }
     }
 
-    /// The next thing to do: what was just worked on is asked for most, so it comes first.
-    fn next(&mut self) -> Option<(RepoPath, Due)> {
+    /// Returns the next task. Changed repositories come first, because they are fetched most.
+    fn next_task(&mut self) -> Option<(RepoPath, MaintenanceTask)> {
         let now = Instant::now();
-        let calm = self.worked_on.iter().find(|(_, at)| now >= **at + self.pace.quiet);
-        let next = match calm.map(|(repo_path, _)| repo_path.clone()) {
+        let quiet = self.changed.iter().find(|(_, at)| now >= **at + self.timings.quiet);
+        let next = match quiet.map(|(repo_path, _)| repo_path.clone()) {
             Some(repo_path) => {
-                self.worked_on.remove(&repo_path);
-                Some((repo_path, Due::Fold))
+                self.changed.remove(&repo_path);
+                Some((repo_path, MaintenanceTask::Repack))
             }
             None => self.due.pop_front(),
         };
-        next.filter(|(repo_path, _)| self.failed.get(repo_path).is_none_or(|until| now >= *until))
+        next.filter(|(repo_path, _)| self.failed.get(repo_path).is_none_or(|retry_at| now >= *retry_at))
     }
 }

@@ -1,6 +1,14 @@
-//! Repositories on disk: the cache of their refs, the workers that apply git jobs, and maintenance of pools.
+//! Repositories on disk: the cache of their refs, the workers that run git jobs, and the maintenance of pools.
 //!
-//! The writer calls it; it calls nothing above. Results go back through the functions that it is created with.
+//! | module | contents | runs on |
+//! |---|---|---|
+//! | `ref_cache` | hosted repositories, their refs and disk usage | the calling thread |
+//! | `workers` | git jobs of the writer; removal of files | a pool of threads; one thread |
+//! | `maintenance` | repacking and pruning of pools | one thread |
+//!
+//! The writer sends jobs and publishes refs. The git handlers, web pages, fetch and admin read the ref cache. This
+//! module calls the crates `grasp_git` and `grasp_core` and no other module of graspd; results go back through the
+//! functions that it is created with.
 
 pub(crate) mod maintenance;
 pub(crate) mod ref_cache;

@@ -1,9 +1,10 @@
-//! Which repositories are open, and what their refs are: the view that the doors have.
+//! Cache of hosted repositories: whether they are served, their refs, and their disk usage.
 //!
-//! The registrar's desk is the only writer; it changes an entry after the commit that makes the change true. Doors read.
-//! Maintenance may renew what is there when it has taken objects away; it changes no ref.
-//! Refs are read from disk when they are first asked for and let go when they take too much memory; those of a site that
-//! is being worked on are kept, so that nobody sees refs before the event that goes with them.
+//! Git handlers, web pages, fetch and admin read it on their own threads. The writer is the only one that changes refs:
+//! it changes an entry after the commit that makes the change valid. Maintenance may replace snapshots after it has
+//! removed objects, but changes no ref. Refs are read from disk when they are first needed, and dropped when all
+//! together take too much memory. Those of a repository with a running git job are pinned, so that refs are never
+//! visible before the event that belongs to them.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,67 +21,67 @@ use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use grasp_git::layout::Layout;
 use grasp_git::refs::Refs;
 
-/// Bytes of refs that are kept in memory: a hundred repositories with ten thousand refs each, or most others together.
+/// Bytes of refs that are kept in memory: a hundred repositories with ten thousand refs each, or many more small ones.
 pub(crate) const MAX_BYTES: usize = 128 * 1024 * 1024;
 
-/// What a ref takes in memory beside its name, roughly; the rendered advertisement counts once more.
+/// Approximate memory of a ref beside its name. The name counts twice because of the rendered advertisement.
 const BYTES_PER_REF: usize = 300;
 
-/// The refs of a site at one time, and what is made of them.
+/// Public keys whose pull-request submissions have a cached size. When there are more, the cache is cleared.
+const MAX_CACHED_SUBMITTERS: usize = 10_000;
+
+/// The refs of a repository at one time, and the advertisements made from them.
 pub(crate) struct RefSnapshot {
     pub(crate) refs: Refs,
-    /// Whether the site has a folder: without one it has no object that could be fetched.
-    pub(crate) exists: bool,
-    /// Differs whenever refs do.
+    /// Whether the repository has a folder. Without one it has no objects.
+    pub(crate) has_folder: bool,
+    /// Different for every snapshot.
     pub(crate) generation: u64,
-    /// Advertisements, rendered at first need: upload-pack v0, v1, v2.
-    pub(crate) upload: [OnceLock<Advertisement>; 3],
+    /// Advertisements of upload-pack v0, v1 and v2, rendered when first needed.
+    pub(crate) advertisements: [OnceLock<Advertisement>; 3],
     bytes: usize,
 }
 
-/// A rendered advertisement and its name.
+/// A rendered advertisement.
 #[derive(Clone)]
 pub(crate) struct Advertisement {
     pub(crate) body: Bytes,
     pub(crate) etag: String,
 }
 
-/// What the doors know of one site.
-struct Entry {
+struct RepoEntry {
     status: EventStatus,
     alternates: Vec<RepoPath>,
     snapshot: Option<Arc<RefSnapshot>>,
-    /// Whether the site is being worked on.
-    pinned: bool,
-    /// Bytes of its own pool, if it was weighed since it was last worked on.
-    weight: Option<u64>,
-    /// When it was last asked for, on a clock of its own.
-    asked: AtomicU64,
+    /// Whether a git job is running, so that the snapshot must stay.
+    is_pinned: bool,
+    /// Bytes of the repository's own pool, if measured since the last git job.
+    pool_bytes: Option<u64>,
+    /// Value of [`RefCache::use_counter`] when the refs were last read.
+    last_used: AtomicU64,
 }
 
-/// A site that is open, as far as a door cares.
-pub(crate) struct Open {
+/// A repository that clients may use.
+pub(crate) struct OpenRepo {
     pub(crate) status: EventStatus,
     pub(crate) alternates: Vec<RepoPath>,
 }
 
-/// Keys whose submissions were weighed; then it begins anew.
-const MAX_SUBMITTERS: usize = 10_000;
-
-/// The directory. The lock guards the map for an instant; files are read outside of it.
+/// The cache. Locks are held for map operations only; files are read without them, except for `fill_lock`.
 pub(crate) struct RefCache {
     layout: Arc<Layout>,
+    /// Whether pull-request submissions (GRASP-06) are enabled.
     submissions: bool,
-    /// What repositories may take, and which have no place here.
-    rules: RwLock<(Quotas, Arc<ModerationLists>)>,
-    entries: RwLock<HashMap<RepoPath, Entry>>,
-    /// Bytes of all that keys have submitted, as far as somebody has asked.
-    submitted: Mutex<HashMap<PublicKey, u64>>,
-    /// Held while a miss is filled from disk, so that a thousand askers read a file once.
-    filling: Mutex<()>,
+    /// Quotas and moderation lists of the current policy.
+    policy: RwLock<(Quotas, Arc<ModerationLists>)>,
+    entries: RwLock<HashMap<RepoPath, RepoEntry>>,
+    /// Bytes of all pull-request submissions of a public key, where they have been measured.
+    submission_bytes: Mutex<HashMap<PublicKey, u64>>,
+    /// Held while refs are read from disk, so that concurrent requests for a repository read its file once.
+    fill_lock: Mutex<()>,
     bytes: AtomicUsize,
-    clock: AtomicU64,
-    generations: AtomicU64,
+    use_counter: AtomicU64,
+    next_generation: AtomicU64,
 }
 
 impl RefCache {
@@ -88,179 +89,188 @@ impl RefCache {
         Self {
             layout,
             submissions,
-            rules: RwLock::default(),
+            policy: RwLock::default(),
             entries: RwLock::default(),
-            submitted: Mutex::default(),
-            filling: Mutex::default(),
+            submission_bytes: Mutex::default(),
+            fill_lock: Mutex::default(),
             bytes: AtomicUsize::new(0),
-            clock: AtomicU64::new(0),
-            generations: AtomicU64::new(1),
+            use_counter: AtomicU64::new(0),
+            next_generation: AtomicU64::new(1),
         }
     }
 
-    /// Whether anybody may use a site.
-    pub(crate) fn open(&self, repo_path: &RepoPath) -> Option<Open> {
+    /// Returns a repository if clients may use it: it is announced and hosted, or it is for pull-request submissions
+    /// and not banned.
+    pub(crate) fn open_repo(&self, repo_path: &RepoPath) -> Option<OpenRepo> {
         match repo_path {
             RepoPath::Announced(_) => self.read(|entries| {
-                entries.get(repo_path).map(|entry| Open { status: entry.status, alternates: entry.alternates.clone() })
+                let entry = entries.get(repo_path)?;
+                Some(OpenRepo { status: entry.status, alternates: entry.alternates.clone() })
             }),
             RepoPath::PullRequests(repo) => {
-                let is_open = self.submissions && !self.rules().1.is_repo_banned(repo);
-                is_open.then(|| Open { status: EventStatus::Served, alternates: Vec::new() })
+                let is_open = self.submissions && !self.policy().1.is_repo_banned(repo);
+                is_open.then(|| OpenRepo { status: EventStatus::Served, alternates: Vec::new() })
             }
         }
     }
 
-    /// The announced repositories that are open.
-    pub(crate) fn announced(&self) -> Vec<RepoPath> {
+    /// Returns the announced repositories that are hosted.
+    pub(crate) fn announced_repos(&self) -> Vec<RepoPath> {
         self.read(|entries| {
             entries.keys().filter(|repo_path| matches!(repo_path, RepoPath::Announced(_))).cloned().collect()
         })
     }
 
-    /// Bytes of refs that are in memory.
+    /// Returns the bytes of refs in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many repositories are open.
-    pub(crate) fn repositories(&self) -> usize {
+    /// Returns the number of announced repositories that are hosted.
+    pub(crate) fn repo_count(&self) -> usize {
         self.read(|entries| entries.keys().filter(|repo_path| matches!(repo_path, RepoPath::Announced(_))).count())
     }
 
-    /// From now on these rules hold.
-    pub(crate) fn govern(&self, rules: &AdmissionPolicy) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = (rules.quotas, rules.lists.clone());
+    /// Sets quotas and moderation lists.
+    pub(crate) fn set_policy(&self, policy: &AdmissionPolicy) {
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = (policy.quotas, policy.lists.clone());
     }
 
-    fn rules(&self) -> (Quotas, Arc<ModerationLists>) {
-        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn policy(&self) -> (Quotas, Arc<ModerationLists>) {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many bytes may come to a site, if there is a quota. Blocks, the first time.
-    pub(crate) fn left(&self, repo_path: &RepoPath, whose: QuotaUser) -> Option<u64> {
-        let (quotas, _) = self.rules();
+    /// Returns how many bytes may be added to a repository; `None` if there is no quota. The first call measures the
+    /// disk and blocks.
+    pub(crate) fn remaining_quota(&self, repo_path: &RepoPath, user: QuotaUser) -> Option<u64> {
+        let (quotas, _) = self.policy();
         if !quotas.has_byte_quotas() {
             return None;
         }
-        quotas.remaining(self.weigh(repo_path), whose).map(|(left, _)| left)
+        quotas.remaining(self.disk_usage(repo_path), user).map(|(bytes, _)| bytes)
     }
 
-    /// What a site and all others of its owner weigh. Blocks, the first time.
-    pub(crate) fn weigh(&self, repo_path: &RepoPath) -> GitUsage {
+    /// Returns the disk usage of a repository and of all repositories of its owner. The first call measures the disk
+    /// and blocks.
+    pub(crate) fn disk_usage(&self, repo_path: &RepoPath) -> GitUsage {
         let owner = repo_path.repo().owner;
-        let own = |entries: &HashMap<RepoPath, Entry>| {
-            let own =
+        let repos_of_owner = |entries: &HashMap<RepoPath, RepoEntry>| {
+            let of_owner =
                 entries.iter().filter(|(each, _)| each.repo().owner == owner && matches!(each, RepoPath::Announced(_)));
-            own.map(|(repo_path, entry)| (repo_path.clone(), entry.weight)).collect::<Vec<_>>()
+            of_owner.map(|(repo_path, entry)| (repo_path.clone(), entry.pool_bytes)).collect::<Vec<_>>()
         };
-        let repository =
-            if matches!(repo_path, RepoPath::PullRequests(_)) { self.layout.own_bytes(repo_path) } else { 0 };
-        let mut weight = GitUsage { repository_bytes: repository, owner_bytes: self.submitted_by(owner) };
-        let mut weighed = Vec::new();
-        for (each, known) in self.read(own) {
-            let bytes = known.unwrap_or_else(|| {
-                let bytes = self.layout.own_bytes(&each);
-                weighed.push((each.clone(), bytes));
+        let repository_bytes =
+            if matches!(repo_path, RepoPath::PullRequests(_)) { self.layout.own_pool_bytes(repo_path) } else { 0 };
+        let mut usage = GitUsage { repository_bytes, owner_bytes: self.submission_bytes(owner) };
+        let mut measured = Vec::new();
+        for (each, known_bytes) in self.read(repos_of_owner) {
+            let bytes = known_bytes.unwrap_or_else(|| {
+                let bytes = self.layout.own_pool_bytes(&each);
+                measured.push((each.clone(), bytes));
                 bytes
             });
-            weight.owner_bytes += bytes;
+            usage.owner_bytes += bytes;
             if each == *repo_path {
-                weight.repository_bytes = bytes;
+                usage.repository_bytes = bytes;
             }
         }
-        if !weighed.is_empty() {
+        if !measured.is_empty() {
             self.write(|entries| {
-                for (repo_path, bytes) in weighed {
-                    // One that is being worked on may have grown already.
-                    if let Some(entry) = entries.get_mut(&repo_path).filter(|entry| !entry.pinned) {
-                        entry.weight = Some(bytes);
+                for (repo_path, bytes) in measured {
+                    // A repository with a running git job may have grown since it was measured.
+                    if let Some(entry) = entries.get_mut(&repo_path).filter(|entry| !entry.is_pinned) {
+                        entry.pool_bytes = Some(bytes);
                     }
                 }
             });
         }
-        weight
+        usage
     }
 
-    /// Bytes of all that a key has submitted: of those sites only what somebody asks for is noted here, the disk knows all.
-    fn submitted_by(&self, owner: PublicKey) -> u64 {
-        let known = || self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bytes) = known().get(&owner) {
+    /// Returns the bytes of all pull-request submissions of a public key. They are measured on disk, because the cache
+    /// has entries only for those that were requested.
+    fn submission_bytes(&self, owner: PublicKey) -> u64 {
+        let cached = || self.submission_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = cached().get(&owner) {
             return *bytes;
         }
-        let bytes = self.layout.submitted_bytes(owner);
-        let mut known = known();
-        if known.len() >= MAX_SUBMITTERS {
-            known.clear();
+        let bytes = self.layout.submission_bytes(owner);
+        let mut cached = cached();
+        if cached.len() >= MAX_CACHED_SUBMITTERS {
+            cached.clear();
         }
-        known.insert(owner, bytes);
+        cached.insert(owner, bytes);
         bytes
     }
 
-    /// What a key has submitted has changed.
-    fn resubmitted(&self, owner: Option<PublicKey>) {
-        let mut known = self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Drops the cached size of the pull-request submissions of one public key, or of all.
+    fn invalidate_submission_bytes(&self, owner: Option<PublicKey>) {
+        let mut cached = self.submission_bytes.lock().unwrap_or_else(PoisonError::into_inner);
         match owner {
-            Some(owner) => drop(known.remove(&owner)),
-            None => known.clear(),
+            Some(owner) => drop(cached.remove(&owner)),
+            None => cached.clear(),
         }
     }
 
-    /// The refs of a site, if they are in memory.
+    /// Returns the refs of a repository if they are in memory.
     pub(crate) fn cached(&self, repo_path: &RepoPath) -> Option<Arc<RefSnapshot>> {
         self.read(|entries| {
             let entry = entries.get(repo_path)?;
-            entry.asked.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            entry.last_used.store(self.use_counter.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
             entry.snapshot.clone()
         })
     }
 
-    /// The refs of a site, from disk if they are not in memory. Blocks.
+    /// Returns the refs of a repository, reading them from disk if they are not in memory. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the file system if the refs cannot be read.
     pub(crate) fn snapshot(&self, repo_path: &RepoPath) -> io::Result<Arc<RefSnapshot>> {
         if let Some(snapshot) = self.cached(repo_path) {
             return Ok(snapshot);
         }
-        let _filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _fill_lock = self.fill_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(snapshot) = self.cached(repo_path) {
             return Ok(snapshot);
         }
         let folder = self.layout.repo_dir(repo_path);
-        let snapshot = Arc::new(self.make(Refs::read(&folder)?, folder.join("HEAD").exists()));
-        self.keep(repo_path, &snapshot);
+        let snapshot = Arc::new(self.new_snapshot(Refs::read(&folder)?, folder.join("HEAD").exists()));
+        self.insert(repo_path, &snapshot);
         Ok(snapshot)
     }
 
-    /// Keeps a snapshot that was read. What strangers merely ask for is not noted: only sites that are open, or have
-    /// something, are.
-    fn keep(&self, repo_path: &RepoPath, snapshot: &Arc<RefSnapshot>) {
+    /// Stores a snapshot that was read from disk. Only hosted repositories and submissions with a folder get an entry:
+    /// requests of untrusted clients for other paths must not use memory.
+    fn insert(&self, repo_path: &RepoPath, snapshot: &Arc<RefSnapshot>) {
         self.write(|entries| {
             let known = entries.get_mut(repo_path);
             let entry = match (known, repo_path) {
                 (Some(entry), _) => entry,
-                (None, RepoPath::PullRequests(_)) if snapshot.exists => {
-                    entries.entry(repo_path.clone()).or_insert_with(Entry::new)
+                (None, RepoPath::PullRequests(_)) if snapshot.has_folder => {
+                    entries.entry(repo_path.clone()).or_insert_with(RepoEntry::new)
                 }
                 (None, _) => return,
             };
-            // Whoever was faster knows better.
+            // A snapshot that was published meanwhile is newer.
             if entry.snapshot.is_none() {
                 self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
                 entry.snapshot = Some(snapshot.clone());
             }
-            self.shrink(entries);
+            self.evict(entries);
         });
     }
 
-    /// Lets go of the refs that nobody has asked for the longest, if there are too many in memory.
-    fn shrink(&self, entries: &mut HashMap<RepoPath, Entry>) {
+    /// Drops the least recently used snapshots if all together exceed [`MAX_BYTES`].
+    fn evict(&self, entries: &mut HashMap<RepoPath, RepoEntry>) {
         if self.bytes.load(Ordering::Relaxed) <= MAX_BYTES {
             return;
         }
-        let idle = entries.iter().filter(|(_, entry)| entry.snapshot.is_some() && !entry.pinned);
-        let mut idle: Vec<(u64, RepoPath)> =
-            idle.map(|(repo_path, entry)| (entry.asked.load(Ordering::Relaxed), repo_path.clone())).collect();
-        idle.sort_unstable();
-        for (_, repo_path) in idle {
+        let unpinned = entries.iter().filter(|(_, entry)| entry.snapshot.is_some() && !entry.is_pinned);
+        let mut unpinned: Vec<(u64, RepoPath)> =
+            unpinned.map(|(repo_path, entry)| (entry.last_used.load(Ordering::Relaxed), repo_path.clone())).collect();
+        unpinned.sort_unstable();
+        for (_, repo_path) in unpinned {
             if self.bytes.load(Ordering::Relaxed) <= MAX_BYTES / 2 {
                 break;
             }
@@ -270,19 +280,23 @@ impl RefCache {
         }
     }
 
-    /// The site is going to be worked on: what is seen of it stays as it is until [`publish`](Self::publish) or
+    /// Pins the refs of a repository before a git job: readers see them unchanged until [`publish`](Self::publish) or
     /// [`unpin`](Self::unpin).
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the file system if the refs cannot be read.
     pub(crate) fn pin(&self, repo_path: &RepoPath) -> io::Result<()> {
         let snapshot = self.snapshot(repo_path)?;
         self.write(|entries| {
             let entry = match repo_path {
                 RepoPath::Announced(_) => entries.get_mut(repo_path),
-                RepoPath::PullRequests(_) => Some(entries.entry(repo_path.clone()).or_insert_with(Entry::new)),
+                RepoPath::PullRequests(_) => Some(entries.entry(repo_path.clone()).or_insert_with(RepoEntry::new)),
             };
             let Some(entry) = entry else { return };
-            entry.pinned = true;
-            entry.weight = None;
-            // Somebody may have let go of it in between.
+            entry.is_pinned = true;
+            entry.pool_bytes = None;
+            // It may have been evicted since it was read.
             if entry.snapshot.is_none() {
                 self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
                 entry.snapshot = Some(snapshot);
@@ -291,72 +305,75 @@ impl RefCache {
         Ok(())
     }
 
-    /// No work is under way any more.
+    /// Unpins all repositories. Called when no git job is running.
     pub(crate) fn unpin_all(&self) {
-        self.write(|entries| entries.values_mut().for_each(|entry| entry.pinned = false));
+        self.write(|entries| entries.values_mut().for_each(|entry| entry.is_pinned = false));
     }
 
-    /// The work is over.
+    /// Unpins a repository after its git job.
     pub(crate) fn unpin(&self, repo_path: &RepoPath) {
         if let RepoPath::PullRequests(repo) = repo_path {
-            self.resubmitted(Some(repo.owner));
+            self.invalidate_submission_bytes(Some(repo.owner));
         }
         self.write(|entries| {
             if let Some(entry) = entries.get_mut(repo_path) {
-                entry.pinned = false;
-                entry.weight = None;
+                entry.is_pinned = false;
+                entry.pool_bytes = None;
             }
         });
     }
 
-    /// What the refs of a site are, now that everything that goes with them is visible. Whether branches or tags have
-    /// changed.
-    pub(crate) fn publish(&self, repo_path: &RepoPath, refs: Refs, exists: bool) -> bool {
-        let snapshot = Arc::new(self.make(refs, exists));
+    /// Makes new refs of a repository visible. Called after the commit of the events that belong to them. Returns
+    /// whether branches or tags have changed.
+    pub(crate) fn publish(&self, repo_path: &RepoPath, refs: Refs, has_folder: bool) -> bool {
+        let snapshot = Arc::new(self.new_snapshot(refs, has_folder));
         self.write(|entries| {
             let entry = match repo_path {
                 RepoPath::Announced(_) => entries.get_mut(repo_path),
-                RepoPath::PullRequests(_) => Some(entries.entry(repo_path.clone()).or_insert_with(Entry::new)),
+                RepoPath::PullRequests(_) => Some(entries.entry(repo_path.clone()).or_insert_with(RepoEntry::new)),
             };
             let Some(entry) = entry else { return false };
-            let same = |old: &Arc<RefSnapshot>| old.exists == exists && old.refs == snapshot.refs;
-            if entry.snapshot.as_ref().is_some_and(same) {
+            let is_same = |old: &Arc<RefSnapshot>| old.has_folder == has_folder && old.refs == snapshot.refs;
+            if entry.snapshot.as_ref().is_some_and(is_same) {
                 return false;
             }
-            let moved = entry.snapshot.as_ref().is_none_or(|old| !tips(&old.refs).eq(tips(&snapshot.refs)));
+            let have_tips_changed = entry
+                .snapshot
+                .as_ref()
+                .is_none_or(|old| !branches_and_tags(&old.refs).eq(branches_and_tags(&snapshot.refs)));
             self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
             if let Some(old) = entry.snapshot.replace(snapshot) {
                 self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
             }
-            if !exists && matches!(repo_path, RepoPath::PullRequests(_)) {
+            if !has_folder && matches!(repo_path, RepoPath::PullRequests(_)) {
                 self.remove(entries, repo_path);
             }
-            self.shrink(entries);
-            moved
+            self.evict(entries);
+            have_tips_changed
         })
     }
 
-    /// Objects have been taken away from a pool that sites of a name may read: answers that have them are not given again.
-    /// Refs stay as they are.
-    pub(crate) fn renew(&self, name: &Identifier) {
-        self.resubmitted(None);
+    /// Gives the snapshots of all repositories of an identifier a new generation, because objects were removed from a
+    /// pool that they may read: cached answers that contain such objects must not be used again. Refs do not change.
+    pub(crate) fn on_prune(&self, identifier: &Identifier) {
+        self.invalidate_submission_bytes(None);
         self.write(|entries| {
-            for (_, entry) in entries.iter_mut().filter(|(repo_path, _)| repo_path.identifier() == name) {
-                entry.weight = None;
+            for (_, entry) in entries.iter_mut().filter(|(repo_path, _)| repo_path.identifier() == identifier) {
+                entry.pool_bytes = None;
                 if let Some(old) = &entry.snapshot {
-                    // It takes as many bytes as the old one.
-                    entry.snapshot = Some(Arc::new(self.make(old.refs.clone(), old.exists)));
+                    // The new snapshot has the same size, so the total stays the same.
+                    entry.snapshot = Some(Arc::new(self.new_snapshot(old.refs.clone(), old.has_folder)));
                 }
             }
         });
     }
 
-    /// Opens a repository to the world, or closes it.
-    pub(crate) fn host(&self, repo: &RepoId, hosted: Option<(EventStatus, Vec<RepoPath>)>) {
+    /// Adds or updates a hosted repository, or removes one that is no longer hosted.
+    pub(crate) fn set_hosted(&self, repo: &RepoId, hosted: Option<(EventStatus, Vec<RepoPath>)>) {
         let repo_path = RepoPath::Announced(repo.clone());
         self.write(|entries| match hosted {
             Some((status, alternates)) => {
-                let entry = entries.entry(repo_path).or_insert_with(Entry::new);
+                let entry = entries.entry(repo_path).or_insert_with(RepoEntry::new);
                 entry.status = status;
                 entry.alternates = alternates;
             }
@@ -364,42 +381,42 @@ impl RefCache {
         });
     }
 
-    fn remove(&self, entries: &mut HashMap<RepoPath, Entry>, repo_path: &RepoPath) {
+    fn remove(&self, entries: &mut HashMap<RepoPath, RepoEntry>, repo_path: &RepoPath) {
         if let Some(snapshot) = entries.remove(repo_path).and_then(|entry| entry.snapshot) {
             self.bytes.fetch_sub(snapshot.bytes, Ordering::Relaxed);
         }
     }
 
-    fn make(&self, refs: Refs, exists: bool) -> RefSnapshot {
+    fn new_snapshot(&self, refs: Refs, has_folder: bool) -> RefSnapshot {
         let bytes = refs.iter().map(|(name, _)| 2 * name.len() + BYTES_PER_REF).sum::<usize>() + BYTES_PER_REF;
-        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
-        RefSnapshot { refs, exists, generation, upload: Default::default(), bytes }
+        let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
+        RefSnapshot { refs, has_folder, generation, advertisements: Default::default(), bytes }
     }
 
-    fn read<R>(&self, read: impl FnOnce(&HashMap<RepoPath, Entry>) -> R) -> R {
+    fn read<R>(&self, read: impl FnOnce(&HashMap<RepoPath, RepoEntry>) -> R) -> R {
         read(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write<R>(&self, write: impl FnOnce(&mut HashMap<RepoPath, Entry>) -> R) -> R {
+    fn write<R>(&self, write: impl FnOnce(&mut HashMap<RepoPath, RepoEntry>) -> R) -> R {
         write(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Branches and tags, which states declare: everything but pull requests.
-fn tips(refs: &Refs) -> impl Iterator<Item = (&str, &str)> {
-    let tips = refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
-    tips.map(|(name, target)| (name, target.oid.as_str()))
+/// Returns the refs that states declare: all except pull requests.
+fn branches_and_tags(refs: &Refs) -> impl Iterator<Item = (&str, &str)> {
+    let declared = refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
+    declared.map(|(name, target)| (name, target.oid.as_str()))
 }
 
-impl Entry {
+impl RepoEntry {
     fn new() -> Self {
         Self {
             status: EventStatus::Held,
             alternates: Vec::new(),
             snapshot: None,
-            pinned: false,
-            weight: None,
-            asked: AtomicU64::new(0),
+            is_pinned: false,
+            pool_bytes: None,
+            last_used: AtomicU64::new(0),
         }
     }
 }

@@ -1,122 +1,135 @@
-//! The hands that carry out the registrar's orders: a few threads that mostly wait for the disk.
+//! Threads that run the git jobs of the writer, and one thread that removes files.
+//!
+//! Both mostly wait for the disk. The writer bounds the number of jobs; removal is bounded by what exists.
 
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::admission::git_job::{GitJob, GitJobOutcome, GitOperation, ReceivedPack};
 use grasp_core::limits;
-use grasp_git::apply::{Carried, Keeper};
+use grasp_git::apply::{GitJobResult, GitJobRunner};
 use grasp_git::layout::Layout;
-use grasp_git::receive::Incoming;
+use grasp_git::receive::Quarantine;
 use tracing::{debug, warn};
 
 /// Receives the result of a job.
-pub(crate) type OnDone = Arc<dyn Fn(GitJob, Carried) + Send + Sync>;
+pub(crate) type JobDoneFn = Arc<dyn Fn(GitJob, GitJobResult) + Send + Sync>;
 
-/// Something to be removed. It may take a while, and nobody waits for it.
+/// Something to be removed. It may take a while, and no request waits for it.
 enum CleanupTask {
+    /// Moves received packs to the trash and empties it.
     Discard(Vec<ReceivedPack>),
-    Drop(Vec<Incoming>),
-    /// What lies in the trash.
-    Sweep,
+    /// Drops packs, which removes their folders.
+    Drop(Vec<Quarantine>),
+    EmptyTrash,
 }
 
-/// Where the desk reaches the git room. Orders are bounded by the registrar, and what is removed was there before.
+/// Sends jobs to the git workers and tasks to the cleanup worker.
 #[derive(Clone)]
 pub(crate) struct GitWorkers {
-    orders: Sender<GitJob>,
-    errands: Sender<CleanupTask>,
+    jobs: Sender<GitJob>,
+    cleanup: Sender<CleanupTask>,
 }
 
-/// One of the hands.
-pub(crate) struct Hand {
-    orders: Receiver<GitJob>,
-    errands: Sender<CleanupTask>,
-    keeper: Arc<Keeper>,
-    on_done: OnDone,
+/// One thread that runs git jobs.
+pub(crate) struct GitWorker {
+    jobs: Receiver<GitJob>,
+    cleanup: Sender<CleanupTask>,
+    job_runner: Arc<GitJobRunner>,
+    on_done: JobDoneFn,
 }
 
-/// The one who takes away what is not needed any more.
+/// The thread that removes files.
 pub(crate) struct CleanupWorker {
-    errands: Receiver<CleanupTask>,
+    tasks: Receiver<CleanupTask>,
     layout: Arc<Layout>,
 }
 
 impl GitWorkers {
-    /// The room, its hands and its sweeper.
+    /// Returns the handle and the workers, each of which is to be run on its own thread.
     pub(crate) fn new(
-        keeper: &Arc<Keeper>,
+        job_runner: &Arc<GitJobRunner>,
         layout: &Arc<Layout>,
-        on_done: &OnDone,
-    ) -> (Self, Vec<Hand>, CleanupWorker) {
-        let (orders, inbox) = crossbeam_channel::unbounded();
-        let (errands, rubbish) = crossbeam_channel::unbounded();
-        let hand = |_| Hand {
-            orders: inbox.clone(),
-            errands: errands.clone(),
-            keeper: keeper.clone(),
+        on_done: &JobDoneFn,
+    ) -> (Self, Vec<GitWorker>, CleanupWorker) {
+        let (jobs, job_receiver) = crossbeam_channel::unbounded();
+        let (cleanup, tasks) = crossbeam_channel::unbounded();
+        let new_worker = |_| GitWorker {
+            jobs: job_receiver.clone(),
+            cleanup: cleanup.clone(),
+            job_runner: job_runner.clone(),
             on_done: on_done.clone(),
         };
-        let hands = (0..limits::MAX_CONCURRENT_GIT_JOBS).map(hand).collect();
-        (Self { orders, errands }, hands, CleanupWorker { errands: rubbish, layout: layout.clone() })
+        let workers = (0..limits::MAX_CONCURRENT_GIT_JOBS).map(new_worker).collect();
+        (Self { jobs, cleanup }, workers, CleanupWorker { tasks, layout: layout.clone() })
     }
 
-    pub(crate) fn carry_out(&self, order: GitJob) {
-        let _ = self.orders.send(order);
+    /// Queues a job. Its result goes to the function that the workers were created with.
+    pub(crate) fn submit(&self, job: GitJob) {
+        let _ = self.jobs.send(job);
     }
 
+    /// Removes received packs that admission does not need.
     pub(crate) fn discard(&self, received_packs: Vec<ReceivedPack>) {
         if !received_packs.is_empty() {
-            let _ = self.errands.send(CleanupTask::Discard(received_packs));
+            let _ = self.cleanup.send(CleanupTask::Discard(received_packs));
         }
     }
 
-    pub(crate) fn drop_packs(&self, packs: Vec<Incoming>) {
+    /// Drops packs on the cleanup thread, because that removes files.
+    pub(crate) fn drop_packs(&self, packs: Vec<Quarantine>) {
         if !packs.is_empty() {
-            let _ = self.errands.send(CleanupTask::Drop(packs));
+            let _ = self.cleanup.send(CleanupTask::Drop(packs));
         }
     }
 }
 
-impl Hand {
-    /// Works until the desk is gone.
+impl GitWorker {
+    /// Runs jobs until the handle is dropped.
     pub(crate) fn run(self) {
-        for order in &self.orders {
-            let carried = self.keeper.carry_out(&order);
-            if let GitJobOutcome::Failed(why) = &carried.outcome {
-                warn!(repo = %order.repo_path, %why, "git work failed; it will be tried again");
-            } else {
-                debug!(repo = %order.repo_path, outcome = ?carried.outcome, "git work is done");
+        for job in &self.jobs {
+            let result = self.job_runner.run(&job);
+            let repo = &job.repo_path;
+            match &result.outcome {
+                GitJobOutcome::Failed(error) => {
+                    warn!(target: "git", %repo, %error, "git job failed, it will be tried again")
+                }
+                GitJobOutcome::Aligned(_) => debug!(target: "git", %repo, outcome = "aligned", "git job done"),
+                GitJobOutcome::Staged => debug!(target: "git", %repo, outcome = "staged", "git job done"),
+                GitJobOutcome::Deleted => debug!(target: "git", %repo, outcome = "deleted", "git job done"),
             }
-            if matches!(order.operation, GitOperation::Delete { .. }) {
-                let _ = self.errands.send(CleanupTask::Sweep);
+            if matches!(job.operation, GitOperation::Delete { .. }) {
+                let _ = self.cleanup.send(CleanupTask::EmptyTrash);
             }
-            (self.on_done)(order, carried);
+            (self.on_done)(job, result);
         }
     }
 }
 
 impl CleanupWorker {
-    /// Works until the desk is gone.
+    /// Runs tasks until the handle is dropped.
     pub(crate) fn run(self) {
-        for errand in &self.errands {
-            match errand {
+        for task in &self.tasks {
+            match task {
                 CleanupTask::Discard(received_packs) => {
-                    let _removal = self.layout.removal();
+                    let _removal = self.layout.begin_removal();
                     for received_pack in received_packs {
-                        log("an upload", self.layout.discard(&self.layout.received_pack(&received_pack)));
+                        let folder = self.layout.received_pack(&received_pack);
+                        if let Err(error) = self.layout.move_to_trash(&folder) {
+                            warn!(target: "git", %error, "cannot remove upload");
+                        }
                     }
-                    log("the trash", self.layout.sweep());
+                    self.empty_trash();
                 }
                 CleanupTask::Drop(packs) => drop(packs),
-                CleanupTask::Sweep => log("the trash", self.layout.sweep()),
+                CleanupTask::EmptyTrash => self.empty_trash(),
             }
         }
     }
-}
 
-fn log(what: &str, result: std::io::Result<()>) {
-    if let Err(problem) = result {
-        warn!(%problem, "cannot remove {what}");
+    fn empty_trash(&self) {
+        if let Err(error) = self.layout.empty_trash() {
+            warn!(target: "git", %error, "cannot empty trash folder");
+        }
     }
 }

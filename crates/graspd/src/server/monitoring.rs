@@ -1,5 +1,4 @@
-//! What is for those who watch over the service: measurements, health, status. It is answered at the main port, or at a
-//! port of its own.
+//! Endpoints for monitoring: metrics, health and status. They are served on the main listener, or on a separate one.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,28 +14,28 @@ use tracing::debug;
 use super::router::{AppState, not_found};
 use crate::config::{Secret, StatusPageAccess};
 use crate::http::body::HttpResponse;
-use crate::http::response::{bodiless, method_not_allowed, status, with_type};
-use crate::http::server::{BREATH, PATIENCE, converse, departure};
-use crate::http::stall_timeout::Progress;
+use crate::http::response::{method_not_allowed, status, with_type, without_body};
+use crate::http::server::{ACCEPT_RETRY_DELAY, HTTP_TIMEOUTS, serve_connection, wait_for_shutdown};
+use crate::http::stall_timeout::ConnectionActivity;
 use crate::metrics;
 use crate::monitor::endpoints;
 use crate::web::status_cache;
 
-/// Connections at the port for those who watch: a few programs and a few people.
+/// Maximum number of connections to the monitoring listener: a few programs and a few people use it.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Which port a request came to.
+/// Listener that accepted a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Port {
-    /// The one for everybody.
+pub(crate) enum ListenerKind {
+    /// The public listener.
     Main,
-    /// The one for those who watch.
-    Side,
+    /// The listener for monitoring, see the setting `METRICS_BIND_ADDRESS`.
+    Monitoring,
 }
 
-/// What is asked for.
+/// A path that is served for monitoring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sight {
+pub(crate) enum MonitoringEndpoint {
     Metrics,
     Healthz,
     Readyz,
@@ -45,9 +44,9 @@ pub(crate) enum Sight {
     StatusScript,
 }
 
-impl Sight {
-    /// What a path means, if it means one of these.
-    pub(crate) fn at(path: &str) -> Option<Self> {
+impl MonitoringEndpoint {
+    /// Returns the endpoint of a path.
+    pub(crate) fn from_path(path: &str) -> Option<Self> {
         Some(match path {
             "/metrics" => Self::Metrics,
             "/healthz" => Self::Healthz,
@@ -60,90 +59,101 @@ impl Sight {
     }
 }
 
-/// Answers somebody who watches.
-pub(crate) fn answer(house: &AppState, port: Port, sight: Sight, method: &Method, headers: &HeaderMap) -> HttpResponse {
-    let settings = &house.config.metrics;
-    let open = match sight {
-        Sight::Healthz | Sight::Readyz => true,
-        Sight::Metrics => settings.enabled && (port == Port::Side || settings.bind.is_none()),
-        Sight::Status | Sight::StatusJson | Sight::StatusScript => match house.config.status {
-            StatusPageAccess::Public => true,
-            StatusPageAccess::Private => port == Port::Side,
-            StatusPageAccess::Disabled => false,
-        },
+/// Answers a request for a monitoring endpoint.
+pub(crate) fn respond(
+    app: &AppState,
+    listener: ListenerKind,
+    endpoint: MonitoringEndpoint,
+    method: &Method,
+    headers: &HeaderMap,
+) -> HttpResponse {
+    let settings = &app.config.metrics;
+    let is_enabled = match endpoint {
+        MonitoringEndpoint::Healthz | MonitoringEndpoint::Readyz => true,
+        MonitoringEndpoint::Metrics => {
+            settings.enabled && (listener == ListenerKind::Monitoring || settings.bind.is_none())
+        }
+        MonitoringEndpoint::Status | MonitoringEndpoint::StatusJson | MonitoringEndpoint::StatusScript => {
+            match app.config.status {
+                StatusPageAccess::Public => true,
+                StatusPageAccess::Private => listener == ListenerKind::Monitoring,
+                StatusPageAccess::Disabled => false,
+            }
+        }
     };
-    if !open {
+    if !is_enabled {
         return not_found();
     }
     if !matches!(*method, Method::GET | Method::HEAD) {
         return method_not_allowed("GET, HEAD, OPTIONS");
     }
-    let now = house.rooms.clock.mono();
-    match sight {
-        Sight::Metrics => match &settings.token {
-            Some(token) if !shows(headers, token) => {
-                let mut answer = status(StatusCode::UNAUTHORIZED, "show the token of measurements\n");
-                answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-                answer
+    let now = app.sessions.clock.mono();
+    match endpoint {
+        MonitoringEndpoint::Metrics => match &settings.token {
+            Some(token) if !has_token(headers, token) => {
+                let mut response = status(StatusCode::UNAUTHORIZED, "missing or invalid bearer token\n");
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                response
             }
-            _ => with_type(StatusCode::OK, metrics::CONTENT_TYPE, house.meter.encode()),
+            _ => with_type(StatusCode::OK, metrics::CONTENT_TYPE, app.metrics.encode()),
         },
-        Sight::Healthz => endpoints::healthz(&house.status.round(), now),
-        Sight::Readyz => endpoints::readyz(&house.status.round(), now, house.status.is_leaving()),
-        Sight::Status => house.status.page(),
-        Sight::StatusJson => house.status.json(),
-        Sight::StatusScript => status_cache::script(),
+        MonitoringEndpoint::Healthz => endpoints::healthz(&app.status.health(), now),
+        MonitoringEndpoint::Readyz => endpoints::readyz(&app.status.health(), now, app.status.is_shutting_down()),
+        MonitoringEndpoint::Status => app.status.page(),
+        MonitoringEndpoint::StatusJson => app.status.json(),
+        MonitoringEndpoint::StatusScript => status_cache::script(),
     }
 }
 
-/// Whether a request shows a token. How long it takes says nothing about how much of it is right.
-fn shows(headers: &HeaderMap, token: &Secret) -> bool {
-    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let Some((scheme, shown)) = shown.and_then(|value| value.split_once(' ')) else { return false };
-    let (shown, token) = (shown.trim().as_bytes(), token.reveal().as_bytes());
-    let differ = shown.iter().zip(token).fold(0, |differ, (a, b)| differ | (a ^ b));
-    scheme.eq_ignore_ascii_case("bearer") && shown.len() == token.len() && differ == 0
+/// Returns true if a request has the bearer token. The time it takes does not depend on how much of the token is right.
+fn has_token(headers: &HeaderMap, token: &Secret) -> bool {
+    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let Some((scheme, given)) = value.and_then(|value| value.split_once(' ')) else { return false };
+    let (given, expected) = (given.trim().as_bytes(), token.reveal().as_bytes());
+    let difference = given.iter().zip(expected).fold(0, |difference, (left, right)| difference | (left ^ right));
+    scheme.eq_ignore_ascii_case("bearer") && given.len() == expected.len() && difference == 0
 }
 
-/// Answers at a port of its own to the end: who watches wants to know how the server goes down, too.
-pub(crate) async fn run(listener: TcpListener, house: Arc<AppState>, mut leaving: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let down = leaving.clone();
+/// Accepts connections on the monitoring listener until `shutdown`, which is later than that of the main listener, so
+/// that the shutdown itself can be observed.
+pub(crate) async fn run(listener: TcpListener, app: Arc<AppState>, mut shutdown: watch::Receiver<bool>) {
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connection_shutdown = shutdown.clone();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = departure(&mut leaving) => return,
+            () = wait_for_shutdown(&mut shutdown) => return,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
-            Err(problem) => {
-                debug!(%problem, "cannot accept a connection of those who watch");
-                tokio::time::sleep(BREATH).await;
+            Err(error) => {
+                debug!(target: "admin", %error, "cannot accept a monitoring connection");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
-        let Ok(permit) = places.clone().try_acquire_owned() else { continue };
-        let (house, leaving) = (house.clone(), down.clone());
+        let Ok(permit) = connections.clone().try_acquire_owned() else { continue };
+        let (app, shutdown) = (app.clone(), connection_shutdown.clone());
         tokio::spawn(async move {
             let _permit = permit;
-            let progress = Progress::new(house.rooms.clock);
+            let activity = ConnectionActivity::new(app.sessions.clock);
             let service = service_fn(move |request: Request<Incoming>| {
-                let house = house.clone();
-                async move { Ok::<_, Infallible>(one(&house, &request)) }
+                let app = app.clone();
+                async move { Ok::<_, Infallible>(handle(&app, &request)) }
             });
-            converse(stream, service, leaving, progress, PATIENCE).await;
+            serve_connection(stream, service, shutdown, activity, HTTP_TIMEOUTS).await;
         });
     }
 }
 
-fn one(house: &AppState, request: &Request<Incoming>) -> HttpResponse {
+fn handle(app: &AppState, request: &Request<Incoming>) -> HttpResponse {
     let path = request.uri().path();
-    let below = path.strip_prefix(house.config.base_path.as_str()).unwrap_or_default();
-    let answer = match Sight::at(path).or_else(|| Sight::at(below)) {
-        Some(sight) => answer(house, Port::Side, sight, request.method(), request.headers()),
+    let below = path.strip_prefix(app.config.base_path.as_str()).unwrap_or_default();
+    let response = match MonitoringEndpoint::from_path(path).or_else(|| MonitoringEndpoint::from_path(below)) {
+        Some(endpoint) => respond(app, ListenerKind::Monitoring, endpoint, request.method(), request.headers()),
         None => not_found(),
     };
-    if *request.method() == Method::HEAD { bodiless(answer) } else { answer }
+    if *request.method() == Method::HEAD { without_body(response) } else { response }
 }
 
 #[cfg(test)]
@@ -151,14 +161,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_shown_in_one_way() {
+    fn only_the_exact_bearer_token_is_accepted() {
         let token = Secret::for_tests("hush");
         let headers =
             |value: &'static str| HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static(value))]);
-        assert!(shows(&headers("Bearer hush"), &token) && shows(&headers("bearer  hush"), &token));
+        assert!(has_token(&headers("Bearer hush"), &token) && has_token(&headers("bearer  hush"), &token));
         for wrong in ["hush", "Bearer hus", "Bearer hushh", "Bearer HUSH", "Basic hush", "Bearer"] {
-            assert!(!shows(&headers(wrong), &token), "{wrong}");
+            assert!(!has_token(&headers(wrong), &token), "{wrong}");
         }
-        assert!(!shows(&HeaderMap::new(), &token));
+        assert!(!has_token(&HeaderMap::new(), &token));
     }
 }

@@ -1,4 +1,4 @@
-//! Which request goes where.
+//! Routes: which handler answers a request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
 
 use super::monitoring;
-use super::monitoring::{Port, Sight};
+use super::monitoring::{ListenerKind, MonitoringEndpoint};
 use crate::admin::proxy_probe;
 use crate::admin::proxy_probe::ProxyProbe;
 use crate::config::SettingsReceiver;
@@ -20,36 +20,37 @@ use crate::git::handlers::GitService;
 use crate::http::body::HttpResponse;
 use crate::http::forwarded;
 use crate::http::network_limits::NetworkLimits;
-use crate::http::response::{bodiless, html, method_not_allowed, status, with_type};
+use crate::http::response::{html, method_not_allowed, status, with_type, without_body};
 use crate::http::server::ConnectionPermit;
 use crate::http::server::RequestHandler;
 use crate::metrics::Metrics;
+use crate::metrics::relay::HttpRoute;
 use crate::relay::nip11;
 use crate::relay::nip11::Nip11Document;
 use crate::relay::session::SessionContext;
 use crate::relay::upgrade;
 use crate::web;
-use crate::web::landing::{Landing, landing};
+use crate::web::landing::{LandingPage, landing};
 use crate::web::repository_handler::RepositoryPages;
 use crate::web::status_cache::StatusCache;
 use crate::writer::policy::CurrentPolicy;
 
-/// What answers requests.
+/// State that the request handlers use.
 pub(crate) struct AppState {
+    /// The settings at the start.
     pub(crate) config: Config,
-    /// What can change while the server runs; `config` is what it was started with.
+    /// The current settings, after reloads.
     pub(crate) settings: SettingsReceiver,
     pub(crate) nip11: Nip11Document,
-    /// The rules that hold.
-    pub(crate) book: Arc<CurrentPolicy>,
-    pub(crate) networks: NetworkLimits,
-    pub(crate) rooms: SessionContext,
+    /// The current admission policy.
+    pub(crate) policy: Arc<CurrentPolicy>,
+    pub(crate) network_limits: NetworkLimits,
+    pub(crate) sessions: SessionContext,
     pub(crate) git: Arc<GitService>,
     pub(crate) pages: RepositoryPages,
-    pub(crate) meter: Metrics,
-    /// How everything is.
+    pub(crate) metrics: Metrics,
     pub(crate) status: Arc<StatusCache>,
-    /// What was seen of the operator's check of the set-up.
+    /// Requests of a running `graspd check`.
     pub(crate) proxy_probe: Arc<ProxyProbe>,
 }
 
@@ -57,120 +58,125 @@ impl RequestHandler for AppState {
     async fn handle(
         self: Arc<Self>,
         peer: IpAddr,
-        presence: Arc<ConnectionPermit>,
+        permit: Arc<ConnectionPermit>,
         request: Request<Incoming>,
     ) -> HttpResponse {
-        let head = request.method() == Method::HEAD;
-        let (meter, word) = (self.meter.clone(), word(&self.config, request.uri().path()));
-        let mut answer = route(self, peer, presence, request).await;
-        allow_everybody(answer.headers_mut());
-        meter.relay().request(word, answer.status().as_u16());
-        if head { bodiless(answer) } else { answer }
+        let is_head = request.method() == Method::HEAD;
+        let (metrics, http_route) = (self.metrics.clone(), http_route(&self.config, request.uri().path()));
+        let mut response = route(self, peer, permit, request).await;
+        add_cors_headers(response.headers_mut());
+        metrics.relay().count_response(http_route, response.status().as_u16());
+        if is_head { without_body(response) } else { response }
     }
 }
 
-/// What a path leads to, for measurements.
-fn word(config: &Config, path: &str) -> &'static str {
+/// Returns the kind of request for a path, for the metrics.
+fn http_route(config: &Config, path: &str) -> HttpRoute {
     let below = path.strip_prefix(config.base_path.as_str()).unwrap_or_default();
     match below.rsplit('/').next().unwrap_or_default() {
-        _ if matches!(below, "" | "/") => "relay",
-        _ if Sight::at(path).or_else(|| Sight::at(below)).is_some() => "watch",
-        "refs" => "info_refs",
-        "git-upload-pack" => "upload_pack",
-        "git-receive-pack" => "receive_pack",
-        "purgatory" | "replication.json" => "repository_json",
-        last if last.ends_with(".git") => "repository",
-        _ => "other",
+        _ if matches!(below, "" | "/") => HttpRoute::Relay,
+        _ if MonitoringEndpoint::from_path(path).or_else(|| MonitoringEndpoint::from_path(below)).is_some() => {
+            HttpRoute::Monitoring
+        }
+        "refs" => HttpRoute::InfoRefs,
+        "git-upload-pack" => HttpRoute::UploadPack,
+        "git-receive-pack" => HttpRoute::ReceivePack,
+        "purgatory" | "replication.json" => HttpRoute::RepositoryJson,
+        last if last.ends_with(".git") => HttpRoute::Repository,
+        _ => HttpRoute::Other,
     }
 }
 
+/// Routes a request: CORS preflight, proxy probe, relay endpoint (websocket, NIP-11, landing page), everything else.
 async fn route(
-    house: Arc<AppState>,
+    app: Arc<AppState>,
     peer: IpAddr,
-    presence: Arc<ConnectionPermit>,
+    permit: Arc<ConnectionPermit>,
     request: Request<Incoming>,
 ) -> HttpResponse {
     if request.method() == Method::OPTIONS {
         return status(StatusCode::NO_CONTENT, "");
     }
-    let proxies = &house.config.trusted_proxies;
-    let who = || proxy_probe::ProbedClient {
-        address: forwarded::address(peer, request.headers(), proxies),
+    let proxies = &app.config.trusted_proxies;
+    let client = || proxy_probe::ProbedClient {
+        address: forwarded::client_address(peer, request.headers(), proxies),
         is_proxy: proxies.iter().any(|range| range.contains(peer)),
     };
-    let is_check = house.proxy_probe.record(&request, peer, who, house.rooms.clock.mono());
-    if is_check && proxy_probe::has_counted_body(request.method()) {
+    let is_probe = app.proxy_probe.record(&request, peer, client, app.sessions.clock.mono());
+    if is_probe && proxy_probe::has_counted_body(request.method()) {
         return proxy_probe::count_body(request).await;
     }
-    let below = request.uri().path().strip_prefix(house.config.base_path.as_str());
+    let below = request.uri().path().strip_prefix(app.config.base_path.as_str());
     if !matches!(below, Some("" | "/")) {
-        return elsewhere(&house, peer, request).await;
+        return route_below_base(&app, peer, request).await;
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return method_not_allowed("GET, HEAD, OPTIONS");
     }
     if *request.method() == Method::GET && upgrade::is_upgrade(request.headers()) {
-        // Whoever comes directly has its place already.
-        let address = forwarded::address(peer, request.headers(), &house.config.trusted_proxies);
-        let place = if presence.place.is_some() {
+        // A connection without a proxy has a network slot already.
+        let address = forwarded::client_address(peer, request.headers(), &app.config.trusted_proxies);
+        let network_slot = if permit.network_slot.is_some() {
             None
         } else {
-            match house.networks.enter(address).await {
-                Some(place) => Some(place),
+            match app.network_limits.claim(address).await {
+                Some(network_slot) => Some(network_slot),
                 None => return status(StatusCode::TOO_MANY_REQUESTS, "too many connections from your network\n"),
             }
         };
-        return upgrade::upgrade(house.rooms.clone(), address, place, presence, request);
+        return upgrade::upgrade(app.sessions.clone(), address, network_slot, permit, request);
     }
     if accepts_nostr_json(request.headers()) {
-        let text = house.nip11.text(&house.settings.borrow(), &house.book.rules().lists);
+        let text = app.nip11.text(&app.settings.borrow(), &app.policy.policy().lists);
         return with_type(StatusCode::OK, "application/nostr+json", text);
     }
-    let mut answer =
-        crate::web::repository_handler::fresh(request.headers(), front(&house), |page| html(StatusCode::OK, page));
-    answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
-    answer
+    let mut response = crate::web::repository_handler::with_etag(request.headers(), landing_page(&app), |page| {
+        html(StatusCode::OK, page)
+    });
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
 }
 
-fn front(house: &AppState) -> String {
-    let config = house.settings.borrow().clone();
+fn landing_page(app: &AppState) -> String {
+    let config = app.settings.borrow().clone();
     let mode = AdmissionMode::from(config.policy);
-    let lists = house.book.rules().lists.clone();
-    landing(&Landing {
+    let lists = app.policy.policy().lists.clone();
+    landing(&LandingPage {
         name: &config.relay_name,
         description: &config.relay_description,
-        relay_url: &house.git.relay,
-        git_url: &house.git.url,
+        relay_url: &app.git.relay_url,
+        git_url: &app.git.service_url,
         version: env!("CARGO_PKG_VERSION"),
-        repositories: Some(house.git.directory.repositories()),
-        acceptance: nip11::criteria(mode, &lists),
+        repositories: Some(app.git.ref_cache.repo_count()),
+        acceptance: nip11::repo_acceptance_criteria(mode, &lists),
         curation: nip11::curation(mode, &lists),
-        grasps: &nip11::grasps(&config, &lists),
+        grasps: &nip11::supported_grasps(&config, &lists),
         contact: None,
-        status: config.status == StatusPageAccess::Public,
+        has_status_page: config.status == StatusPageAccess::Public,
     })
 }
 
-/// What is not the relay: repositories, and a few files.
-async fn elsewhere(house: &Arc<AppState>, peer: IpAddr, request: Request<Incoming>) -> HttpResponse {
+/// Routes a request that is not for the relay endpoint: `robots.txt`, monitoring, repositories.
+async fn route_below_base(app: &Arc<AppState>, peer: IpAddr, request: Request<Incoming>) -> HttpResponse {
     let path = request.uri().path();
-    // Crawlers ask at the root of a host, wherever the service lives on it.
+    // Crawlers request this at the root of the host, whatever the base path of the service is.
     if path == "/robots.txt" && matches!(*request.method(), Method::GET | Method::HEAD) {
-        return with_type(StatusCode::OK, "text/plain; charset=utf-8", web::robots().to_owned());
+        return with_type(StatusCode::OK, "text/plain; charset=utf-8", web::robots_txt().to_owned());
     }
-    let below = path.strip_prefix(house.config.base_path.as_str()).unwrap_or_default();
-    // Who measures asks at the root of a port, too, unless told otherwise.
-    if let Some(sight) = Sight::at(path).or_else(|| Sight::at(below)) {
-        return monitoring::answer(house, Port::Main, sight, request.method(), request.headers());
+    let below = path.strip_prefix(app.config.base_path.as_str()).unwrap_or_default();
+    // Monitoring tools use the root of the host by default, so these paths are served there as well.
+    if let Some(endpoint) = MonitoringEndpoint::from_path(path).or_else(|| MonitoringEndpoint::from_path(below)) {
+        return monitoring::respond(app, ListenerKind::Main, endpoint, request.method(), request.headers());
     }
     let Some((repo_path, below)) = below.strip_prefix('/').and_then(RepoPath::from_path) else { return not_found() };
-    let Some(open) = house.git.directory.open(&repo_path) else { return not_found() };
+    let Some(open) = app.git.ref_cache.open_repo(&repo_path) else { return not_found() };
     let below = below.to_owned();
-    let client = handlers::Client::new(forwarded::address(peer, request.headers(), &house.config.trusted_proxies));
-    if let Some(answer) = house.pages.route(client, &repo_path, &open, &below, &request).await {
-        return answer;
+    let client =
+        handlers::GitClient::new(forwarded::client_address(peer, request.headers(), &app.config.trusted_proxies));
+    if let Some(response) = app.pages.route(client, &repo_path, &open, &below, &request).await {
+        return response;
     }
-    handlers::route(house.git.clone(), client, repo_path, &open, &below, request).await.unwrap_or_else(not_found)
+    handlers::route(app.git.clone(), client, repo_path, &open, &below, request).await.unwrap_or_else(not_found)
 }
 
 fn accepts_nostr_json(headers: &HeaderMap) -> bool {
@@ -178,8 +184,8 @@ fn accepts_nostr_json(headers: &HeaderMap) -> bool {
     accepts.into_iter().any(|value| value.to_ascii_lowercase().contains("application/nostr+json"))
 }
 
-/// Browsers of any origin may talk to this server, whatever it answers (G1-64).
-fn allow_everybody(headers: &mut HeaderMap) {
+/// Adds the CORS headers that every response has, whatever its status (`docs/protocol.md#cors`).
+fn add_cors_headers(headers: &mut HeaderMap) {
     for (name, value) in [
         (header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
         (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST, OPTIONS"),
@@ -191,7 +197,7 @@ fn allow_everybody(headers: &mut HeaderMap) {
     }
 }
 
-/// The page for paths that do not exist.
+/// Returns the page for paths that do not exist.
 pub(super) fn not_found() -> HttpResponse {
     html(StatusCode::NOT_FOUND, web::not_found::not_found(""))
 }

@@ -1,7 +1,8 @@
-//! The sync room: drives the machine that decides whom to listen to, and acts for it.
+//! Driver of the sync machine.
 //!
-//! It has a thread of its own, because some of the store's answers take milliseconds. Everything else it does is moving:
-//! what sockets hear and what the desk has decided goes in, what the machine wants goes to sockets, the line and the desk.
+//! The driver has its own thread, because some queries to the store take milliseconds. It passes connection events and
+//! updates of the writer to [`SyncMachine`], and performs the machine's outputs: dials and messages go to
+//! [`connection`](super::connection), events and rows to the writer.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,8 +26,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
-use super::connection::{FromSocket, Known, Permit, RelaySocket, SocketHandle, Sockets};
-use super::status::{Board, Known as KnownRelay, Picture, Question};
+use super::connection::{
+    ConnectionContext, ConnectionEvent, ConnectionHandle, EventPermit, KnownEvents, RelayConnection,
+};
+use super::status::{RelayPresence, StatusTracker, SyncQuery, SyncStatus};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics;
@@ -37,61 +40,61 @@ use crate::writer::queue::EventQueue;
 use crate::writer::submission::QueuedEvent;
 use crate::writer::sync_feed::SyncFeed;
 
-/// Things that sockets have heard and that wait to be told: each socket waits with its next one when it is full.
-const INBOX: usize = 256;
+/// Capacity of the queue of connection events. A connection waits with its next event while the queue is full.
+const INBOX_CAPACITY: usize = 256;
 
-/// How often rows are handed to the writer, and how many at most before that.
-const ROWS_EVERY: Duration = Duration::from_secs(1);
+/// How often changed rows are sent to the writer, and the number of rows after which they are sent at once.
+const ROW_FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ROWS: usize = 1_000;
 
-/// How often the gauges are renewed (000).
-const VIEW_EVERY: Duration = Duration::from_secs(2);
+/// How often metrics and status are refreshed (`docs/design/sync.md#metrics-and-logs`).
+const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Served events that are told at a time.
-const FEED: usize = 1_000;
+/// Number of served events that are read from the store at a time.
+const FEED_BATCH: usize = 1_000;
 
-/// What the room needs.
-pub(crate) struct Means {
+/// Dependencies of the driver.
+pub(crate) struct SyncDeps {
     pub(crate) store: Store,
-    pub(crate) line: Arc<EventQueue>,
-    pub(crate) post: Arc<SyncFeed>,
+    pub(crate) writer: Arc<EventQueue>,
+    pub(crate) feed: Arc<SyncFeed>,
     pub(crate) clock: Clock,
-    pub(crate) sockets: Arc<Sockets>,
-    pub(crate) meter: Metrics,
-    /// Where people see how relays are.
-    pub(crate) pictures: watch::Sender<Arc<Picture>>,
-    /// What pages and the operator ask.
-    pub(crate) questions: mpsc::Receiver<Question>,
+    pub(crate) connections: Arc<ConnectionContext>,
+    pub(crate) metrics: Metrics,
+    /// Status for web pages and commands.
+    pub(crate) status: watch::Sender<Arc<SyncStatus>>,
+    /// Queries and commands from [`SyncHandle`](super::status::SyncHandle).
+    pub(crate) queries: mpsc::Receiver<SyncQuery>,
 }
 
-/// The room.
+/// Runs the sync machine.
 pub(crate) struct SyncDriver {
-    means: Means,
+    deps: SyncDeps,
     machine: SyncMachine,
-    inbox: mpsc::Receiver<FromSocket>,
-    outbox: mpsc::Sender<FromSocket>,
-    handles: HashMap<SessionId, SocketHandle>,
-    /// How submitted events came, for the counters.
-    vias: HashMap<SyncSubmissionId, SyncSource>,
-    /// Up to where the served events have been told.
-    told: Seq,
+    inbox: mpsc::Receiver<ConnectionEvent>,
+    outbox: mpsc::Sender<ConnectionEvent>,
+    handles: HashMap<SessionId, ConnectionHandle>,
+    /// Sources of submitted events, for metrics.
+    sources: HashMap<SyncSubmissionId, SyncSource>,
+    /// Sequence number up to which served events were passed to the machine.
+    fed_up_to: Seq,
     rows: Vec<SyncRow>,
-    gone: Vec<SyncRowKey>,
+    deleted_rows: Vec<SyncRowKey>,
     rows_at: Option<Instant>,
-    view_at: Instant,
-    board: Board,
+    status_at: Instant,
+    status: StatusTracker,
 }
 
-/// What the machine is told once.
-pub(crate) fn config(config: &Config, rules: &AdmissionPolicy, instance: &str) -> Result<SyncConfig> {
+/// Builds the machine's configuration from the settings.
+pub(crate) fn config(config: &Config, policy: &AdmissionPolicy, instance: &str) -> Result<SyncConfig> {
     let mut seed = [0; 8];
-    getrandom::fill(&mut seed).map_err(|problem| anyhow!("no randomness to be had: {problem}"))?;
+    getrandom::fill(&mut seed).map_err(|error| anyhow!("cannot read random bytes: {error}"))?;
     let settings = &config.sync;
     let basis = CoverageBasis::new(config, instance);
     Ok(SyncConfig {
-        service: rules.service.clone(),
+        service: policy.service.clone(),
         instance: instance.to_owned(),
-        bootstrap: basis.bootstrap(&rules.lists),
+        bootstrap: basis.bootstrap_relays(&policy.lists),
         batch_window_millis: u64::try_from(settings.batch_window.as_millis()).unwrap_or(u64::MAX),
         values_per_filter: settings.values_per_filter,
         use_negentropy: settings.negentropy,
@@ -104,296 +107,302 @@ pub(crate) fn config(config: &Config, rules: &AdmissionPolicy, instance: &str) -
             cold_secs: settings.rejected_cold_ttl.as_secs(),
             ..RejectedEventsConfig::default()
         },
-        epoch: basis.epoch(&rules.lists),
+        epoch: basis.epoch(&policy.lists),
         seed: u64::from_le_bytes(seed),
         fault: None,
     })
 }
 
-impl Known for Store {
+impl KnownEvents for Store {
     fn is_known(&self, id: EventId) -> bool {
-        // A store that cannot be read now says no; the registrar will say what it is.
+        // If the store cannot be read, the event counts as unknown; admission will find out.
         self.missing_ids(&[id]).is_ok_and(|missing| missing.is_empty())
     }
 }
 
 impl SyncDriver {
-    /// A room whose machine knows what an earlier life has learned.
-    pub(crate) fn new(means: Means, config: SyncConfig) -> Self {
-        let (outbox, inbox) = mpsc::channel(INBOX);
+    /// Creates the driver and restores the machine's state from the store.
+    pub(crate) fn new(deps: SyncDeps, config: SyncConfig) -> Self {
+        let (outbox, inbox) = mpsc::channel(INBOX_CAPACITY);
         let mut machine = SyncMachine::new(config);
-        let now = means.clock.now();
+        let now = deps.clock.now();
         let mut rows = Vec::new();
-        let peers = means.store.load_relays(|peer| rows.push(RestoredRow::Relay(Box::new(peer))));
-        let refused = means.store.load_rejected(|row| rows.push(RestoredRow::Rejected(row)));
-        match (peers, refused) {
+        let relays = deps.store.load_relays(|relay| rows.push(RestoredRow::Relay(Box::new(relay))));
+        let rejected = deps.store.load_rejected(|row| rows.push(RestoredRow::Rejected(row)));
+        match (relays, rejected) {
             (Ok(0), Ok(0)) => {}
-            (Ok(peers), Ok(refused)) => {
-                warn!(rows = peers + refused, "some of what was known of relays cannot be read")
+            (Ok(relays), Ok(rejected)) => {
+                warn!(target: "sync", rows = relays + rejected, "unreadable sync rows were skipped")
             }
-            (Err(problem), _) | (_, Err(problem)) => warn!(%problem, "what was known of relays cannot be read"),
+            (Err(error), _) | (_, Err(error)) => warn!(target: "sync", %error, "cannot read the stored state of sync"),
         }
         for row in rows {
             machine.handle(now, SyncInput::Restored(row));
         }
         Self {
-            told: means.store.last_seq(),
-            means,
+            fed_up_to: deps.store.last_seq(),
+            deps,
             machine,
             inbox,
             outbox,
             handles: HashMap::new(),
-            vias: HashMap::new(),
+            sources: HashMap::new(),
             rows: Vec::new(),
-            gone: Vec::new(),
+            deleted_rows: Vec::new(),
             rows_at: None,
-            view_at: Instant::now(),
-            board: Board::default(),
+            status_at: Instant::now(),
+            status: StatusTracker::default(),
         }
     }
 
-    /// The room's life: until it is asked to stop.
+    /// Runs until `stop` changes.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        self.hear_desk();
-        self.tell(SyncInput::Ready, None);
+        self.take_writer_updates();
+        self.handle(SyncInput::Ready, None);
         loop {
             let alarm = self.wake_at();
             tokio::select! {
-                heard = self.inbox.recv() => {
-                    if let Some(heard) = heard {
-                        self.hear(heard);
+                event = self.inbox.recv() => {
+                    if let Some(event) = event {
+                        self.handle_connection_event(event);
                     }
                 }
-                () = self.means.post.posted() => self.hear_desk(),
-                Some(question) = self.means.questions.recv() => self.answer(question),
+                () = self.deps.feed.changed() => self.take_writer_updates(),
+                Some(query) = self.deps.queries.recv() => self.answer(query),
                 () = tokio::time::sleep_until(alarm) => self.wake(),
                 _ = stop.changed() => break,
             }
         }
-        self.leave().await;
+        self.shut_down().await;
     }
 
     fn wake_at(&self) -> Instant {
-        let now = self.means.clock.now();
+        let now = self.deps.clock.now();
         let machine = self.machine.alarm().map(|(at, _)| Instant::now() + at.since(now.mono));
-        [machine, self.rows_at].into_iter().flatten().min().map_or(self.view_at, |at| at.min(self.view_at))
+        [machine, self.rows_at].into_iter().flatten().min().map_or(self.status_at, |at| at.min(self.status_at))
     }
 
     fn wake(&mut self) {
-        let now = self.means.clock.now();
+        let now = self.deps.clock.now();
         if self.machine.alarm().is_some_and(|(at, _)| at <= now.mono) {
             self.machine.wake(now);
-            self.act(None);
+            self.run_outputs(None);
         }
         let at = Instant::now();
         if self.rows_at.is_some_and(|due| due <= at) {
             self.write_rows();
         }
-        if self.view_at <= at {
-            self.view_at = at + VIEW_EVERY;
-            let view = self.machine.snapshot();
-            self.means.meter.sync().view(&view);
-            self.means.pictures.send_replace(Arc::new(self.board.picture(view)));
+        if self.status_at <= at {
+            self.status_at = at + STATUS_INTERVAL;
+            let snapshot = self.machine.snapshot();
+            self.deps.metrics.sync().update(&snapshot);
+            self.deps.status.send_replace(Arc::new(self.status.sync_status(snapshot)));
         }
     }
 
-    /// Answers a question. Whoever asked may have gone.
-    fn answer(&mut self, question: Question) {
-        match question {
-            Question::Repositories(repos, reply) => {
-                let standings = repos.iter().map(|repo| self.board.standings(repo, self.machine.repo_relays(repo)));
-                let _ = reply.send(standings.collect());
+    /// Answers a query. The receiver of the reply may be gone.
+    fn answer(&mut self, query: SyncQuery) {
+        match query {
+            SyncQuery::Repositories(repos, reply) => {
+                let reports =
+                    repos.iter().map(|repo| self.status.repo_relay_reports(repo, self.machine.repo_relays(repo)));
+                let _ = reply.send(reports.collect());
             }
-            Question::Relay(url, reply) => {
-                let _ = reply.send(self.machine.relay(&url).map(|link| self.board.look(link)));
+            SyncQuery::Relay(url, reply) => {
+                let _ = reply.send(self.machine.relay(&url).map(|relay| self.status.relay_status(relay)));
             }
-            Question::Command(order, reply) => {
-                let known = self.known(&order);
-                if known == KnownRelay::Not {
-                    let _ = reply.send(known);
+            SyncQuery::Command(command, reply) => {
+                let presence = self.relay_presence(&command);
+                if presence == RelayPresence::Unknown {
+                    let _ = reply.send(presence);
                     return;
                 }
-                self.tell(SyncInput::Command(order), None);
+                self.handle(SyncInput::Command(command), None);
                 self.write_rows();
-                self.view_at = Instant::now();
+                self.status_at = Instant::now();
                 let (written, on_disk) = oneshot::channel();
-                self.means.line.post(WriterCommand::Operator(AdminCommand::Written(written)));
+                self.deps.writer.send(WriterCommand::Admin(AdminCommand::Flush(written)));
                 tokio::spawn(async move {
                     if on_disk.await.is_ok() {
-                        let _ = reply.send(known);
+                        let _ = reply.send(presence);
                     }
                 });
             }
         }
     }
 
-    fn known(&self, order: &RelayCommand) -> KnownRelay {
+    fn relay_presence(&self, command: &RelayCommand) -> RelayPresence {
         let (RelayCommand::Retry(url)
         | RelayCommand::Pause(url)
         | RelayCommand::Resume(url)
         | RelayCommand::Forget(url)
-        | RelayCommand::Reconcile(url)) = order;
+        | RelayCommand::Reconcile(url)) = command;
         match self.machine.relay(url) {
-            Some(link) => KnownRelay::Followed(Box::new(self.board.look(link))),
-            None if self.machine.has_stored_record(url) => KnownRelay::Remembered,
-            None => KnownRelay::Not,
+            Some(relay) => RelayPresence::Followed(Box::new(self.status.relay_status(relay))),
+            None if self.machine.has_stored_record(url) => RelayPresence::StoredOnly,
+            None => RelayPresence::Unknown,
         }
     }
 
-    fn hear(&mut self, heard: FromSocket) {
-        match heard {
-            FromSocket::Up(session, nip11) => self.tell(SyncInput::Connected(session, nip11), None),
-            FromSocket::Message(session, heard, permit) => {
-                self.board.heard(session, &heard, self.means.clock.wall());
-                self.tell(SyncInput::Message(session, heard), permit);
+    fn handle_connection_event(&mut self, event: ConnectionEvent) {
+        match event {
+            ConnectionEvent::Connected(session, nip11) => self.handle(SyncInput::Connected(session, nip11), None),
+            ConnectionEvent::Received(session, message, permit) => {
+                self.status.message_received(session, &message, self.deps.clock.wall());
+                self.handle(SyncInput::Message(session, message), permit);
             }
-            FromSocket::Unsent(session, bytes) => self.tell(SyncInput::Unsent(session, bytes), None),
-            FromSocket::Down(session, loss) => {
+            ConnectionEvent::UnsentBytes(session, bytes) => self.handle(SyncInput::Unsent(session, bytes), None),
+            ConnectionEvent::Closed(session, reason) => {
                 self.handles.remove(&session);
-                self.board.ended(session);
-                self.tell(SyncInput::Disconnected(session, loss), None);
+                self.status.disconnected(session);
+                self.handle(SyncInput::Disconnected(session, reason), None);
             }
         }
     }
 
-    /// What the desk has left, in the order in which the machine must hear it: what is followed, what is served, verdicts.
-    fn hear_desk(&mut self) {
-        let mail = self.means.post.take();
-        for (name, followed) in mail.interest {
-            self.board.followed(&name, &followed);
-            self.tell(SyncInput::RepoNeeds(name, followed), None);
+    /// Passes updates of the writer to the machine, in the order that the machine needs: repository needs, served
+    /// events, results of submissions, policy.
+    fn take_writer_updates(&mut self) {
+        let updates = self.deps.feed.take();
+        for (name, followed) in updates.repo_needs {
+            self.status.set_followed(&name, &followed);
+            self.handle(SyncInput::RepoNeeds(name, followed), None);
         }
-        self.hear_store();
-        for (ticket, judgement) in mail.judged {
-            let via = self.vias.remove(&ticket).unwrap_or(SyncSource::CatchUp);
-            self.means.meter.sync().judged(via, &judgement);
-            self.tell(SyncInput::SubmitResult(ticket, judgement), None);
+        self.feed_served_events();
+        for (id, result) in updates.results {
+            let source = self.sources.remove(&id).unwrap_or(SyncSource::CatchUp);
+            self.deps.metrics.sync().count_result(source, &result);
+            self.handle(SyncInput::SubmitResult(id, result), None);
         }
-        if let Some(rules) = mail.rules {
-            self.tell(SyncInput::PolicyChanged(rules), None);
+        if let Some(policy) = updates.policy {
+            self.handle(SyncInput::PolicyChanged(policy), None);
         }
     }
 
-    /// Everything that has come to be served since the last time.
-    fn hear_store(&mut self) {
+    /// Passes all newly served events to the machine.
+    fn feed_served_events(&mut self) {
         loop {
-            match self.means.store.served_since(self.told, FEED) {
-                Ok((arrived, reached)) => {
-                    let done = reached == self.told;
-                    self.told = reached;
-                    for arrived in arrived {
-                        self.tell(SyncInput::Served(arrived), None);
+            match self.deps.store.served_since(self.fed_up_to, FEED_BATCH) {
+                Ok((events, reached)) => {
+                    let done = reached == self.fed_up_to;
+                    self.fed_up_to = reached;
+                    for event in events {
+                        self.handle(SyncInput::Served(event), None);
                     }
                     if done {
                         return;
                     }
                 }
-                Err(problem) => return error!(%problem, "cannot read what has arrived"),
+                Err(error) => return error!(target: "sync", %error, "cannot read newly served events"),
             }
         }
     }
 
-    fn tell(&mut self, input: SyncInput, permit: Option<Permit>) {
-        self.means.meter.house().input(metrics::server::Machine::Sync, input.label());
-        self.machine.handle(self.means.clock.now(), input);
-        self.act(permit);
+    fn handle(&mut self, input: SyncInput, permit: Option<EventPermit>) {
+        self.deps.metrics.server().count_input(metrics::server::MachineKind::Sync, input.label());
+        self.machine.handle(self.deps.clock.now(), input);
+        self.run_outputs(permit);
     }
 
-    /// Does what the machine wants, and tells it what it asks.
-    fn act(&mut self, mut permit: Option<Permit>) {
+    /// Performs the machine's outputs until there are no more. Results of store queries are passed back to the machine.
+    fn run_outputs(&mut self, mut permit: Option<EventPermit>) {
         let mut answers = VecDeque::new();
         loop {
             while let Some(output) = self.machine.poll() {
-                self.do_one(output, &mut permit, &mut answers);
+                self.run_output(output, &mut permit, &mut answers);
             }
             let Some(answer) = answers.pop_front() else { return };
-            self.machine.handle(self.means.clock.now(), answer);
+            self.machine.handle(self.deps.clock.now(), answer);
         }
     }
 
-    fn do_one(&mut self, output: SyncOutput, permit: &mut Option<Permit>, answers: &mut VecDeque<SyncInput>) {
-        let store = &self.means.store;
-        self.means.meter.house().output(metrics::server::Machine::Sync, output.label());
+    fn run_output(&mut self, output: SyncOutput, permit: &mut Option<EventPermit>, answers: &mut VecDeque<SyncInput>) {
+        let store = &self.deps.store;
+        self.deps.metrics.server().count_output(metrics::server::MachineKind::Sync, output.label());
         match output {
             SyncOutput::Dial(session, url) => {
-                debug!(relay = %url, "dialling");
-                self.board.dialled(session, &url);
-                let handle = RelaySocket::spawn(&self.means.sockets, session, url, self.outbox.clone());
+                debug!(target: "sync", relay = %url, "dialling relay");
+                self.status.connecting(session, &url);
+                let handle = RelayConnection::spawn(&self.deps.connections, session, url, self.outbox.clone());
                 self.handles.insert(session, handle);
             }
             SyncOutput::Disconnect(session) => {
                 if let Some(handle) = self.handles.get(&session) {
-                    handle.hang_up();
+                    handle.disconnect();
                 }
             }
-            SyncOutput::Send(session, say) => {
+            SyncOutput::Send(session, message) => {
                 if let Some(handle) = self.handles.get(&session) {
-                    handle.say(say);
+                    handle.send(message);
                 }
             }
-            SyncOutput::QueryRootEvents(repo) => answers.push_back(super::store_queries::roots(store, repo)),
-            SyncOutput::QueryLocalIds(ask, filter) => answers.push_back(super::store_queries::ids(store, ask, &filter)),
-            SyncOutput::QueryMissingIds(ask, ids) => answers.push_back(super::store_queries::missing(store, ask, ids)),
+            SyncOutput::QueryRootEvents(repo) => answers.push_back(super::store_queries::root_events(store, repo)),
+            SyncOutput::QueryLocalIds(query, filter) => {
+                answers.push_back(super::store_queries::local_ids(store, query, &filter))
+            }
+            SyncOutput::QueryMissingIds(query, ids) => {
+                answers.push_back(super::store_queries::missing_ids(store, query, ids))
+            }
             SyncOutput::Submit(submission) => {
-                self.vias.insert(submission.id, submission.source);
+                self.sources.insert(submission.id, submission.source);
                 let permit = submission.session.and_then(|_| permit.take());
-                self.means.line.join(QueuedEvent::of_relay(submission, Box::new(permit)));
+                self.deps.writer.push(QueuedEvent::from_relay(submission, Box::new(permit)));
             }
             SyncOutput::ReleasePermit(_) => drop(permit.take()),
-            SyncOutput::StoreRow(row) => self.keep(Some(row), None),
-            SyncOutput::DeleteRow(key) => self.keep(None, Some(key)),
+            SyncOutput::StoreRow(row) => self.queue_row(Some(row), None),
+            SyncOutput::DeleteRow(key) => self.queue_row(None, Some(key)),
             SyncOutput::Note(note) => {
-                crate::sync::log::note(&note);
-                self.means.meter.sync().note(&note);
-                self.board.note(&note, self.means.clock.wall());
+                crate::sync::log::log_note(&note);
+                self.deps.metrics.sync().count_note(&note);
+                self.status.note(&note, self.deps.clock.wall());
                 if let SyncNote::StatesCompared { relay, shared, lacking } = &note {
-                    let states = super::store_queries::states(store, shared);
-                    self.board.compared(relay, &states, lacking, self.means.clock.wall());
+                    let states = super::store_queries::state_summaries(store, shared);
+                    self.status.states_compared(relay, &states, lacking, self.deps.clock.wall());
                 }
             }
         }
     }
 
-    fn keep(&mut self, row: Option<SyncRow>, gone: Option<SyncRowKey>) {
-        if gone.is_some() && !self.rows.is_empty() || row.is_some() && !self.gone.is_empty() {
-            // The writer writes before it forgets; who comes later must win.
+    fn queue_row(&mut self, row: Option<SyncRow>, deleted: Option<SyncRowKey>) {
+        if deleted.is_some() && !self.rows.is_empty() || row.is_some() && !self.deleted_rows.is_empty() {
+            // The writer stores rows before it deletes rows, so the two must not be mixed: the later change has to win.
             self.write_rows();
         }
         self.rows.extend(row);
-        self.gone.extend(gone);
-        self.rows_at.get_or_insert(Instant::now() + ROWS_EVERY);
-        if self.rows.len() + self.gone.len() >= MAX_ROWS {
+        self.deleted_rows.extend(deleted);
+        self.rows_at.get_or_insert(Instant::now() + ROW_FLUSH_INTERVAL);
+        if self.rows.len() + self.deleted_rows.len() >= MAX_ROWS {
             self.write_rows();
         }
     }
 
     fn write_rows(&mut self) {
         self.rows_at = None;
-        let (rows, gone) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.gone));
-        if !rows.is_empty() || !gone.is_empty() {
-            self.means.line.post(WriterCommand::Remember(rows, gone));
+        let (rows, deleted_rows) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.deleted_rows));
+        if !rows.is_empty() || !deleted_rows.is_empty() {
+            self.deps.writer.send(WriterCommand::SaveSyncRows(rows, deleted_rows));
         }
     }
 
-    /// Says goodbye to everybody and writes down what is known of them.
-    async fn leave(mut self) {
-        self.machine.save_all(self.means.clock.now());
-        self.act(None);
+    /// Stores the machine's state and closes all connections.
+    async fn shut_down(mut self) {
+        self.machine.save_all(self.deps.clock.now());
+        self.run_outputs(None);
         self.write_rows();
         for handle in self.handles.values() {
-            handle.hang_up();
+            handle.disconnect();
         }
-        let all_gone = async {
+        let all_closed = async {
             while !self.handles.is_empty() {
                 match self.inbox.recv().await {
-                    Some(FromSocket::Down(session, _)) => drop(self.handles.remove(&session)),
+                    Some(ConnectionEvent::Closed(session, _)) => drop(self.handles.remove(&session)),
                     Some(_) => {}
                     None => return,
                 }
             }
         };
-        if tokio::time::timeout(Duration::from_secs(limits::SYNC_SHUTDOWN_SECS), all_gone).await.is_err() {
-            debug!("some relays did not say goodbye in time");
+        if tokio::time::timeout(Duration::from_secs(limits::SYNC_SHUTDOWN_SECS), all_closed).await.is_err() {
+            debug!(target: "sync", "some relay connections were not closed in time");
         }
     }
 }

@@ -1,50 +1,57 @@
-//! What sync says in the log, and how loudly. Text of relays is quoted: it may be anything.
+//! Log lines of sync and their levels. Texts of relays are quoted, because they can contain any characters.
 
 use grasp_core::sync::io::{SyncNote, SyncSource};
 use tracing::{error, info, warn};
 
-/// Logs what people may want to know.
-pub(crate) fn note(note: &SyncNote) {
+/// Logs a note of the sync machine.
+pub(crate) fn log_note(note: &SyncNote) {
     match note {
-        SyncNote::Connected(relay, kind) => info!(%relay, kind = kind.label(), "connected"),
+        SyncNote::Connected(relay, kind) => info!(target: "sync", %relay, kind = kind.label(), "relay connected"),
         SyncNote::ConnectionFailed { relay, reason, failures, backoff_millis } => {
-            warn!(%relay, attempt = failures, backoff = %seconds(*backoff_millis), reason = reason.label(), "cannot connect");
+            let retry_in = format_seconds(*backoff_millis);
+            warn!(target: "sync", %relay, attempt = failures, %retry_in, reason = reason.label(), "relay connection failed");
         }
-        SyncNote::ConnectionLost(relay, reason) => info!(%relay, reason = reason.label(), "the connection has ended"),
+        SyncNote::ConnectionLost(relay, reason) => {
+            info!(target: "sync", %relay, reason = reason.label(), "relay disconnected")
+        }
         SyncNote::Dead(relay, failures) => {
-            error!(%relay, failures, "not reached for a day; tried once a day from now on")
+            error!(target: "sync", %relay, failures, "relay unreachable for a day; retrying once a day")
         }
         SyncNote::RateLimited(relay, text, secs) => {
-            warn!(%relay, text = ?text, pause_secs = secs, "the relay wants fewer requests");
+            warn!(target: "sync", %relay, text = ?text, pause_secs = secs, "rate limited by relay");
         }
-        SyncNote::NoNegentropy(relay) => warn!(%relay, "the relay does not speak negentropy (NIP-77); using pages"),
-        SyncNote::Parked(relay, text) => warn!(%relay, text = ?text, "the relay refuses us; tried once a day"),
-        SyncNote::IsSelf(relay) => info!(%relay, "this is our own address; not followed"),
+        SyncNote::NoNegentropy(relay) => {
+            warn!(target: "sync", %relay, "relay does not support negentropy (NIP-77); using pages")
+        }
+        SyncNote::Parked(relay, text) => {
+            warn!(target: "sync", %relay, text = ?text, "relay rejects this server; retrying once a day")
+        }
+        SyncNote::IsSelf(relay) => info!(target: "sync", %relay, "relay URL leads to this server; not followed"),
         SyncNote::CaughtUp { relay, source, events, is_complete } => {
-            info!(%relay, source = source.label(), events, complete = is_complete, "caught up");
+            info!(target: "sync", %relay, source = source.label(), events, complete = is_complete, "caught up with relay");
         }
         SyncNote::Gaps { relay, source: SyncSource::Daily, count, examples } => {
-            let examples = ids(examples);
-            error!(%relay, count, examples, "sustained sync gap: events found by the daily reconciliation");
+            let examples = join_ids(examples);
+            error!(target: "sync", %relay, count, examples, "sustained sync gap: events found by the daily reconciliation");
         }
         SyncNote::Gaps { relay, source: SyncSource::CatchUp | SyncSource::Live, count, examples } => {
-            let examples = ids(examples);
-            warn!(%relay, count, examples, "sync gap: events found by catching up");
+            let examples = join_ids(examples);
+            warn!(target: "sync", %relay, count, examples, "sync gap: events found by historic sync");
         }
         SyncNote::RelayLacksEvents(_, _, 0) | SyncNote::StatesCompared { .. } => {}
-        // Addresses and repositories are percent-encoded.
+        // URLs and repository names are percent-encoded.
         SyncNote::RelayLacksEvents(relay, repo, count) => {
-            warn!(%relay, repository = %repo, count, "the relay lacks events that are here");
+            warn!(target: "sync", %relay, repository = %repo, count, "relay lacks events that are served here");
         }
-        SyncNote::BatchFailed(relay, what) => warn!(%relay, what, "part of the history could not be had"),
+        SyncNote::BatchFailed(relay, reason) => warn!(target: "sync", %relay, reason, "historic sync batch failed"),
     }
 }
 
-fn seconds(millis: u64) -> String {
+fn format_seconds(millis: u64) -> String {
     format!("{}.{}s", millis / 1_000, millis % 1_000 / 100)
 }
 
-fn ids(examples: &[grasp_core::nostr::event::EventId]) -> String {
+fn join_ids(examples: &[grasp_core::nostr::event::EventId]) -> String {
     examples.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
@@ -62,9 +69,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Page {
+    impl io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().expect("not poisoned").extend_from_slice(bytes);
             Ok(bytes.len())
@@ -75,19 +82,19 @@ mod tests {
         }
     }
 
-    /// The line that a note makes.
-    fn line(said: &SyncNote) -> String {
-        let page = Page::default();
-        let writer = page.clone();
+    /// Returns the log line of a note.
+    fn log_line(note: &SyncNote) -> String {
+        let buffer = LogBuffer::default();
+        let writer = buffer.clone();
         let log =
             tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(move || writer.clone()).finish();
-        tracing::subscriber::with_default(log, || note(said));
-        let bytes = page.0.lock().expect("not poisoned").clone();
-        String::from_utf8(bytes).expect("text")
+        tracing::subscriber::with_default(log, || log_note(note));
+        let bytes = buffer.0.lock().expect("not poisoned").clone();
+        String::from_utf8(bytes).expect("UTF-8")
     }
 
     fn relay() -> RelayUrl {
-        RelayUrl::parse("wss://relay.example").expect("a relay")
+        RelayUrl::parse("wss://relay.example").expect("valid URL")
     }
 
     fn gaps(source: SyncSource) -> SyncNote {
@@ -95,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn every_note_has_its_level() {
-        let repo = RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("x").expect("a name") };
+    fn each_note_has_a_level_and_fields() {
+        let repo = RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("x").expect("valid identifier") };
         let failed = SyncNote::ConnectionFailed {
             relay: relay(),
             reason: DisconnectReason::Unreachable,
@@ -107,7 +114,7 @@ mod tests {
             SyncNote::CaughtUp { relay: relay(), source: SyncSource::CatchUp, events: 9, is_complete: true };
         for (note, level, parts) in [
             (SyncNote::Connected(relay(), ReconnectKind::Quick), "INFO", &["kind=\"quick\""][..]),
-            (failed, "WARN", &["attempt=3", "backoff=20.1s", "reason=\"unreachable\""]),
+            (failed, "WARN", &["attempt=3", "retry_in=20.1s", "reason=\"unreachable\""]),
             (SyncNote::Dead(relay(), 40), "ERROR", &["failures=40"]),
             (gaps(SyncSource::CatchUp), "WARN", &["count=7", "abab"]),
             (gaps(SyncSource::Daily), "ERROR", &["count=7", "abab"]),
@@ -115,30 +122,30 @@ mod tests {
             (SyncNote::RateLimited(relay(), "slow down".to_owned(), 65), "WARN", &["\"slow down\"", "pause_secs=65"]),
             (SyncNote::NoNegentropy(relay()), "WARN", &["pages"]),
             (SyncNote::Parked(relay(), "go away".to_owned()), "WARN", &["\"go away\""]),
-            (SyncNote::IsSelf(relay()), "INFO", &["own address"]),
+            (SyncNote::IsSelf(relay()), "INFO", &["this server"]),
             (caught_up, "INFO", &["events=9", "complete=true"]),
             (SyncNote::ConnectionLost(relay(), DisconnectReason::Ended), "INFO", &["reason=\"ended\""]),
-            (SyncNote::BatchFailed(relay(), "pages"), "WARN", &["what=\"pages\""]),
+            (SyncNote::BatchFailed(relay(), "pages"), "WARN", &["reason=\"pages\""]),
         ] {
-            let line = line(&note);
+            let line = log_line(&note);
             assert_eq!(line.split_whitespace().next(), Some(level), "{line}");
             assert!(line.contains("relay=wss://relay.example"), "{line}");
             for part in parts {
-                assert!(line.contains(part), "{part} is not in {line}");
+                assert!(line.contains(part), "{part} missing in {line}");
             }
         }
     }
 
     #[test]
-    fn nobody_else_writes_lines_into_the_log() {
+    fn relay_texts_cannot_inject_log_lines() {
         let text = "a\nERROR b\r\u{1b}[31m\u{202e}\0".to_owned();
         let name = Identifier::new("x\u{202e}y");
         let notes = [SyncNote::RateLimited(relay(), text.clone(), 1), SyncNote::Parked(relay(), text)];
         let lacks = name
             .map(|identifier| SyncNote::RelayLacksEvents(relay(), RepoId { owner: PublicKey([1; 32]), identifier }, 1));
         for note in notes.into_iter().chain(lacks) {
-            let line = line(&note);
-            let line = line.strip_suffix('\n').expect("a line");
+            let line = log_line(&note);
+            let line = line.strip_suffix('\n').expect("one line");
             assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");
         }
     }

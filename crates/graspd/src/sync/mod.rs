@@ -1,4 +1,15 @@
-//! TODO
+//! Proactive sync: follows relays and submits their events (`docs/design/sync.md`).
+//!
+//! The decisions are made by [`grasp_core::sync::SyncMachine`]. This folder runs it:
+//!
+//! - [`driver`]: a thread with its own runtime feeds the machine with inputs and performs its outputs.
+//! - [`connection`]: one task per websocket connection to a relay.
+//! - [`store_queries`]: queries of the machine to the store.
+//! - [`status`]: status of relays for web pages and `graspd relays`.
+//! - [`log`]: log lines of sync.
+//!
+//! It may call `writer` (to submit events and store rows), `net` and `metrics`. `admin` and `web` call it through
+//! [`status::SyncHandle`].
 
 pub(crate) mod connection;
 pub(crate) mod driver;

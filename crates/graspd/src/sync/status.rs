@@ -1,4 +1,5 @@
-//! What the room notes for people: why relays are not well, and which states they were seen to have.
+//! Status of sync for people: problems of relays, the states that relays were seen to have, and queries through
+//! [`SyncHandle`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,217 +12,229 @@ use grasp_core::sync::{RelaySnapshot, RepoRelayStatus, SyncSnapshot};
 use grasp_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
-/// States of relays that are remembered: of everything that is followed, each at a few relays. Ten megabytes at most.
-const MAX_SEEN: usize = 50_000;
+/// Largest number of remembered states: about 10 MB at most. Enough for all followed repositories at a few relays each.
+const MAX_SEEN_STATES: usize = 50_000;
 
-/// Relays that lack something of a repository, as far as that is remembered.
+/// Largest number of remembered pairs of relay and repository where the relay lacks events.
 const MAX_LACKING: usize = 10_000;
 
-/// Characters of a relay's own words that are kept.
-const WORDS: usize = 200;
+/// Largest number of characters kept of a relay's text.
+const MAX_TEXT_CHARS: usize = 200;
 
-/// Questions that may wait. Pages are made one after the other.
-const QUESTIONS: usize = 16;
+/// Capacity of the queue of queries. Pages are rendered one after the other.
+const MAX_QUEUED_QUERIES: usize = 16;
 
-/// How long somebody waits for an answer.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+/// Timeout of a query.
+const QUERY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// How long the operator waits for an order to be written down.
-const ORDER_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// Timeout of an operator's command, which is answered when it is on disk.
+const COMMAND_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Sync at one moment, for people.
+/// Status of sync.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Picture {
-    pub(crate) view: SyncSnapshot,
-    /// The last trouble with relays.
-    pub(crate) why: BTreeMap<RelayUrl, Why>,
+pub(crate) struct SyncStatus {
+    pub(crate) snapshot: SyncSnapshot,
+    /// Last problem of each relay that has one.
+    pub(crate) problems: BTreeMap<RelayUrl, RelayProblem>,
 }
 
-/// Trouble with a relay.
+/// Last problem of a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Why {
+pub(crate) struct RelayProblem {
     pub(crate) at: Timestamp,
-    /// In words, some of which may be the relay's.
+    /// Description. It may contain text of the relay.
     pub(crate) text: String,
 }
 
-/// A state that a relay was seen to have.
+/// A repository state that a relay was seen to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SeenState {
     pub(crate) id: EventId,
     pub(crate) created_at: Timestamp,
-    /// Since when it is known.
+    /// When it was first seen there.
     pub(crate) since: Timestamp,
 }
 
-/// How a relay stands to a repository.
+/// Status of a repository on one relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Standing {
-    pub(crate) link: RepoRelayStatus,
-    /// The newest state of each maintainer that it was seen to have.
-    pub(crate) seen: BTreeMap<PublicKey, Seen>,
-    /// Whether all states were compared with it: then it has no others of those here.
-    pub(crate) compared: bool,
-    /// How many events of the repository it lacks, as of when.
-    pub(crate) lacks: Option<(u64, Timestamp)>,
-    pub(crate) why: Option<Why>,
+pub(crate) struct RepoRelayReport {
+    pub(crate) relay: RepoRelayStatus,
+    /// The newest state of each maintainer that the relay was seen to have.
+    pub(crate) seen_states: BTreeMap<PublicKey, SeenState>,
+    /// Whether all states were compared with the relay. If so, it has no other of our states than these.
+    pub(crate) is_compared: bool,
+    /// Number of events of the repository that the relay lacks, and when this was found.
+    pub(crate) lacking: Option<(u64, Timestamp)>,
+    pub(crate) problem: Option<RelayProblem>,
 }
 
-/// A question to the room, or an order.
-pub(crate) enum Question {
-    /// How do relays stand to these repositories?
-    Repositories(Vec<RepoId>, oneshot::Sender<Vec<Vec<Standing>>>),
-    /// How does this relay go?
-    Relay(RelayUrl, oneshot::Sender<Option<Look>>),
-    /// The operator wants something of a relay. The answer says what is known of it, from before the order.
-    Command(RelayCommand, oneshot::Sender<Known>),
+/// A query or command for the sync driver.
+pub(crate) enum SyncQuery {
+    /// Status of these repositories on their relays.
+    Repositories(Vec<RepoId>, oneshot::Sender<Vec<Vec<RepoRelayReport>>>),
+    /// Status of a relay.
+    Relay(RelayUrl, oneshot::Sender<Option<RelayStatus>>),
+    /// Command of the operator for a relay. The reply contains what was known about the relay before the command.
+    Command(RelayCommand, oneshot::Sender<RelayPresence>),
 }
 
-/// How well a relay is known.
+/// What is known about a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Known {
-    /// It is followed.
-    Followed(Box<Look>),
-    /// Nothing names it any more, but it is not forgotten.
-    Remembered,
-    /// Nothing is known of it, so that nothing was done.
-    Not,
+pub(crate) enum RelayPresence {
+    /// The relay is followed.
+    Followed(Box<RelayStatus>),
+    /// No repository names the relay any more, but its record is stored.
+    StoredOnly,
+    /// The relay is unknown. A command for it had no effect.
+    Unknown,
 }
 
-/// A relay at one moment.
+/// Status of one relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Look {
-    pub(crate) link: RelaySnapshot,
-    pub(crate) course: Course,
-    pub(crate) why: Option<Why>,
+pub(crate) struct RelayStatus {
+    pub(crate) relay: RelaySnapshot,
+    pub(crate) progress: RelayProgress,
+    pub(crate) problem: Option<RelayProblem>,
 }
 
-/// What has happened with a relay since the start, in counts, so that somebody who waits for something notices it.
+/// Counters of a relay since the start of the server. A command that waits for a pass compares two of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Course {
-    /// How often everything has been asked for, from beginning to end.
+pub(crate) struct RelayProgress {
+    /// Number of finished full passes over all stored events.
     pub(crate) passes: u64,
-    /// Events that the last of these brought, and whether all of it succeeded.
-    pub(crate) last: (u64, bool),
-    /// Connections that did not come about, were lost, or are not wanted there.
-    pub(crate) troubles: u64,
-    /// The connection began by asking for everything.
-    pub(crate) full: bool,
+    /// Number of events that the last pass found, and whether it was complete.
+    pub(crate) last_pass: (u64, bool),
+    /// Number of failed and lost connections and rejections by the relay.
+    pub(crate) failures: u64,
+    /// Whether the current connection began with a full pass.
+    pub(crate) is_full: bool,
 }
 
-/// Where others ask the room.
+/// Handle for queries to the sync driver.
 #[derive(Clone, Debug)]
-pub(crate) struct SyncHandle(mpsc::Sender<Question>);
+pub(crate) struct SyncHandle(mpsc::Sender<SyncQuery>);
 
 impl SyncHandle {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Question>) {
-        let (sender, questions) = mpsc::channel(QUESTIONS);
-        (Self(sender), questions)
+    pub(crate) fn new() -> (Self, mpsc::Receiver<SyncQuery>) {
+        let (sender, queries) = mpsc::channel(MAX_QUEUED_QUERIES);
+        (Self(sender), queries)
     }
 
-    /// How the relays of a repository stand; nothing if sync is too busy to say.
-    pub(crate) async fn ask(&self, repo: RepoId) -> Option<Vec<Standing>> {
-        self.ask_all(vec![repo]).await?.pop()
+    /// Returns the status of a repository on its relays, or `None` if sync is too busy.
+    pub(crate) async fn repo_relays(&self, repo: RepoId) -> Option<Vec<RepoRelayReport>> {
+        self.repo_relays_of_all(vec![repo]).await?.pop()
     }
 
-    /// The same for several repositories, in their order.
-    pub(crate) async fn ask_all(&self, repos: Vec<RepoId>) -> Option<Vec<Vec<Standing>>> {
-        self.question(|reply| Question::Repositories(repos, reply)).await
+    /// Returns the status of several repositories, in their order.
+    pub(crate) async fn repo_relays_of_all(&self, repos: Vec<RepoId>) -> Option<Vec<Vec<RepoRelayReport>>> {
+        self.query(|reply| SyncQuery::Repositories(repos, reply)).await
     }
 
-    /// How a relay goes; nothing inside if it is not followed.
-    pub(crate) async fn look(&self, relay: RelayUrl) -> Option<Option<Look>> {
-        self.question(|reply| Question::Relay(relay, reply)).await
+    /// Returns the status of a relay. The inner `None` means that it is not followed, the outer one that sync is too
+    /// busy.
+    pub(crate) async fn relay_status(&self, relay: RelayUrl) -> Option<Option<RelayStatus>> {
+        self.query(|reply| SyncQuery::Relay(relay, reply)).await
     }
 
-    /// Gives an order, if its relay is known. When it is answered, what it changes is on disk; nothing if that fails.
-    pub(crate) async fn order(&self, order: RelayCommand) -> Option<Known> {
+    /// Sends a command, if its relay is known. When this returns, the effect is on disk. Returns `None` if sync is too
+    /// busy or the effect could not be stored in time.
+    pub(crate) async fn command(&self, command: RelayCommand) -> Option<RelayPresence> {
         let (reply, answer) = oneshot::channel();
-        self.0.try_send(Question::Command(order, reply)).ok()?;
-        tokio::time::timeout(ORDER_PATIENCE, answer).await.ok()?.ok()
+        self.0.try_send(SyncQuery::Command(command, reply)).ok()?;
+        tokio::time::timeout(COMMAND_TIMEOUT, answer).await.ok()?.ok()
     }
 
-    async fn question<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
+    async fn query<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> SyncQuery) -> Option<T> {
         let (reply, answer) = oneshot::channel();
         self.0.try_send(make(reply)).ok()?;
-        tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
+        tokio::time::timeout(QUERY_TIMEOUT, answer).await.ok()?.ok()
     }
 }
 
-/// See the module.
+/// Collects the status of all relays.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct StatusTracker {
     urls: HashMap<SessionId, RelayUrl>,
-    why: BTreeMap<RelayUrl, Why>,
-    courses: BTreeMap<RelayUrl, Course>,
-    /// Whose states count, by name.
-    keepers: BTreeMap<Identifier, BTreeSet<PublicKey>>,
-    seen: BTreeMap<(Identifier, PublicKey), BTreeMap<RelayUrl, Seen>>,
-    /// How many there are of them.
+    problems: BTreeMap<RelayUrl, RelayProblem>,
+    progress: BTreeMap<RelayUrl, RelayProgress>,
+    /// Authors whose states are recorded, by identifier.
+    maintainers: BTreeMap<Identifier, BTreeSet<PublicKey>>,
+    seen: BTreeMap<(Identifier, PublicKey), BTreeMap<RelayUrl, SeenState>>,
+    /// Number of entries in `seen`.
     count: usize,
-    /// Relays with which states were compared.
+    /// Relays with which all states were compared.
     compared: BTreeSet<RelayUrl>,
     lacking: BTreeMap<(RelayUrl, RepoId), (u64, Timestamp)>,
 }
 
-impl Board {
-    /// A connection is being made.
-    pub(super) fn dialled(&mut self, session: SessionId, url: &RelayUrl) {
+impl StatusTracker {
+    /// Records a new session.
+    pub(super) fn connecting(&mut self, session: SessionId, url: &RelayUrl) {
         self.urls.insert(session, url.clone());
     }
 
-    /// It is over.
-    pub(super) fn ended(&mut self, session: SessionId) {
+    /// Records the end of a session.
+    pub(super) fn disconnected(&mut self, session: SessionId) {
         self.urls.remove(&session);
     }
 
-    /// What is followed under a name.
-    pub(super) fn followed(&mut self, name: &Identifier, followed: &[RepoNeeds]) {
+    /// Sets the followed repositories of an identifier.
+    pub(super) fn set_followed(&mut self, identifier: &Identifier, followed: &[RepoNeeds]) {
         if followed.is_empty() {
-            self.keepers.remove(name);
-            let gone: Vec<_> =
-                self.seen.range((name.clone(), PublicKey([0; 32]))..).map(|(key, _)| key.clone()).collect();
-            for key in gone.into_iter().take_while(|(other, _)| other == name) {
+            self.maintainers.remove(identifier);
+            let keys: Vec<_> =
+                self.seen.range((identifier.clone(), PublicKey([0; 32]))..).map(|(key, _)| key.clone()).collect();
+            for key in keys.into_iter().take_while(|(other, _)| other == identifier) {
                 self.count -= self.seen.remove(&key).map_or(0, |relays| relays.len());
             }
         } else {
-            let keepers = followed.iter().flat_map(|repo| repo.authors.iter().copied().chain([repo.repo.owner]));
-            self.keepers.insert(name.clone(), keepers.collect());
+            let maintainers = followed.iter().flat_map(|repo| repo.authors.iter().copied().chain([repo.repo.owner]));
+            self.maintainers.insert(identifier.clone(), maintainers.collect());
         }
     }
 
-    /// A relay says something. If it is a state of somebody whose states count, that is noted.
-    pub(super) fn heard(&mut self, session: SessionId, heard: &IncomingMessage, now: Timestamp) {
-        let IncomingMessage::Event(_, event, _) = heard else { return };
+    /// Records the state in a relay's message, if its author's states are recorded.
+    pub(super) fn message_received(&mut self, session: SessionId, message: &IncomingMessage, now: Timestamp) {
+        let IncomingMessage::Event(_, event, _) = message else { return };
         if event.kind != kinds::STATE {
             return;
         }
-        let Some(name) = event.tag("d").and_then(Identifier::new) else { return };
+        let Some(identifier) = event.tag("d").and_then(Identifier::new) else { return };
         let Some(url) = self.urls.get(&session).cloned() else { return };
-        self.saw(&url, (name, event.pubkey), Seen { id: event.id, created_at: event.created_at, since: now });
+        self.record_state(
+            &url,
+            (identifier, event.pubkey),
+            SeenState { id: event.id, created_at: event.created_at, since: now },
+        );
     }
 
-    /// What is here was compared with what a relay has: these states both have, and those only we have.
-    pub(super) fn compared(&mut self, relay: &RelayUrl, shared: &[EventSummary], lacking: &[EventId], now: Timestamp) {
+    /// Records the result of a comparison with a relay: states that both have, and states that only this server has.
+    pub(super) fn states_compared(
+        &mut self,
+        relay: &RelayUrl,
+        shared: &[EventSummary],
+        lacking: &[EventId],
+        now: Timestamp,
+    ) {
         self.compared.insert(relay.clone());
         if !lacking.is_empty() {
             for relays in self.seen.values_mut() {
-                let is_gone = relays.get(relay).is_some_and(|seen| lacking.binary_search(&seen.id).is_ok());
-                self.count -= usize::from(is_gone && relays.remove(relay).is_some());
+                let is_lacking = relays.get(relay).is_some_and(|seen| lacking.binary_search(&seen.id).is_ok());
+                self.count -= usize::from(is_lacking && relays.remove(relay).is_some());
             }
         }
         for EventSummary { id, author, created_at, identifier, .. } in shared {
-            let Some(name) = identifier.clone() else { continue };
-            self.saw(relay, (name, *author), Seen { id: *id, created_at: *created_at, since: now });
+            let Some(identifier) = identifier.clone() else { continue };
+            self.record_state(relay, (identifier, *author), SeenState { id: *id, created_at: *created_at, since: now });
         }
     }
 
-    /// Notes what a relay has, if it is of somebody whose states count.
-    fn saw(&mut self, url: &RelayUrl, whose: (Identifier, PublicKey), new: Seen) {
-        if !self.keepers.get(&whose.0).is_some_and(|keepers| keepers.contains(&whose.1)) {
+    /// Records a state of a relay, if its author's states are recorded.
+    fn record_state(&mut self, url: &RelayUrl, key: (Identifier, PublicKey), new: SeenState) {
+        if !self.maintainers.get(&key.0).is_some_and(|maintainers| maintainers.contains(&key.1)) {
             return;
         }
-        let relays = self.seen.entry(whose).or_default();
+        let relays = self.seen.entry(key).or_default();
         match relays.get_mut(url) {
             Some(old) if old.id == new.id || old.created_at > new.created_at => {}
             Some(old) => *old = new,
@@ -230,56 +243,58 @@ impl Board {
                 self.count += 1;
             }
         }
-        while self.count > MAX_SEEN {
-            // Whoever is forgotten is seen again with the next full pass.
+        while self.count > MAX_SEEN_STATES {
+            // Dropped entries are recorded again in the next full pass.
             let Some((_, relays)) = self.seen.pop_first() else { break };
             self.count -= relays.len();
             self.compared.retain(|relay| !relays.contains_key(relay));
         }
     }
 
-    /// Counts what happens to a relay.
+    /// Updates the counters of a relay.
     fn count_note(&mut self, note: &SyncNote) {
         match note {
-            SyncNote::Connected(relay, how) => {
-                self.courses.entry(relay.clone()).or_default().full = *how != ReconnectKind::Quick;
+            SyncNote::Connected(relay, kind) => {
+                self.progress.entry(relay.clone()).or_default().is_full = *kind != ReconnectKind::Quick;
             }
             SyncNote::ConnectionFailed { relay, .. }
             | SyncNote::ConnectionLost(relay, _)
             | SyncNote::Parked(relay, _) => {
-                self.courses.entry(relay.clone()).or_default().troubles += 1;
+                self.progress.entry(relay.clone()).or_default().failures += 1;
             }
             SyncNote::CaughtUp { relay, source, events, is_complete } => {
-                let course = self.courses.entry(relay.clone()).or_default();
-                if course.full || *source == SyncSource::Daily {
-                    course.passes += 1;
-                    course.last = (*events, *is_complete);
+                let progress = self.progress.entry(relay.clone()).or_default();
+                if progress.is_full || *source == SyncSource::Daily {
+                    progress.passes += 1;
+                    progress.last_pass = (*events, *is_complete);
                 }
-                // Only what a connection begins with.
-                course.full = false;
+                // Only the first pass of a connection counts.
+                progress.is_full = false;
             }
             _ => {}
         }
     }
 
-    /// A relay at this moment.
-    pub(super) fn look(&self, link: RelaySnapshot) -> Look {
-        let course = self.courses.get(&link.url).copied().unwrap_or_default();
-        let why = self.why.get(&link.url).cloned();
-        Look { link, course, why }
+    /// Returns the status of a relay.
+    pub(super) fn relay_status(&self, relay: RelaySnapshot) -> RelayStatus {
+        let progress = self.progress.get(&relay.url).copied().unwrap_or_default();
+        let problem = self.problems.get(&relay.url).cloned();
+        RelayStatus { relay, progress, problem }
     }
 
-    /// Something that people may want to know.
+    /// Records a note of the sync machine.
     pub(super) fn note(&mut self, note: &SyncNote, now: Timestamp) {
         self.count_note(note);
         let (relay, text) = match note {
             SyncNote::ConnectionFailed { relay, reason, .. } => {
-                (relay, format!("no connection: {}", spoken(reason.label())))
+                (relay, format!("connection failed: {}", words_of(reason.label())))
             }
-            SyncNote::ConnectionLost(relay, reason) => (relay, format!("connection lost: {}", spoken(reason.label()))),
-            SyncNote::RateLimited(relay, text, _) => (relay, format!("it wants less of us: {}", shortened(text))),
-            SyncNote::Parked(relay, text) => (relay, format!("it wants nothing to do with us: {}", shortened(text))),
-            SyncNote::BatchFailed(relay, text) => (relay, format!("part of the history could not be had: {text}")),
+            SyncNote::ConnectionLost(relay, reason) => {
+                (relay, format!("connection lost: {}", words_of(reason.label())))
+            }
+            SyncNote::RateLimited(relay, text, _) => (relay, format!("rate limited: {}", truncate(text))),
+            SyncNote::Parked(relay, text) => (relay, format!("rejected by the relay: {}", truncate(text))),
+            SyncNote::BatchFailed(relay, text) => (relay, format!("historic sync batch failed: {text}")),
             SyncNote::RelayLacksEvents(relay, repo, 0) => {
                 self.lacking.remove(&(relay.clone(), repo.clone()));
                 return;
@@ -292,49 +307,50 @@ impl Board {
                 return;
             }
             SyncNote::CaughtUp { relay, is_complete: true, .. } => {
-                self.why.remove(relay);
+                self.problems.remove(relay);
                 return;
             }
             _ => return,
         };
-        self.why.insert(relay.clone(), Why { at: now, text });
+        self.problems.insert(relay.clone(), RelayProblem { at: now, text });
     }
 
-    /// A picture for people.
-    pub(super) fn picture(&mut self, view: SyncSnapshot) -> Picture {
-        let links: BTreeSet<&RelayUrl> = view.relays.iter().map(|link| &link.url).collect();
-        self.why.retain(|relay, _| links.contains(relay));
-        self.courses.retain(|relay, _| links.contains(relay));
-        self.compared.retain(|relay| links.contains(relay));
-        let why = self.why.clone();
-        Picture { view, why }
+    /// Returns the status of sync. Drops the records of relays that are no longer followed.
+    pub(super) fn sync_status(&mut self, snapshot: SyncSnapshot) -> SyncStatus {
+        let urls: BTreeSet<&RelayUrl> = snapshot.relays.iter().map(|relay| &relay.url).collect();
+        self.problems.retain(|relay, _| urls.contains(relay));
+        self.progress.retain(|relay, _| urls.contains(relay));
+        self.compared.retain(|relay| urls.contains(relay));
+        let problems = self.problems.clone();
+        SyncStatus { snapshot, problems }
     }
 
-    /// Adds to what the machine knows of a repository's relays what was noted.
-    pub(super) fn standings(&self, repo: &RepoId, links: Vec<RepoRelayStatus>) -> Vec<Standing> {
+    /// Combines the machine's status of a repository's relays with the records of this tracker.
+    pub(super) fn repo_relay_reports(&self, repo: &RepoId, relays: Vec<RepoRelayStatus>) -> Vec<RepoRelayReport> {
         let from = (repo.identifier.clone(), PublicKey([0; 32]));
-        let states: Vec<_> = self.seen.range(from..).take_while(|((name, _), _)| *name == repo.identifier).collect();
-        links
+        let states: Vec<_> =
+            self.seen.range(from..).take_while(|((identifier, _), _)| *identifier == repo.identifier).collect();
+        relays
             .into_iter()
-            .map(|link| Standing {
-                seen: states
+            .map(|relay| RepoRelayReport {
+                seen_states: states
                     .iter()
-                    .filter_map(|((_, author), relays)| Some((*author, *relays.get(&link.url)?)))
+                    .filter_map(|((_, author), relays)| Some((*author, *relays.get(&relay.url)?)))
                     .collect(),
-                compared: self.compared.contains(&link.url),
-                lacks: self.lacking.get(&(link.url.clone(), repo.clone())).copied(),
-                why: self.why.get(&link.url).cloned(),
-                link,
+                is_compared: self.compared.contains(&relay.url),
+                lacking: self.lacking.get(&(relay.url.clone(), repo.clone())).copied(),
+                problem: self.problems.get(&relay.url).cloned(),
+                relay,
             })
             .collect()
     }
 }
 
-/// The name of a variant as words.
-fn spoken(label: &str) -> String {
+/// Turns a label into words.
+fn words_of(label: &str) -> String {
     label.replace('_', " ")
 }
 
-fn shortened(text: &str) -> String {
-    text.chars().take(WORDS).collect()
+fn truncate(text: &str) -> String {
+    text.chars().take(MAX_TEXT_CHARS).collect()
 }

@@ -1,4 +1,4 @@
-//! What the store answers to the machine's questions.
+//! Queries of the sync machine to the store.
 
 use grasp_core::admission::io::EventSummary;
 use grasp_core::limits;
@@ -8,37 +8,38 @@ use grasp_core::sync::io::{LocalIds, QueryId, SyncInput};
 use grasp_store::Store;
 use tracing::error;
 
-/// All roots of a repository.
-pub(super) fn roots(store: &Store, repo: RepoId) -> SyncInput {
-    let roots = store.root_events(&repo).unwrap_or_else(|problem| {
-        error!(%repo, %problem, "cannot read what belongs to a repository");
+/// Returns all root events of a repository.
+pub(super) fn root_events(store: &Store, repo: RepoId) -> SyncInput {
+    let roots = store.root_events(&repo).unwrap_or_else(|error| {
+        error!(target: "sync", %repo, %error, "cannot read the root events of a repository");
         Vec::new()
     });
     SyncInput::RootEvents(repo, roots)
 }
 
-/// What is here that matches. If that cannot be read, nothing is compared and pages are used.
-pub(super) fn ids(store: &Store, ask: QueryId, filter: &Filter) -> SyncInput {
-    let ids = store.newest_ids(filter, limits::MAX_RECONCILIATION_ITEMS).unwrap_or_else(|problem| {
-        error!(%problem, "cannot read what is here");
+/// Returns the ids of stored events that match a filter. If the store cannot be read, the result is empty and sync uses
+/// pages.
+pub(super) fn local_ids(store: &Store, query: QueryId, filter: &Filter) -> SyncInput {
+    let ids = store.newest_ids(filter, limits::MAX_RECONCILIATION_ITEMS).unwrap_or_else(|error| {
+        error!(target: "sync", %error, "cannot read stored event ids");
         LocalIds { items: Vec::new(), complete_since: None }
     });
-    SyncInput::LocalIds(ask, ids)
+    SyncInput::LocalIds(query, ids)
 }
 
-/// What is not here. If that cannot be read, everything is fetched.
-pub(super) fn missing(store: &Store, ask: QueryId, ids: Vec<EventId>) -> SyncInput {
-    let missing = store.missing_ids(&ids).unwrap_or_else(|problem| {
-        error!(%problem, "cannot read what is here");
+/// Returns the ids that are not stored. If the store cannot be read, all of them, so that all are fetched.
+pub(super) fn missing_ids(store: &Store, query: QueryId, ids: Vec<EventId>) -> SyncInput {
+    let missing = store.missing_ids(&ids).unwrap_or_else(|error| {
+        error!(target: "sync", %error, "cannot read stored event ids");
         ids
     });
-    SyncInput::MissingIds(ask, missing)
+    SyncInput::MissingIds(query, missing)
 }
 
-/// Events that both sides have, in short. If they cannot be read, nothing is known of them.
-pub(super) fn states(store: &Store, ids: &[EventId]) -> Vec<EventSummary> {
-    store.summaries(ids).unwrap_or_else(|problem| {
-        error!(%problem, "cannot read what is here");
+/// Returns summaries of events that both sides have. If the store cannot be read, the result is empty.
+pub(super) fn state_summaries(store: &Store, ids: &[EventId]) -> Vec<EventSummary> {
+    store.summaries(ids).unwrap_or_else(|error| {
+        error!(target: "sync", %error, "cannot read stored event ids");
         Vec::new()
     })
 }

@@ -1,36 +1,36 @@
-//! What a browser sees at the service's own address.
+//! The landing page, at the URL of the service.
 
-use super::{Link, PROSE_CHARS, Text, hint, is_harmless, page, shortened};
+use super::{Escaped, ExternalLink, PROSE_CHARS, is_server_url, page, relay_hint, truncated};
 
-/// What the landing page says.
-pub(crate) struct Landing<'a> {
+/// Content of the landing page.
+pub(crate) struct LandingPage<'a> {
     pub(crate) name: &'a str,
     pub(crate) description: &'a str,
-    /// The relay, such as `wss://code.example/base`.
+    /// URL of the relay, such as `wss://code.example/base`.
     pub(crate) relay_url: &'a str,
-    /// What stands before `/<npub>/<identifier>.git`, such as `https://code.example/base`.
+    /// The part of a repository URL before `/<npub>/<identifier>.git`, such as `https://code.example/base`.
     pub(crate) git_url: &'a str,
     pub(crate) version: &'a str,
-    /// How many repositories are served, if that is known.
+    /// Number of hosted repositories, if known.
     pub(crate) repositories: Option<usize>,
-    /// Which repositories are accepted.
+    /// Description of the accepted repositories.
     pub(crate) acceptance: &'a str,
-    /// How events are chosen beyond the fight against spam, if they are.
+    /// Description of how events are selected, if they are selected by more than spam protection.
     pub(crate) curation: Option<&'a str>,
-    /// The parts of GRASP that are on; without any, no repositories are hosted.
+    /// The enabled GRASP specifications; without any, no repositories are hosted.
     pub(crate) grasps: &'a [&'a str],
-    /// Whether anybody may see how the service is.
-    pub(crate) status: bool,
-    /// How to reach the operator: a URL or any text.
+    /// Whether the status page is public.
+    pub(crate) has_status_page: bool,
+    /// Contact of the operator: a URL or any text.
     pub(crate) contact: Option<&'a str>,
 }
 
-/// The landing page.
-pub(crate) fn landing(view: &Landing<'_>) -> String {
+/// Returns the landing page.
+pub(crate) fn landing(view: &LandingPage<'_>) -> String {
     let mut body = format!(
         "<h1>{}</h1><p>{}</p>",
-        Text(&shortened(view.name, PROSE_CHARS)),
-        Text(&shortened(view.description, PROSE_CHARS))
+        Escaped(&truncated(view.name, PROSE_CHARS)),
+        Escaped(&truncated(view.description, PROSE_CHARS))
     );
     if view.grasps.is_empty() {
         body += "<p>This is a nostr relay.</p>";
@@ -38,74 +38,74 @@ pub(crate) fn landing(view: &Landing<'_>) -> String {
         body += "<p>This is a <b>GRASP</b> service: a nostr relay and a git host in one.";
         match view.repositories {
             None => {}
-            Some(1) => body += " One repository is served here.",
-            Some(count) => body += &format!(" {count} repositories are served here."),
+            Some(1) => body += " It hosts one repository.",
+            Some(count) => body += &format!(" It hosts {count} repositories."),
         }
         body += "</p>";
     }
-    body += &format!("<h2>Addresses</h2><dl><dt>Relay</dt><dd><code>{}</code></dd>", Text(view.relay_url));
+    body += &format!("<h2>URLs</h2><dl><dt>Relay</dt><dd><code>{}</code></dd>", Escaped(view.relay_url));
     if !view.grasps.is_empty() {
-        let git = Text(view.git_url);
+        let git = Escaped(view.git_url);
         body += &format!("<dt>Git</dt><dd><code>{git}/&lt;npub&gt;/&lt;identifier&gt;.git</code></dd>");
     }
     body += "</dl>";
     if !view.grasps.is_empty() {
-        body += &publish(view);
+        body += &publish_section(view);
     }
-    body += &rules(view);
+    body += &rules_section(view);
     body += &format!(
-        "<h2>For programs</h2><p>The relay describes itself \
-         (<a href=\"https://github.com/nostr-protocol/nips/blob/master/11.md\">NIP-11</a>) to those who ask:</p>\
+        "<h2>For clients</h2><p>The relay information document \
+         (<a href=\"https://github.com/nostr-protocol/nips/blob/master/11.md\">NIP-11</a>):</p>\
          <pre>curl -H &#39;Accept: application/nostr+json&#39; {}/</pre><footer>{}graspd {}</footer>",
-        Text(view.git_url),
-        if view.status { status(view) } else { String::new() },
-        Text(view.version),
+        Escaped(view.git_url),
+        if view.has_status_page { status_link(view) } else { String::new() },
+        Escaped(view.version),
     );
     page(view.name, &body)
 }
 
-fn status(view: &Landing<'_>) -> String {
+fn status_link(view: &LandingPage<'_>) -> String {
     let url = format!("{}/status", view.git_url);
-    if is_harmless(&url) { format!("<a href=\"{}\">Status</a> · ", Text(&url)) } else { String::new() }
+    if is_server_url(&url) { format!("<a href=\"{}\">Status</a> · ", Escaped(&url)) } else { String::new() }
 }
 
-fn publish(view: &Landing<'_>) -> String {
+fn publish_section(view: &LandingPage<'_>) -> String {
     format!(
         "<h2>Publish a repository</h2>\
-         <p>No account is needed: your nostr key signs what your repository is, and git pushes what you signed. With \
-         <a href=\"https://gitworkshop.dev/ngit\">ngit</a>, inside your repository, naming this service when you are \
-         asked for servers:</p><pre>ngit init\ngit push</pre>\
-         <p>To go on from another clone, add the remote there:</p>\
+         <p>No account is needed: you sign the branches and tags of your repository with your nostr key, and git \
+         pushes what you signed. With <a href=\"https://gitworkshop.dev/ngit\">ngit</a>, in the folder of your \
+         repository; enter this service when ngit asks for servers:</p><pre>ngit init\ngit push</pre>\
+         <p>To push from another clone, add the remote there:</p>\
          <pre>git remote add origin nostr://&lt;npub&gt;/{}/&lt;identifier&gt;\ngit push origin main</pre>\
-         <p>Anybody clones it, with ngit or without:</p>\
+         <p>To clone it, with or without ngit:</p>\
          <pre>git clone {}/&lt;npub&gt;/&lt;identifier&gt;.git</pre>",
-        Text(&hint(view.relay_url)),
-        Text(view.git_url),
+        Escaped(&relay_hint(view.relay_url)),
+        Escaped(view.git_url),
     )
 }
 
-fn rules(view: &Landing<'_>) -> String {
-    let prose = |text| format!("{}", Text(&shortened(text, PROSE_CHARS)));
+fn rules_section(view: &LandingPage<'_>) -> String {
+    let prose = |text| format!("{}", Escaped(&truncated(text, PROSE_CHARS)));
     let mut out = format!("<h2>Rules</h2><dl><dt>Accepted repositories</dt><dd>{}</dd>", prose(view.acceptance));
     if let Some(curation) = view.curation {
         out += &format!("<dt>Curation</dt><dd>{}</dd>", prose(curation));
     }
     if !view.grasps.is_empty() {
-        out += &format!("<dt>Protocols</dt><dd>{}</dd>", Text(&view.grasps.join(", ")));
+        out += &format!("<dt>Protocols</dt><dd>{}</dd>", Escaped(&view.grasps.join(", ")));
     }
     if let Some(contact) = view.contact {
-        out += &format!("<dt>Contact</dt><dd>{}</dd>", Link(contact));
+        out += &format!("<dt>Contact</dt><dd>{}</dd>", ExternalLink(contact));
     }
     out + "</dl>"
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{HOSTILE, expect_tame};
+    use super::super::tests::{HOSTILE, assert_only_known_html};
     use super::*;
 
-    fn view<'a>(text: &'a str, grasps: &'a [&'a str]) -> Landing<'a> {
-        Landing {
+    fn view<'a>(text: &'a str, grasps: &'a [&'a str]) -> LandingPage<'a> {
+        LandingPage {
             name: text,
             description: text,
             relay_url: text,
@@ -116,26 +116,26 @@ mod tests {
             curation: Some(text),
             grasps,
             contact: Some(text),
-            status: true,
+            has_status_page: true,
         }
     }
 
     #[test]
-    fn every_field_stays_text() {
+    fn every_field_is_escaped() {
         for hostile in HOSTILE {
             let page = landing(&view(hostile, &[hostile]));
-            expect_tame(&page);
+            assert_only_known_html(&page);
             assert!(!page.contains("<script") && !page.contains("<svg") && !page.contains("<img"), "{page}");
         }
         let long = "\"".repeat(1_000_000);
-        let operators_own = ["https://code.example", "1"];
-        let long = Landing { relay_url: operators_own[0], git_url: operators_own[0], ..view(&long, &["GRASP-01"]) };
-        assert!(landing(&Landing { version: operators_own[1], ..long }).len() < 50_000);
+        let trusted = ["https://code.example", "1"];
+        let long = LandingPage { relay_url: trusted[0], git_url: trusted[0], ..view(&long, &["GRASP-01"]) };
+        assert!(landing(&LandingPage { version: trusted[1], ..long }).len() < 50_000);
     }
 
     #[test]
-    fn it_says_where_and_how() {
-        let view = Landing {
+    fn page_contains_urls_and_instructions() {
+        let view = LandingPage {
             name: "Häuschen",
             description: "for tests",
             relay_url: "wss://code.example/g",
@@ -146,15 +146,15 @@ mod tests {
             curation: None,
             grasps: &["GRASP-01", "GRASP-06"],
             contact: Some("https://a.example/me"),
-            status: true,
+            has_status_page: true,
         };
         let page = landing(&view);
-        expect_tame(&page);
+        assert_only_known_html(&page);
         for text in [
             "<title>Häuschen</title>",
             "<code>wss://code.example/g</code>",
             "https://code.example/g/&lt;npub&gt;/&lt;identifier&gt;.git",
-            "One repository is",
+            "hosts one repository",
             "ngit init",
             "nostr://&lt;npub&gt;/code.example%2Fg/&lt;identifier&gt;",
             "GRASP-01, GRASP-06",
@@ -166,7 +166,7 @@ mod tests {
             assert!(page.contains(text), "{text} is missing: {page}");
         }
         assert!(!page.contains("Curation") && page.len() < 8_000, "{}", page.len());
-        let relay_only = landing(&Landing { grasps: &[], ..view });
+        let relay_only = landing(&LandingPage { grasps: &[], ..view });
         assert!(!relay_only.contains("git push") && !relay_only.contains("GRASP"), "{relay_only}");
     }
 }

@@ -1,7 +1,15 @@
-//! The few pages that a person may see: HTML made here, without a script but for the [`status`], of text that strangers wrote.
+//! HTML pages and JSON documents for users: landing page, repository page, status page and error page.
 //!
-//! Every page is a pure function of a view. Nothing gets into a page but through [`Text`], [`Link`] or [`percent`], and
-//! nothing of a stranger's choice is longer than is said beside it, so a page stays small whatever is in the view.
+//! - [`landing`], [`repository`], [`replication`], [`purgatory`], [`status`], [`not_found`]: pure functions from a view
+//!   to HTML or JSON.
+//! - [`repository_handler`], [`replication_status`], [`status_cache`]: collect the views.
+//!
+//! The HTTP tasks run this code; [`server::router`](crate::server) calls it. It reads from the writer, from the status
+//! of `sync` and `fetch`, from `monitor` and from `metrics`, and changes nothing.
+//!
+//! Most of the displayed text comes from untrusted events and servers. It enters a page only through [`Escaped`],
+//! [`ExternalLink`] or [`percent_encode`], and every text and list has a maximum length, so that a page stays small
+//! whatever the view contains. Only the status page has a script.
 
 pub(crate) mod landing;
 pub(crate) mod not_found;
@@ -16,23 +24,23 @@ pub(crate) mod status_cache;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Entries of one list that are shown: more than a person reads.
+/// Maximum number of entries of a list: more than a person reads.
 const LIST_ENTRIES: usize = 100;
 
-/// Bytes of one list after which no further entry is begun: a hundred entries of the usual length.
+/// Bytes of a list after which no further entry is added: a hundred entries of the usual length.
 const LIST_BYTES: usize = 10_000;
 
-/// Characters of a name that are shown. A phone shows about forty in a line.
+/// Maximum number of displayed characters of a name. A phone displays about forty in a line.
 const NAME_CHARS: usize = 100;
 
-/// Characters of a description or a reason that are shown: a page is no place for an essay.
+/// Maximum number of displayed characters of a description or a reason.
 const PROSE_CHARS: usize = 1_000;
 
-/// Bytes of a URL up to which it becomes a link: announcements keep none that are longer than half of it.
+/// Maximum length of a URL that becomes a link: twice the maximum length of a URL in an announcement.
 const LINK_BYTES: usize = 1_024;
 
-/// Colours come in two sets, for light and for dark rooms. Text of strangers may be written from right to left, which
-/// must not spill over into what stands beside it.
+/// Style sheet of all pages, with light and dark colours. Untrusted text may be written from right to left; `isolate`
+/// keeps it from changing the direction of the text beside it.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--soft:#0000000f;--link:#0b57d0;--note:#b06000}\
 @media(prefers-color-scheme:dark){:root{--soft:#ffffff1a;--link:#8ab4f8;--note:#fdd663}}\
@@ -46,18 +54,18 @@ ul{padding-left:1.2rem;margin:.5rem 0}li{margin:.2rem 0}dt{font-weight:600}dd{ma
 .note{border-left:.25rem solid var(--note);padding-left:.8rem}\
 footer{margin-top:3rem;font-size:.875em;opacity:.7}";
 
-/// A whole page.
+/// Returns a complete page.
 fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html><html lang=en><head><meta charset=utf-8>\
          <meta name=viewport content=\"width=device-width,initial-scale=1\">\
          <title>{}</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>\n",
-        Text(&shortened(title, NAME_CHARS)),
+        Escaped(&truncated(title, NAME_CHARS)),
     )
 }
 
-/// What crawlers may look at: pages, but not what only git and programs read.
-pub(crate) fn robots() -> &'static str {
+/// Returns `robots.txt`: crawlers may read the pages, but not the paths for git and for programs.
+pub(crate) fn robots_txt() -> &'static str {
     "User-agent: *\n\
      Disallow: /*/info/refs\n\
      Disallow: /*/git-upload-pack\n\
@@ -68,10 +76,10 @@ pub(crate) fn robots() -> &'static str {
      Allow: /\n"
 }
 
-/// Text that may stand anywhere in HTML, in quoted attributes too.
-struct Text<'a>(&'a str);
+/// Text, escaped for every place in HTML, including quoted attributes.
+struct Escaped<'a>(&'a str);
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write;
         for character in self.0.chars() {
@@ -81,7 +89,7 @@ impl fmt::Display for Text<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                // HTML has no way to write the others.
+                // HTML cannot represent other control characters.
                 '\n' | '\t' => f.write_char(character)?,
                 control if control.is_control() => f.write_char(char::REPLACEMENT_CHARACTER)?,
                 other => f.write_char(other)?,
@@ -91,37 +99,37 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// A URL that somebody else wrote: a link if it leads to a web server or a relay, else just text.
-struct Link<'a>(&'a str);
+/// An untrusted URL: a link if it leads to a web server or a relay, otherwise plain text.
+struct ExternalLink<'a>(&'a str);
 
-impl fmt::Display for Link<'_> {
+impl fmt::Display for ExternalLink<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = shortened(self.0, 2 * NAME_CHARS);
-        if is_link(self.0) {
-            write!(f, "<a href=\"{}\" rel=\"nofollow noopener\">{}</a>", Text(self.0), Text(&shown))
+        let shown = truncated(self.0, 2 * NAME_CHARS);
+        if is_linkable(self.0) {
+            write!(f, "<a href=\"{}\" rel=\"nofollow noopener\">{}</a>", Escaped(self.0), Escaped(&shown))
         } else {
-            write!(f, "<code>{}</code>", Text(&shown))
+            write!(f, "<code>{}</code>", Escaped(&shown))
         }
     }
 }
 
-fn is_link(url: &str) -> bool {
-    url.len() <= LINK_BYTES && is_harmless(url)
+fn is_linkable(url: &str) -> bool {
+    url.len() <= LINK_BYTES && is_server_url(url)
 }
 
-/// Whether following a URL can do no more than visit a server. The scheme must be one of four, letter by letter: browsers
-/// forgive leading blanks and line breaks inside a scheme, we do not.
-fn is_harmless(url: &str) -> bool {
-    let harmless = ["http", "https", "ws", "wss"];
-    !url.contains(|c: char| c.is_whitespace() || c.is_control())
+/// Returns whether following a URL can only contact a server and cannot run a script. The scheme must be exactly one of
+/// four: browsers ignore leading blanks and line breaks inside a scheme, this function does not.
+fn is_server_url(url: &str) -> bool {
+    let schemes = ["http", "https", "ws", "wss"];
+    !url.contains(|character: char| character.is_whitespace() || character.is_control())
         && url.split_once("://").is_some_and(|(scheme, rest)| {
-            !rest.is_empty() && harmless.iter().any(|known| scheme.eq_ignore_ascii_case(known))
+            !rest.is_empty() && schemes.iter().any(|known| scheme.eq_ignore_ascii_case(known))
         })
 }
 
-/// Percent-encoded: RFC 3986's unreserved characters stay as they are, so the result may stand in a segment of a path
-/// and in a command line.
-fn percent(text: &str) -> String {
+/// Percent-encodes everything but the unreserved characters of RFC 3986, so that the result can be used in a path
+/// segment and in a shell command.
+fn percent_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -133,20 +141,20 @@ fn percent(text: &str) -> String {
     out
 }
 
-/// The relay hint of a `nostr://` URL: without its scheme when that is the usual `wss`.
-fn hint(relay_url: &str) -> String {
-    percent(relay_url.strip_prefix("wss://").unwrap_or(relay_url).trim_end_matches('/'))
+/// Returns the relay hint of a `nostr://` URL: without the scheme if that is the default `wss`.
+fn relay_hint(relay_url: &str) -> String {
+    percent_encode(relay_url.strip_prefix("wss://").unwrap_or(relay_url).trim_end_matches('/'))
 }
 
-/// At most so many characters, with a sign when there were more.
-fn shortened(text: &str, most: usize) -> Cow<'_, str> {
-    match text.char_indices().nth(most) {
-        Some((at, _)) => Cow::Owned(format!("{}…", &text[..at])),
+/// Truncates a text to a number of characters; an ellipsis marks a truncated text.
+fn truncated(text: &str, max_chars: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
         None => Cow::Borrowed(text),
     }
 }
 
-/// A list of what strangers have given, as far as it is shown, and how many more there are.
+/// Returns a list in HTML, truncated to its maximum size, with the number of the omitted entries.
 fn list<T>(items: impl ExactSizeIterator<Item = T>, row: impl Fn(T) -> String) -> String {
     let total = items.len();
     let mut out = String::from("<ul>");
@@ -164,7 +172,7 @@ fn list<T>(items: impl ExactSizeIterator<Item = T>, row: impl Fn(T) -> String) -
 mod tests {
     use super::*;
 
-    /// What strangers write to get out of where they stand.
+    /// Texts that try to break out of their place in HTML.
     pub(super) const HOSTILE: [&str; 8] = [
         "<script>alert(1)</script>",
         "\"onload=alert(1) x=\"",
@@ -176,8 +184,8 @@ mod tests {
         "<!--",
     ];
 
-    /// Every tag of a page must be one that we write, with attributes that we write, and every link must be harmless.
-    pub(super) fn expect_tame(page: &str) {
+    /// Asserts that a page contains only tags and attributes of our own, and only links to servers.
+    pub(super) fn assert_only_known_html(page: &str) {
         const TAGS: [&str; 24] = [
             "!doctype", "html", "head", "body", "main", "meta", "title", "style", "h1", "h2", "p", "pre", "code", "a",
             "b", "ul", "li", "dl", "dt", "dd", "footer", "small", "br", "span",
@@ -185,42 +193,43 @@ mod tests {
         const ATTRIBUTES: [&str; 10] =
             ["lang", "charset", "name", "content", "href", "rel", "class", "data-k", "data-shape", "id"];
         for tag in page.split('<').skip(1) {
-            let (tag, text) = tag.split_once('>').unwrap_or_else(|| panic!("an open tag: {tag}"));
-            assert!(!text.contains('>'), "a stray bracket: {text}");
+            let (tag, text) = tag.split_once('>').unwrap_or_else(|| panic!("unclosed tag: {tag}"));
+            assert!(!text.contains('>'), "unescaped bracket: {text}");
             let mut words = tag.splitn(2, ' ');
             let name = words.next().unwrap_or_default().trim_start_matches('/');
-            assert!(TAGS.contains(&name), "no tag of ours: {tag}");
+            assert!(TAGS.contains(&name), "unknown tag: {tag}");
             let mut rest = words.next().unwrap_or_default();
             while name != "!doctype" && !rest.is_empty() {
-                let (attribute, after) = rest.split_once('=').unwrap_or_else(|| panic!("an odd attribute: {tag}"));
-                assert!(ATTRIBUTES.contains(&attribute), "no attribute of ours: {tag}");
+                let (attribute, after) =
+                    rest.split_once('=').unwrap_or_else(|| panic!("attribute without a value: {tag}"));
+                assert!(ATTRIBUTES.contains(&attribute), "unknown attribute: {tag}");
                 let (value, after) = match after.strip_prefix('"') {
-                    Some(quoted) => quoted.split_once('"').unwrap_or_else(|| panic!("an open quote: {tag}")),
+                    Some(quoted) => quoted.split_once('"').unwrap_or_else(|| panic!("unclosed quote: {tag}")),
                     None => after.split_once(' ').unwrap_or((after, "")),
                 };
                 if attribute == "href" {
-                    assert!(is_harmless(value), "a link that does harm: {tag}");
+                    assert!(is_server_url(value), "unsafe link: {tag}");
                 }
                 rest = after.trim_start();
             }
         }
-        assert!(!page.contains(|c: char| c.is_control() && c != '\n'), "a control character");
+        assert!(!page.contains(|character: char| character.is_control() && character != '\n'), "control character");
     }
 
     #[test]
-    fn text_stays_text() {
+    fn untrusted_text_is_escaped() {
         for hostile in HOSTILE {
-            expect_tame(&page(hostile, &format!("<p>{}</p>{}", Text(hostile), Link(hostile))));
+            assert_only_known_html(&page(hostile, &format!("<p>{}</p>{}", Escaped(hostile), ExternalLink(hostile))));
         }
-        assert_eq!(Text("a<b>&\"'\u{7}é").to_string(), "a&lt;b&gt;&amp;&quot;&#39;\u{fffd}é");
+        assert_eq!(Escaped("a<b>&\"'\u{7}é").to_string(), "a&lt;b&gt;&amp;&quot;&#39;\u{fffd}é");
         assert!(page(&"🚀".repeat(5_000), "").len() < 3_000);
     }
 
     #[test]
-    fn only_servers_are_linked_to() {
+    fn only_server_urls_become_links() {
         for url in ["https://a.example/x?y=\"<z>", "http://a.example", "WSS://a.example", "ws://[::1]:7"] {
-            assert!(is_link(url), "{url}");
-            expect_tame(&Link(url).to_string());
+            assert!(is_linkable(url), "{url}");
+            assert_only_known_html(&ExternalLink(url).to_string());
         }
         for url in [
             "javascript:alert(1)",
@@ -238,13 +247,13 @@ mod tests {
             "",
             &format!("https://a.example/{}", "x".repeat(LINK_BYTES)),
         ] {
-            assert!(!is_link(url) && !Link(url).to_string().contains("href"), "{url}");
+            assert!(!is_linkable(url) && !ExternalLink(url).to_string().contains("href"), "{url}");
         }
     }
 
     #[test]
-    fn lists_end() {
-        let plain = |n: usize| list(0..n, |nth| nth.to_string());
+    fn long_lists_are_truncated() {
+        let plain = |length: usize| list(0..length, |nth| nth.to_string());
         assert!(plain(LIST_ENTRIES).ends_with("<li>99</li></ul>"));
         assert!(plain(LIST_ENTRIES + 1).ends_with("<li>99</li><li>… and 1 more</li></ul>"));
         let long = list(0..50, |_| "x".repeat(3_000));
@@ -253,19 +262,19 @@ mod tests {
 
     #[test]
     fn hints_and_segments_are_percent_encoded() {
-        for (relay, hint_) in [
+        for (relay, expected) in [
             ("wss://code.example", "code.example"),
             ("wss://code.example/g/", "code.example%2Fg"),
             ("ws://localhost:7334", "ws%3A%2F%2Flocalhost%3A7334"),
         ] {
-            assert_eq!(hint(relay), hint_);
+            assert_eq!(relay_hint(relay), expected);
         }
-        assert_eq!(percent("my 🚀 repo"), "my%20%F0%9F%9A%80%20repo");
+        assert_eq!(percent_encode("my 🚀 repo"), "my%20%F0%9F%9A%80%20repo");
     }
 
     #[test]
-    fn crawlers_leave_git_alone() {
-        let robots = robots();
+    fn robots_txt_excludes_git_paths() {
+        let robots = robots_txt();
         for path in ["info/refs", "git-upload-pack", "git-receive-pack"] {
             assert!(robots.contains(&format!("Disallow: /*/{path}\n")), "{robots}");
         }

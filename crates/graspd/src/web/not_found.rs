@@ -1,35 +1,35 @@
-//! What a browser sees where nothing is.
+//! The page of a 404 response.
 
-use super::{NAME_CHARS, Text, page, shortened};
+use super::{Escaped, NAME_CHARS, page, truncated};
 
-/// The page for a path at which nothing is, with what could be wrong. An empty path is not shown.
+/// Returns the page for a path that does not exist, with possible reasons. An empty path is not displayed.
 pub(crate) fn not_found(path: &str) -> String {
     let at = match path {
-        "" => "this address".to_owned(),
-        path => format!("<code>{}</code>", Text(&shortened(path, 2 * NAME_CHARS))),
+        "" => "this URL".to_owned(),
+        path => format!("<code>{}</code>", Escaped(&truncated(path, 2 * NAME_CHARS))),
     };
     let body = format!(
         "<h1>Not found</h1><p>There is nothing at {at}.</p>\
          <p>If you expected a repository:</p><ul>\
-         <li>Its address is <code>&lt;npub&gt;/&lt;identifier&gt;.git</code>, with the owner&#39;s key as npub and the \
-         identifier percent-encoded.</li>\
-         <li>It may not be announced here: its announcement must name this service among its <code>clone</code> and \
+         <li>Its URL ends with <code>&lt;npub&gt;/&lt;identifier&gt;.git</code>, with the owner&#39;s public key as \
+         npub and a percent-encoded identifier.</li>\
+         <li>It may not be announced here: its announcement must list this service in the tags <code>clone</code> and \
          <code>relays</code>.</li>\
-         <li>Its announcement may have waited for git data in vain. Publish it again, then push.</li>\
-         <li>Its owner may have deleted it or taken it elsewhere.</li></ul>",
+         <li>Its announcement may have expired before git data was pushed. Publish it again, then push.</li>\
+         <li>Its owner may have deleted it or moved it to another service.</li></ul>",
     );
     page("Not found", &body)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{HOSTILE, expect_tame};
+    use super::super::tests::{HOSTILE, assert_only_known_html};
     use super::*;
 
     #[test]
-    fn the_path_stays_text_and_short() {
+    fn path_is_escaped_and_truncated() {
         for hostile in HOSTILE {
-            expect_tame(&not_found(hostile));
+            assert_only_known_html(&not_found(hostile));
         }
         assert!(not_found(&"\"".repeat(1_000_000)).len() < 5_000);
     }

@@ -1,66 +1,59 @@
-//! What waits for git data, as people and programs are told.
+//! Events of a repository that wait for git data, as JSON.
 
+use grasp_core::repo::catalog::EventStatus;
 use serde_json::{Value, json};
 
-/// Waiting events in one answer. A repository that is in order has a handful.
-const MOST_WAITING: usize = 200;
+/// Maximum number of events in a response. A normal repository has a few.
+const MAX_EVENTS: usize = 200;
 
-/// Missing objects that are named for one event: enough to see which push is missing, and an answer of all events
-/// together stays below half a megabyte.
-const MOST_NEEDS: usize = 50;
+/// Maximum number of missing objects of one event: enough to see which push is missing. The whole response stays below
+/// half a megabyte.
+const MAX_NEEDS: usize = 50;
 
-/// Whether a repository's announcement is served.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
-    /// It is.
-    Served,
-    /// It waits for git data.
-    Waiting,
-}
-
-/// An event that waits for git data.
+/// An event that waits for git data, or pushed git data that waits for its event.
 #[derive(Clone, Debug)]
-pub(crate) struct WaitingView {
-    /// Its id.
+pub(crate) struct WaitingEvent {
+    /// The id of the event.
     pub(crate) event: String,
     pub(crate) kind: u16,
-    /// Who signed it.
+    /// The npub of the author. Empty if it is not known.
     pub(crate) author: String,
     pub(crate) created_at: u64,
-    /// When it is dropped.
+    /// When it expires.
     pub(crate) expires_at: u64,
-    /// The objects that are missing, or the refs with their objects.
+    /// The missing objects, or the refs with their objects.
     pub(crate) needs: Vec<String>,
-    /// Why it is not served, in words.
+    /// Why it is not served, as text.
     pub(crate) why: String,
 }
 
-/// The answer to `GET <repository>/purgatory`. What is left out of a long list is counted in `more` or `more_needs`.
-pub(crate) fn purgatory_json(repository: &str, standing: Standing, waiting: &[WaitingView]) -> String {
-    let events: Vec<Value> = waiting.iter().take(MOST_WAITING).map(one).collect();
-    let mut answer = json!({
+/// Returns the response to `GET <repository>/purgatory`. `status` is that of the announcement. The numbers of omitted
+/// entries are in `more` and `more_needs`.
+pub(crate) fn purgatory_json(repository: &str, status: EventStatus, waiting: &[WaitingEvent]) -> String {
+    let events: Vec<Value> = waiting.iter().take(MAX_EVENTS).map(event_json).collect();
+    let mut response = json!({
         "repository": repository,
-        "served": standing == Standing::Served,
+        "served": status == EventStatus::Served,
         "waiting": events,
     });
-    if waiting.len() > MOST_WAITING {
-        answer["more"] = json!(waiting.len() - MOST_WAITING);
+    if waiting.len() > MAX_EVENTS {
+        response["more"] = json!(waiting.len() - MAX_EVENTS);
     }
-    answer.to_string()
+    response.to_string()
 }
 
-fn one(waiting: &WaitingView) -> Value {
+fn event_json(waiting: &WaitingEvent) -> Value {
     let mut event = json!({
         "event": waiting.event,
         "kind": waiting.kind,
         "author": waiting.author,
         "created_at": waiting.created_at,
         "expires_at": waiting.expires_at,
-        "needs": waiting.needs.iter().take(MOST_NEEDS).collect::<Vec<_>>(),
+        "needs": waiting.needs.iter().take(MAX_NEEDS).collect::<Vec<_>>(),
         "why": waiting.why,
     });
-    if waiting.needs.len() > MOST_NEEDS {
-        event["more_needs"] = json!(waiting.needs.len() - MOST_NEEDS);
+    if waiting.needs.len() > MAX_NEEDS {
+        event["more_needs"] = json!(waiting.needs.len() - MAX_NEEDS);
     }
     event
 }
@@ -70,8 +63,8 @@ mod tests {
     use super::super::tests::HOSTILE;
     use super::*;
 
-    fn waiting(text: &str, needs: usize) -> WaitingView {
-        WaitingView {
+    fn waiting(text: &str, needs: usize) -> WaitingEvent {
+        WaitingEvent {
             event: text.to_owned(),
             kind: 30618,
             author: text.to_owned(),
@@ -83,9 +76,9 @@ mod tests {
     }
 
     #[test]
-    fn programs_read_what_people_read() {
+    fn json_contains_every_field_unchanged() {
         for hostile in HOSTILE {
-            let text = purgatory_json(hostile, Standing::Waiting, &[waiting(hostile, 2)]);
+            let text = purgatory_json(hostile, EventStatus::Held, &[waiting(hostile, 2)]);
             let expected = json!({
                 "repository": hostile,
                 "served": false,
@@ -94,20 +87,20 @@ mod tests {
                     "needs": [hostile, hostile], "why": hostile,
                 }],
             });
-            assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), expected);
+            assert_eq!(serde_json::from_str::<Value>(&text).expect("invalid JSON"), expected);
         }
-        let empty: Value = serde_json::from_str(&purgatory_json("x", Standing::Served, &[])).expect("JSON");
+        let empty: Value = serde_json::from_str(&purgatory_json("x", EventStatus::Served, &[])).expect("invalid JSON");
         assert_eq!(empty, json!({"repository": "x", "served": true, "waiting": []}));
     }
 
     #[test]
-    fn long_lists_are_cut_and_counted() {
+    fn long_lists_are_truncated_and_counted() {
         let oid = "a".repeat(40);
-        let text = purgatory_json("x", Standing::Waiting, &vec![waiting(&oid, 1_000); 300]);
+        let text = purgatory_json("x", EventStatus::Held, &vec![waiting(&oid, 1_000); 300]);
         assert!(text.len() < 500_000, "{}", text.len());
-        let answer: Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!(answer["more"], 100);
-        assert_eq!(answer["waiting"][199]["more_needs"], 950);
-        assert_eq!(answer["waiting"][0]["needs"].as_array().map(Vec::len), Some(50));
+        let response: Value = serde_json::from_str(&text).expect("invalid JSON");
+        assert_eq!(response["more"], 100);
+        assert_eq!(response["waiting"][199]["more_needs"], 950);
+        assert_eq!(response["waiting"][0]["needs"].as_array().map(Vec::len), Some(50));
     }
 }

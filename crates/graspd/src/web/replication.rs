@@ -1,95 +1,94 @@
-//! Where a repository stands on the servers that its announcement names: only what is known, and how.
+//! Replication status of a repository: which servers that its announcement lists have its current state.
 
 use serde_json::{Value, json};
 
-use super::repository::utc;
-use super::{LIST_ENTRIES, Link, NAME_CHARS, Text, shortened};
+use super::repository::format_utc;
+use super::{Escaped, ExternalLink, LIST_ENTRIES, NAME_CHARS, truncated};
 
-/// Whether a server has the current state.
+/// Whether a server has the current state of a repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Has {
-    /// It has, as is known since then; of this service itself that is not told.
+pub(crate) enum ReplicaStatus {
+    /// It has the current state, known since this time. `since` is `None` for this service itself.
     Current { since: Option<u64> },
-    /// It was last seen with an older one, made then.
+    /// It was last seen with an older state, created at this time.
     Older { created_at: u64 },
-    /// It has so many of its refs elsewhere or not at all.
-    Lacking { lacks: usize, differs: usize, of: usize },
-    /// Nobody has seen it there.
-    Unseen,
-    /// It does not show such a repository.
+    /// Branches or tags are missing: `lacks` of `of`, `differs` of which point to other objects.
+    Incomplete { lacks: usize, differs: usize, of: usize },
+    /// The current state was not seen there.
+    NotSeen,
+    /// It has no such repository, or does not show it.
     Absent,
-    /// It gives no answer.
-    Silent,
-    /// It is not called.
-    Shunned,
-    /// It has not been asked yet.
-    Unasked,
-    /// Nothing can be said.
+    /// It does not respond.
+    NoResponse,
+    /// It is not contacted.
+    NotContacted,
+    /// It has not been checked yet.
+    NotChecked,
+    /// Not known.
     Unknown,
 }
 
-impl Has {
-    fn word(&self) -> &'static str {
-        match self {
-            Self::Current { .. } => "current",
-            Self::Older { .. } => "older",
-            Self::Lacking { .. } => "lacking",
-            Self::Unseen => "unseen",
-            Self::Absent => "absent",
-            Self::Silent => "silent",
-            Self::Shunned => "shunned",
-            Self::Unasked => "unasked",
-            Self::Unknown => "unknown",
-        }
+grasp_core::label_table! {
+    /// Returns the value of `state` in JSON.
+    ReplicaStatus {
+        Self::Current { .. } => "current",
+        Self::Older { .. } => "older",
+        Self::Incomplete { .. } => "lacking",
+        Self::NotSeen => "unseen",
+        Self::Absent => "absent",
+        Self::NoResponse => "silent",
+        Self::NotContacted => "shunned",
+        Self::NotChecked => "unasked",
+        Self::Unknown => "unknown",
     }
 }
 
-/// A relay.
+/// Status of a repository on a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RelayRow {
     pub(crate) url: String,
-    /// Where the connection stands, in a word.
-    pub(crate) state: &'static str,
-    pub(crate) has: Has,
-    /// Whether everything that it has of the repository is here.
-    pub(crate) covered: bool,
-    /// When it was last heard.
-    pub(crate) heard_at: Option<u64>,
-    /// Events of the repository that it lacks, as of when.
+    /// Status of the connection, as text.
+    pub(crate) connection: &'static str,
+    pub(crate) status: ReplicaStatus,
+    /// Whether all events of the repository on this relay have been synced.
+    pub(crate) is_covered: bool,
+    /// Time of its last message.
+    pub(crate) last_message_at: Option<u64>,
+    /// Number of events of the repository that it lacks, and when this was found.
     pub(crate) lacks: Option<(u64, u64)>,
-    /// What is wrong with it, in words that may be its own.
-    pub(crate) why: Option<String>,
+    /// Its last problem, as text. It may contain text of the relay.
+    pub(crate) problem: Option<String>,
 }
 
-/// A git server.
+/// Status of a repository on a git server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct ServerRow {
+pub(crate) struct GitServerRow {
     pub(crate) url: String,
-    pub(crate) has: Has,
-    /// How that is known.
+    pub(crate) status: ReplicaStatus,
+    /// How the status is known, as text.
     pub(crate) how: &'static str,
-    /// When it was asked, if it was.
-    pub(crate) asked_at: Option<u64>,
+    /// When it was checked, if it was.
+    pub(crate) checked_at: Option<u64>,
 }
 
-/// How a repository is spread.
+/// Replication status of a repository.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Replication {
-    /// The state that is served here: its id and when it was made.
+    /// The state that is served here: its id and `created_at`.
     pub(crate) state: Option<(String, u64)>,
     pub(crate) relays: Vec<RelayRow>,
-    pub(crate) servers: Vec<ServerRow>,
+    pub(crate) git_servers: Vec<GitServerRow>,
 }
 
-/// The answer to `GET <repository>/replication.json`.
+/// Returns the response to `GET <repository>/replication.json`.
 pub(crate) fn replication_json(repository: &str, view: &Replication) -> String {
-    let has = |has: &Has| match has {
-        Has::Current { since } => json!({"state": has.word(), "since": since}),
-        Has::Older { created_at } => json!({"state": has.word(), "created_at": created_at}),
-        Has::Lacking { lacks, differs, of } => {
-            json!({"state": has.word(), "lacks": lacks, "differs": differs, "of": of})
+    let status_json = |status: &ReplicaStatus| match status {
+        ReplicaStatus::Current { since } => json!({"state": status.label(), "since": since}),
+        ReplicaStatus::Older { created_at } => json!({"state": status.label(), "created_at": created_at}),
+        ReplicaStatus::Incomplete { lacks, differs, of } => {
+            json!({"state": status.label(), "lacks": lacks, "differs": differs, "of": of})
         }
-        _ => json!({"state": has.word()}),
+        _ => json!({"state": status.label()}),
     };
     let relays: Vec<Value> = view
         .relays
@@ -97,89 +96,94 @@ pub(crate) fn replication_json(repository: &str, view: &Replication) -> String {
         .take(LIST_ENTRIES)
         .map(|relay| {
             json!({
-                "url": relay.url, "connection": relay.state, "has": has(&relay.has), "complete": relay.covered,
-                "heard_at": relay.heard_at, "lacks": relay.lacks.map(|(events, at)| json!({"events": events, "at": at})),
-                "why": relay.why,
+                "url": relay.url,
+                "connection": relay.connection,
+                "has": status_json(&relay.status),
+                "complete": relay.is_covered,
+                "heard_at": relay.last_message_at,
+                "lacks": relay.lacks.map(|(events, at)| json!({"events": events, "at": at})),
+                "why": relay.problem,
             })
         })
         .collect();
-    let servers = view.servers.iter().take(LIST_ENTRIES);
-    let servers: Vec<Value> = servers
+    let git_servers = view.git_servers.iter().take(LIST_ENTRIES);
+    let git_servers: Vec<Value> = git_servers
         .map(|server| {
-            json!({"url": server.url, "has": has(&server.has), "how": server.how, "asked_at": server.asked_at})
+            let has = status_json(&server.status);
+            json!({"url": server.url, "has": has, "how": server.how, "asked_at": server.checked_at})
         })
         .collect();
     json!({
         "repository": repository,
         "state": view.state.as_ref().map(|(id, created_at)| json!({"id": id, "created_at": created_at})),
         "relays": relays,
-        "git_servers": servers,
+        "git_servers": git_servers,
     })
     .to_string()
 }
 
-/// The part of a repository's page.
+/// Returns the section of a repository's page.
 pub(super) fn section(view: &Replication, json_url: Option<&str>) -> String {
-    if view.relays.is_empty() && view.servers.is_empty() {
+    if view.relays.is_empty() && view.git_servers.is_empty() {
         return String::new();
     }
-    let link = json_url.map(|url| format!(" (<a href=\"{}\">as JSON</a>)", Text(url))).unwrap_or_default();
+    let link = json_url.map(|url| format!(" (<a href=\"{}\">as JSON</a>)", Escaped(url))).unwrap_or_default();
     let intro = match &view.state {
         Some((_, created_at)) => {
-            format!("Who has the state from {}, as far as this service knows{link}.", utc(*created_at))
+            format!("Known status of the state of {} on each server{link}.", format_utc(*created_at))
         }
         None => format!("No state is served here yet{link}."),
     };
-    let mut out = format!("<h2>Where it is</h2><p>{intro}</p>");
+    let mut out = format!("<h2>Replication</h2><p>{intro}</p>");
     if !view.relays.is_empty() {
         out += "<p>Relays:</p>";
         out += &super::list(view.relays.iter(), |relay| {
-            let mut parts = vec![relay.state.to_owned(), said(&relay.has)];
+            let mut parts = vec![relay.connection.to_owned(), status_text(&relay.status)];
             if let Some((events, at)) = relay.lacks {
-                parts.push(format!("lacked {events} events of it at {}", utc(at)));
+                parts.push(format!("lacked {events} events of this repository at {}", format_utc(at)));
             }
-            if let Some(why) = &relay.why {
-                parts.push(shortened(why, NAME_CHARS).into_owned());
+            if let Some(problem) = &relay.problem {
+                parts.push(truncated(problem, NAME_CHARS).into_owned());
             }
             let shown = parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("; ");
-            format!("{}: {}", Link(&relay.url), Text(&shown))
+            format!("{}: {}", ExternalLink(&relay.url), Escaped(&shown))
         });
     }
-    if !view.servers.is_empty() {
+    if !view.git_servers.is_empty() {
         out += "<p>Git servers:</p>";
-        out += &super::list(view.servers.iter(), |server| {
-            let how = match server.asked_at {
-                Some(at) => format!(" (asked {})", utc(at)),
+        out += &super::list(view.git_servers.iter(), |server| {
+            let how = match server.checked_at {
+                Some(at) => format!(" (checked {})", format_utc(at)),
                 None if server.how.is_empty() => String::new(),
                 None => format!(" ({})", server.how),
             };
-            format!("{}: {}{}", Link(&server.url), Text(&said(&server.has)), Text(&how))
+            format!("{}: {}{}", ExternalLink(&server.url), Escaped(&status_text(&server.status)), Escaped(&how))
         });
     }
     out
 }
 
-fn said(has: &Has) -> String {
-    match has {
-        Has::Current { since: Some(since) } => format!("has it, known since {}", utc(*since)),
-        Has::Current { since: None } => "has it".to_owned(),
-        Has::Older { created_at } => format!("was last seen with an older one, from {}", utc(*created_at)),
-        Has::Lacking { lacks, differs: 0, of } => format!("lacks {lacks} of {of} branches and tags"),
-        Has::Lacking { lacks, differs, of } => {
-            format!("lacks {lacks} of {of} branches and tags, {differs} of which are at another commit there")
+fn status_text(status: &ReplicaStatus) -> String {
+    match status {
+        ReplicaStatus::Current { since: Some(since) } => format!("up to date, known since {}", format_utc(*since)),
+        ReplicaStatus::Current { since: None } => "up to date".to_owned(),
+        ReplicaStatus::Older { created_at } => format!("last seen with an older state, of {}", format_utc(*created_at)),
+        ReplicaStatus::Incomplete { lacks, differs: 0, of } => format!("lacks {lacks} of {of} branches and tags"),
+        ReplicaStatus::Incomplete { lacks, differs, of } => {
+            format!("lacks {lacks} of {of} branches and tags, {differs} of which point to other commits")
         }
-        Has::Unseen => "has not been seen with it".to_owned(),
-        Has::Absent => "does not show this repository".to_owned(),
-        Has::Silent => "does not answer".to_owned(),
-        Has::Shunned => "is not called".to_owned(),
-        Has::Unasked => "has not been asked yet".to_owned(),
-        Has::Unknown => "not known".to_owned(),
+        ReplicaStatus::NotSeen => "not seen with this state".to_owned(),
+        ReplicaStatus::Absent => "does not have this repository".to_owned(),
+        ReplicaStatus::NoResponse => "does not respond".to_owned(),
+        ReplicaStatus::NotContacted => "not contacted".to_owned(),
+        ReplicaStatus::NotChecked => "not checked yet".to_owned(),
+        ReplicaStatus::Unknown => "unknown".to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{HOSTILE, expect_tame};
+    use super::super::tests::{HOSTILE, assert_only_known_html};
     use super::*;
 
     fn view(text: &str) -> Replication {
@@ -187,22 +191,27 @@ mod tests {
             state: Some(("ab".to_owned(), 1_000)),
             relays: vec![RelayRow {
                 url: text.to_owned(),
-                state: "connected",
-                has: Has::Current { since: Some(2_000) },
-                covered: true,
-                heard_at: Some(2_900),
+                connection: "connected",
+                status: ReplicaStatus::Current { since: Some(2_000) },
+                is_covered: true,
+                last_message_at: Some(2_900),
                 lacks: Some((3, 2_000)),
-                why: Some(text.to_owned()),
+                problem: Some(text.to_owned()),
             }],
-            servers: vec![ServerRow { url: text.to_owned(), has: Has::Unknown, how: "", asked_at: None }],
+            git_servers: vec![GitServerRow {
+                url: text.to_owned(),
+                status: ReplicaStatus::Unknown,
+                how: "",
+                checked_at: None,
+            }],
         }
     }
 
     #[test]
-    fn what_strangers_say_stays_text() {
+    fn untrusted_text_is_escaped() {
         for hostile in HOSTILE {
-            expect_tame(&section(&view(hostile), Some("https://x/replication.json")));
-            let json: Value = serde_json::from_str(&replication_json(hostile, &view(hostile))).expect("JSON");
+            assert_only_known_html(&section(&view(hostile), Some("https://x/replication.json")));
+            let json: Value = serde_json::from_str(&replication_json(hostile, &view(hostile))).expect("invalid JSON");
             assert_eq!(json["relays"][0]["url"], hostile);
             assert_eq!(json["relays"][0]["has"], json!({"state": "current", "since": 2_000}));
             assert_eq!(json["git_servers"][0]["has"], json!({"state": "unknown"}));
@@ -210,43 +219,46 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_at_a_git_server_is_told() {
-        let lacking = |differs| Has::Lacking { lacks: 2, differs, of: 5 };
-        for (has, json, words) in [
+    fn status_of_a_git_server_is_in_page_and_json() {
+        let incomplete = |differs| ReplicaStatus::Incomplete { lacks: 2, differs, of: 5 };
+        for (status, json, text) in [
             (
-                Has::Current { since: Some(2_000) },
+                ReplicaStatus::Current { since: Some(2_000) },
                 json!({"state": "current", "since": 2_000}),
-                "has it, known since 1970-",
+                "up to date, known since 1970-",
             ),
             (
-                lacking(0),
+                incomplete(0),
                 json!({"state": "lacking", "lacks": 2, "differs": 0, "of": 5}),
                 "lacks 2 of 5 branches and tags (",
             ),
             (
-                lacking(1),
+                incomplete(1),
                 json!({"state": "lacking", "lacks": 2, "differs": 1, "of": 5}),
-                "1 of which are at another commit",
+                "1 of which point to other commits",
             ),
-            (Has::Absent, json!({"state": "absent"}), "does not show this repository"),
-            (Has::Silent, json!({"state": "silent"}), "does not answer (asked 1970-"),
-            (Has::Shunned, json!({"state": "shunned"}), "is not called"),
-            (Has::Unasked, json!({"state": "unasked"}), "has not been asked yet"),
+            (ReplicaStatus::Absent, json!({"state": "absent"}), "does not have this repository"),
+            (ReplicaStatus::NoResponse, json!({"state": "silent"}), "does not respond (checked 1970-"),
+            (ReplicaStatus::NotContacted, json!({"state": "shunned"}), "not contacted"),
+            (ReplicaStatus::NotChecked, json!({"state": "unasked"}), "not checked yet"),
         ] {
-            let row = ServerRow { url: "x".to_owned(), has, how: "by asking it", asked_at: Some(3_000) };
-            let view = Replication { servers: vec![row], ..Replication::default() };
-            let told: Value = serde_json::from_str(&replication_json("x", &view)).expect("JSON");
-            assert_eq!((&told["git_servers"][0]["has"], &told["git_servers"][0]["asked_at"]), (&json, &json!(3_000)));
+            let row = GitServerRow { url: "x".to_owned(), status, how: "checked directly", checked_at: Some(3_000) };
+            let view = Replication { git_servers: vec![row], ..Replication::default() };
+            let document: Value = serde_json::from_str(&replication_json("x", &view)).expect("invalid JSON");
+            assert_eq!(
+                (&document["git_servers"][0]["has"], &document["git_servers"][0]["asked_at"]),
+                (&json, &json!(3_000))
+            );
             let page = section(&view, None);
-            assert!(page.contains(words), "{words} in {page}");
+            assert!(page.contains(text), "{text} in {page}");
         }
     }
 
     #[test]
-    fn long_lists_are_cut() {
+    fn long_lists_are_truncated() {
         let row = view("wss://a.example").relays.remove(0);
-        let crowd = Replication { relays: vec![row; 5_000], ..view("x") };
-        assert!(section(&crowd, None).len() < 40_000);
-        assert!(replication_json("x", &crowd).len() < 60_000);
+        let many = Replication { relays: vec![row; 5_000], ..view("x") };
+        assert!(section(&many, None).len() < 40_000);
+        assert!(replication_json("x", &many).len() < 60_000);
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of a repository on other servers.
+//! Collects the replication status of a repository from sync and fetch.
 
 use grasp_core::fetch::{MirrorStatus, MirrorView};
 use grasp_core::repo::RepoPath;
@@ -7,76 +7,78 @@ use grasp_core::sync::relay_url::RelayUrl;
 
 use super::repository_handler::RepositoryPages;
 use crate::git::handlers::GitService;
-use crate::sync::status::Standing;
-use crate::web::replication::{Has, RelayRow, Replication, ServerRow};
+use crate::sync::status::RepoRelayReport;
+use crate::web::replication::{GitServerRow, RelayRow, ReplicaStatus, Replication};
 use crate::writer::command::RepoView;
 
-/// Finds out what is known.
-pub(super) async fn known(pages: &RepositoryPages, repo_path: &RepoPath, view: &RepoView) -> Replication {
-    let standings = match &pages.sync {
-        Some(sync) => sync.ask(repo_path.repo().clone()).await.unwrap_or_default(),
+/// Returns the replication status of a repository.
+pub(super) async fn replication(pages: &RepositoryPages, repo_path: &RepoPath, view: &RepoView) -> Replication {
+    let reports = match &pages.sync {
+        Some(sync) => sync.repo_relays(repo_path.repo().clone()).await.unwrap_or_default(),
         None => Vec::new(),
     };
-    let looks = match &pages.hunt {
-        Some(hunt) => hunt.looks(repo_path.clone()).await.unwrap_or_default(),
+    let mirrors = match &pages.fetch {
+        Some(fetch) => fetch.mirrors(repo_path.clone()).await.unwrap_or_default(),
         None => Vec::new(),
     };
     let git = &pages.git;
     let event = view.announcement.as_ref().map(|(event, _)| event);
     let values = |name: &'static str| event.into_iter().flat_map(move |event| event.all_values(name));
-    let named: Vec<(String, Option<RelayUrl>)> =
+    let listed: Vec<(String, Option<RelayUrl>)> =
         values("relays").map(|text| (text.to_owned(), RelayUrl::parse(text))).collect();
-    let here = RelayUrl::parse(&git.relay);
-    let own = |url: &Option<RelayUrl>| {
-        url.is_some() && url.as_ref().map(RelayUrl::without_scheme) == here.as_ref().map(RelayUrl::without_scheme)
+    let own_url = RelayUrl::parse(&git.relay_url);
+    let is_own = |url: &Option<RelayUrl>| {
+        url.is_some() && url.as_ref().map(RelayUrl::without_scheme) == own_url.as_ref().map(RelayUrl::without_scheme)
     };
-    let of = |url: &Option<RelayUrl>| {
-        let place = url.as_ref()?.without_scheme();
-        standings.iter().find(|standing| standing.link.url.without_scheme() == place)
+    let report_for = |url: &Option<RelayUrl>| {
+        let address = url.as_ref()?.without_scheme();
+        reports.iter().find(|report| report.relay.url.without_scheme() == address)
     };
-    let mut relays: Vec<RelayRow> = named
+    let mut relays: Vec<RelayRow> = listed
         .iter()
-        .map(|(text, url)| match of(url) {
-            _ if own(url) => RelayRow { state: "this service", has: here_too(view), covered: true, ..blank(text) },
-            Some(standing) => relay(text, standing, view),
-            None => RelayRow { state: "not followed", ..blank(text) },
+        .map(|(text, url)| match report_for(url) {
+            _ if is_own(url) => {
+                RelayRow { connection: "this service", status: own_status(view), is_covered: true, ..empty_row(text) }
+            }
+            Some(report) => relay_row(text, report, view),
+            None => RelayRow { connection: "not followed", ..empty_row(text) },
         })
         .collect();
-    // Those that other maintainers name.
-    for standing in &standings {
-        let is_named = |url: &Option<RelayUrl>| {
-            url.as_ref().is_some_and(|url| url.without_scheme() == standing.link.url.without_scheme())
+    // Relays that only other maintainers list.
+    for report in &reports {
+        let is_same = |url: &Option<RelayUrl>| {
+            url.as_ref().is_some_and(|url| url.without_scheme() == report.relay.url.without_scheme())
         };
-        if !named.iter().any(|(_, url)| is_named(url)) {
-            relays.push(relay(&standing.link.url.to_string(), standing, view));
+        if !listed.iter().any(|(_, url)| is_same(url)) {
+            relays.push(relay_row(&report.relay.url.to_string(), report, view));
         }
     }
-    let servers = values("clone").map(|text| server(git, text, (&standings, &looks), view)).collect();
+    let git_servers = values("clone").map(|text| git_server_row(git, text, (&reports, &mirrors), view)).collect();
     let state = view.state.as_ref().map(|state| (state.id.to_string(), state.created_at.0));
-    Replication { state, relays, servers }
+    Replication { state, relays, git_servers }
 }
 
-fn blank(url: &str) -> RelayRow {
+fn empty_row(url: &str) -> RelayRow {
     RelayRow {
         url: url.to_owned(),
-        state: "",
-        has: Has::Unknown,
-        covered: false,
-        heard_at: None,
+        connection: "",
+        status: ReplicaStatus::Unknown,
+        is_covered: false,
+        last_message_at: None,
         lacks: None,
-        why: None,
+        problem: None,
     }
 }
 
-/// What this service has: whatever it serves.
-fn here_too(view: &RepoView) -> Has {
-    if view.state.is_some() { Has::Current { since: None } } else { Has::Unseen }
+/// Returns the status of this service: it has the state that it serves.
+fn own_status(view: &RepoView) -> ReplicaStatus {
+    if view.state.is_some() { ReplicaStatus::Current { since: None } } else { ReplicaStatus::NotSeen }
 }
 
-fn relay(url: &str, standing: &Standing, view: &RepoView) -> RelayRow {
-    let link = &standing.link;
-    let state = match link.status {
-        _ if link.is_self => "this service",
+fn relay_row(url: &str, report: &RepoRelayReport, view: &RepoView) -> RelayRow {
+    let relay = &report.relay;
+    let connection = match relay.status {
+        _ if relay.is_self => "this service",
         ConnectionStatus::Disconnected => "not connected",
         ConnectionStatus::Connecting => "connecting",
         ConnectionStatus::Syncing => "catching up",
@@ -84,64 +86,69 @@ fn relay(url: &str, standing: &Standing, view: &RepoView) -> RelayRow {
         ConnectionStatus::ConnectedHistoricSyncFailures => "connected, history incomplete",
     };
     RelayRow {
-        state,
-        has: has(standing, view),
-        covered: link.is_covered,
-        heard_at: link.last_message_at.map(|at| at.0),
-        lacks: standing.lacks.map(|(events, at)| (events, at.0)),
-        why: standing.why.as_ref().map(|why| why.text.clone()),
-        ..blank(url)
+        connection,
+        status: relay_status(report, view),
+        is_covered: relay.is_covered,
+        last_message_at: relay.last_message_at.map(|at| at.0),
+        lacks: report.lacking.map(|(events, at)| (events, at.0)),
+        problem: report.problem.as_ref().map(|problem| problem.text.clone()),
+        ..empty_row(url)
     }
 }
 
-/// Whether a relay was seen to have the state that is served here.
-fn has(standing: &Standing, view: &RepoView) -> Has {
-    let Some(current) = &view.state else { return Has::Unknown };
-    match standing.seen.get(&current.pubkey) {
-        Some(seen) if seen.id == current.id => Has::Current { since: Some(seen.since.0) },
-        Some(seen) => Has::Older { created_at: seen.created_at.0 },
-        // Everything that it has is here; what it was sent before this start is not remembered.
-        None if standing.link.is_covered && !standing.compared => Has::Unknown,
-        None => Has::Unseen,
+/// Returns whether a relay was seen with the state that is served here.
+fn relay_status(report: &RepoRelayReport, view: &RepoView) -> ReplicaStatus {
+    let Some(current) = &view.state else { return ReplicaStatus::Unknown };
+    match report.seen_states.get(&current.pubkey) {
+        Some(seen) if seen.id == current.id => ReplicaStatus::Current { since: Some(seen.since.0) },
+        Some(seen) => ReplicaStatus::Older { created_at: seen.created_at.0 },
+        // All events of the relay are here, but it is not remembered which events it received before this start.
+        None if report.relay.is_covered && !report.is_compared => ReplicaStatus::Unknown,
+        None => ReplicaStatus::NotSeen,
     }
 }
 
-/// A GRASP server serves a state only when it has the git data, so that its relay speaks for it. Others are asked now and
-/// then.
-fn server(git: &GitService, url: &str, (standings, looks): (&[Standing], &[MirrorView]), view: &RepoView) -> ServerRow {
-    let unknown = ServerRow { url: url.to_owned(), has: Has::Unknown, how: "", asked_at: None };
+/// Returns the status on a git server. A GRASP server serves a state only when it has the git data, so its relay shows
+/// whether it has the state. Other git servers are checked periodically.
+fn git_server_row(
+    git: &GitService,
+    url: &str,
+    (reports, mirrors): (&[RepoRelayReport], &[MirrorView]),
+    view: &RepoView,
+) -> GitServerRow {
+    let unknown = GitServerRow { url: url.to_owned(), status: ReplicaStatus::Unknown, how: "", checked_at: None };
     let without_scheme = |url: &str| url.split_once("://").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
-    let (here, there) = (without_scheme(&git.url), without_scheme(url));
-    if !here.is_empty() && there.strip_prefix(&here).is_some_and(|rest| rest.starts_with('/')) {
-        return ServerRow { has: here_too(view), how: "this service", ..unknown };
+    let (own_address, address) = (without_scheme(&git.service_url), without_scheme(url));
+    if !own_address.is_empty() && address.strip_prefix(&own_address).is_some_and(|rest| rest.starts_with('/')) {
+        return GitServerRow { status: own_status(view), how: "this service", ..unknown };
     }
-    if let Some(look) = looks.iter().find(|look| look.url == url && view.state.is_some()) {
-        return seen(unknown, look);
+    if let Some(mirror) = mirrors.iter().find(|mirror| mirror.url == url && view.state.is_some()) {
+        return mirror_row(unknown, mirror);
     }
-    let host = there.split('/').next().unwrap_or_default();
-    let is_there = |standing: &&Standing| {
-        let place = without_scheme(&standing.link.url.to_string());
-        !host.is_empty() && place.split('/').next() == Some(host)
+    let host = address.split('/').next().unwrap_or_default();
+    let is_same_host = |report: &&RepoRelayReport| {
+        let relay_address = without_scheme(&report.relay.url.to_string());
+        !host.is_empty() && relay_address.split('/').next() == Some(host)
     };
-    // Its relay is at the same place; other git servers have none.
-    match standings.iter().find(is_there).filter(|_| there.ends_with(".git")) {
-        Some(standing) => ServerRow { has: has(standing, view), how: "as its relay says", ..unknown },
+    // The relay of a GRASP server has the same host. Other git servers have no relay.
+    match reports.iter().find(is_same_host).filter(|_| address.ends_with(".git")) {
+        Some(report) => GitServerRow { status: relay_status(report, view), how: "from its relay", ..unknown },
         None => unknown,
     }
 }
 
-/// What a look at a server has shown.
-fn seen(row: ServerRow, look: &MirrorView) -> ServerRow {
-    let Some((found, at)) = look.status else { return ServerRow { has: Has::Unasked, ..row } };
-    let (has, asked_at) = match found {
-        MirrorStatus::NotCalled => (Has::Shunned, None),
-        _ if look.is_stale => (Has::Unasked, None),
-        MirrorStatus::Current(since) => (Has::Current { since: Some(since.0) }, Some(at.0)),
-        MirrorStatus::Lacking(shown) => {
-            (Has::Lacking { lacks: shown.missing, differs: shown.different, of: shown.served }, Some(at.0))
+/// Adds the result of the last mirror check to a row.
+fn mirror_row(row: GitServerRow, mirror: &MirrorView) -> GitServerRow {
+    let Some((result, at)) = mirror.status else { return GitServerRow { status: ReplicaStatus::NotChecked, ..row } };
+    let (status, checked_at) = match result {
+        MirrorStatus::NotCalled => (ReplicaStatus::NotContacted, None),
+        _ if mirror.is_stale => (ReplicaStatus::NotChecked, None),
+        MirrorStatus::Current(since) => (ReplicaStatus::Current { since: Some(since.0) }, Some(at.0)),
+        MirrorStatus::Lacking(refs) => {
+            (ReplicaStatus::Incomplete { lacks: refs.missing, differs: refs.different, of: refs.served }, Some(at.0))
         }
-        MirrorStatus::Absent => (Has::Absent, Some(at.0)),
-        MirrorStatus::NoAnswer => (Has::Silent, Some(at.0)),
+        MirrorStatus::Absent => (ReplicaStatus::Absent, Some(at.0)),
+        MirrorStatus::NoAnswer => (ReplicaStatus::NoResponse, Some(at.0)),
     };
-    ServerRow { has, how: if asked_at.is_some() { "by asking it" } else { "" }, asked_at, ..row }
+    GitServerRow { status, how: if checked_at.is_some() { "checked directly" } else { "" }, checked_at, ..row }
 }

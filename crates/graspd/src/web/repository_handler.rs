@@ -1,4 +1,4 @@
-//! The page of a repository, and what waits for it.
+//! Answers requests for the page and the JSON documents of a repository.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -6,41 +6,41 @@ use std::sync::Arc;
 use grasp_core::nostr::kinds;
 use grasp_core::repo::RepoPath;
 use grasp_core::repo::catalog::EventStatus;
-use grasp_git::refs::Target;
+use grasp_git::refs::RefTarget;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
 
 use super::replication_status;
 use crate::fetch::driver::FetchHandle;
-use crate::git::handlers::{Client, GitService, busy, turn};
+use crate::git::handlers::{GitClient, GitService, acquire, queue_full};
 use crate::git::upload_pack;
 use crate::http::body::HttpResponse;
 use crate::http::response::{html, method_not_allowed, status, with_type};
-use crate::repos::ref_cache::{Open, RefSnapshot};
+use crate::repos::ref_cache::{OpenRepo, RefSnapshot};
 use crate::sync::status::SyncHandle;
-use crate::web::purgatory::{Standing, WaitingView, purgatory_json};
+use crate::web::purgatory::{WaitingEvent, purgatory_json};
 use crate::web::replication::{Replication, replication_json};
 use crate::web::repository::{RefView, RepositoryPage, repository};
-use crate::writer::command::{RepoView, WaitingEvent};
+use crate::writer::command::{RepoHeldEvent, RepoView};
 
 /// Answers requests for the pages and JSON documents of repositories.
 pub(crate) struct RepositoryPages {
     pub(crate) git: Arc<GitService>,
-    /// What other relays have. `None` if sync is disabled.
+    /// Status of repositories on other relays. `None` if sync is disabled.
     pub(crate) sync: Option<SyncHandle>,
-    /// What other git servers have. `None` if sync is disabled.
-    pub(crate) hunt: Option<FetchHandle>,
+    /// Status of repositories on other git servers. `None` if sync is disabled.
+    pub(crate) fetch: Option<FetchHandle>,
 }
 
 /// A document about a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Document {
+enum RepositoryDocument {
     /// The HTML page.
     Page,
-    /// `purgatory`: events and uploads in purgatory, as JSON.
+    /// `purgatory`: events and pushed commits in purgatory, as JSON.
     Purgatory,
-    /// `replication.json`: what other servers have.
+    /// `replication.json`: status on other servers.
     Replication,
 }
 
@@ -48,80 +48,82 @@ impl RepositoryPages {
     /// Answers a request below a repository's path; `None` if the path names no document of a repository.
     pub(crate) async fn route(
         &self,
-        client: Client,
+        client: GitClient,
         repo_path: &RepoPath,
-        open: &Open,
+        open: &OpenRepo,
         below: &str,
         request: &Request<Incoming>,
     ) -> Option<HttpResponse> {
         let is_announced = matches!(repo_path, RepoPath::Announced(_));
         let document = match below {
-            "purgatory" => Document::Purgatory,
-            "replication.json" if is_announced => Document::Replication,
-            "" if is_announced => Document::Page,
+            "purgatory" => RepositoryDocument::Purgatory,
+            "replication.json" if is_announced => RepositoryDocument::Replication,
+            "" if is_announced => RepositoryDocument::Page,
             _ => return None,
         };
         Some(match *request.method() {
-            Method::GET | Method::HEAD => self.show(repo_path, open, document, client, request.headers()).await,
+            Method::GET | Method::HEAD => self.render(repo_path, open, document, client, request.headers()).await,
             _ => method_not_allowed("GET, HEAD, OPTIONS"),
         })
     }
 
-    async fn show(
+    async fn render(
         &self,
         repo_path: &RepoPath,
-        open: &Open,
-        show: Document,
-        client: Client,
+        open: &OpenRepo,
+        document: RepositoryDocument,
+        client: GitClient,
         headers: &HeaderMap,
     ) -> HttpResponse {
         let git = &self.git;
-        let view = match turn(&git.viewing, client).await {
-            Ok(_turn) => git.desk.view(repo_path.clone()).await,
-            Err(why) => return busy(why),
+        let view = match acquire(&git.page_permits, client).await {
+            Ok(_permit) => git.writer.repo_view(repo_path.clone()).await,
+            Err(error) => return queue_full(error),
         };
-        let standing = match open.status {
-            EventStatus::Served => Standing::Served,
-            EventStatus::Held => Standing::Waiting,
-        };
-        match show {
-            Document::Purgatory => {
-                let json = purgatory_json(&repo_path.path(), standing, &waiting(&view));
-                fresh(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
+        match document {
+            RepositoryDocument::Purgatory => {
+                let json = purgatory_json(&repo_path.path(), open.status, &waiting_events(&view));
+                with_etag(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
             }
-            Document::Replication => {
-                let known = replication_status::known(self, repo_path, &view).await;
-                let json = replication_json(&repo_path.path(), &known);
-                fresh(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
+            RepositoryDocument::Replication => {
+                let replication = replication_status::replication(self, repo_path, &view).await;
+                let json = replication_json(&repo_path.path(), &replication);
+                with_etag(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
             }
-            Document::Page => {
-                let Some(snapshot) = git.snapshot(repo_path).await else { return upload_pack::failed() };
-                let known = replication_status::known(self, repo_path, &view).await;
-                let page = page(git, (repo_path, standing), &view, &snapshot, known);
-                fresh(headers, page, |page| html(StatusCode::OK, page))
+            RepositoryDocument::Page => {
+                let Some(snapshot) = git.snapshot(repo_path).await else {
+                    return upload_pack::cannot_read_repository();
+                };
+                let replication = replication_status::replication(self, repo_path, &view).await;
+                let page = page(git, (repo_path, open.status), &view, &snapshot, replication);
+                with_etag(headers, page, |page| html(StatusCode::OK, page))
             }
         }
     }
 }
 
-/// Answers with a text, or says that the client has it.
-pub(crate) fn fresh(headers: &HeaderMap, text: String, render: impl FnOnce(String) -> HttpResponse) -> HttpResponse {
+/// Returns a response with a text and its ETag, or 304 if the client already has this text.
+pub(crate) fn with_etag(
+    headers: &HeaderMap,
+    text: String,
+    render: impl FnOnce(String) -> HttpResponse,
+) -> HttpResponse {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     let etag = format!("\"{:016x}\"", hasher.finish());
-    let mut answer =
-        if upload_pack::is_known(headers, &etag) { status(StatusCode::NOT_MODIFIED, "") } else { render(text) };
+    let mut response =
+        if upload_pack::etag_matches(headers, &etag) { status(StatusCode::NOT_MODIFIED, "") } else { render(text) };
     if let Ok(value) = HeaderValue::from_str(&etag) {
-        answer.headers_mut().insert(header::ETAG, value);
+        response.headers_mut().insert(header::ETAG, value);
     }
-    // Whoever has it asks whether it is still true.
-    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    answer
+    // Caches must revalidate with the ETag.
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
 }
 
 fn page(
     git: &GitService,
-    (repo_path, standing): (&RepoPath, Standing),
+    (repo_path, status): (&RepoPath, EventStatus),
     view: &RepoView,
     snapshot: &RefSnapshot,
     replication: Replication,
@@ -129,14 +131,14 @@ fn page(
     let event = view.announcement.as_ref().map(|(event, _)| event);
     let tag = |name: &str| event.and_then(|event| event.tag(name)).unwrap_or_default().to_owned();
     let values = |name: &str| event.into_iter().flat_map(|event| event.all_values(name)).map(str::to_owned).collect();
-    let refs = |space: &str| -> Vec<RefView> {
-        let named = snapshot.refs.iter().filter(|(name, _)| name.starts_with(space));
-        let shown = |(name, target): (&str, &Target)| RefView {
+    let refs = |prefix: &str| -> Vec<RefView> {
+        let named = snapshot.refs.iter().filter(|(name, _)| name.starts_with(prefix));
+        let ref_view = |(name, target): (&str, &RefTarget)| RefView {
             name: name.to_owned(),
             oid: target.oid.clone(),
             peeled: target.peeled.clone(),
         };
-        named.map(shown).collect()
+        named.map(ref_view).collect()
     };
     let repo = repo_path.repo();
     repository(&RepositoryPage {
@@ -144,44 +146,44 @@ fn page(
         name: tag("name"),
         description: tag("description"),
         owner: repo.owner.npub(),
-        git_url: format!("{}/{repo_path}", git.url),
-        relay_url: git.relay.clone(),
-        standing,
+        git_url: format!("{}/{repo_path}", git.service_url),
+        relay_url: git.relay_url.clone(),
+        status,
         maintainers: view.maintainers.clone(),
         head: snapshot.refs.head().to_owned(),
         branches: refs("refs/heads/"),
         tags: refs("refs/tags/"),
         pull_requests: refs("refs/nostr/").len(),
-        waiting: waiting(view),
-        web: values("web"),
+        waiting: waiting_events(view),
+        web_urls: values("web"),
         replication,
     })
 }
 
-fn waiting(view: &RepoView) -> Vec<WaitingView> {
-    let events = view.waiting.iter().map(|WaitingEvent { event, expires_at, needs }| WaitingView {
+fn waiting_events(view: &RepoView) -> Vec<WaitingEvent> {
+    let events = view.held_events.iter().map(|RepoHeldEvent { event, expires_at, needed_oids }| WaitingEvent {
         event: event.id.to_string(),
         kind: event.kind,
         author: event.pubkey.npub(),
         created_at: event.created_at.0,
         expires_at: *expires_at,
-        needs: needs.clone(),
+        needs: needed_oids.clone(),
         why: match event.kind {
-            kinds::ANNOUNCEMENT => "waits for a state event (kind 30618) and a push of what it declares",
-            kinds::STATE => "waits for a push that makes branches and tags exactly what it declares",
+            kinds::ANNOUNCEMENT => "waits for a state event (kind 30618) and a push of the commits that it declares",
+            kinds::STATE => "waits for a push after which branches and tags are exactly as it declares",
             _ => "waits for its commit to be pushed to refs/nostr/<event id>",
         }
         .to_owned(),
     });
-    // Who knows the whole id could push another commit under it before the event comes.
-    let uploads = view.uploads.iter().map(|(event, tip, expires_at)| WaitingView {
+    // The id is abbreviated: with the full id, any client could push another commit for it before the event arrives.
+    let uploads = view.uploads.iter().map(|(event, tip, expires_at)| WaitingEvent {
         event: format!("{}…", &event.to_string()[..8]),
         kind: kinds::PULL_REQUEST,
         author: String::new(),
         created_at: 0,
         expires_at: *expires_at,
         needs: Vec::new(),
-        why: format!("commit {tip} was pushed and waits for this event to be published"),
+        why: format!("commit {tip} was pushed, but the event is not published yet"),
     });
     events.chain(uploads).collect()
 }

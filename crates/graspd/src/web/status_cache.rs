@@ -1,4 +1,4 @@
-//! The status of the service, made of what rooms have published: at most once a second, and the same for everybody.
+//! The status page and its JSON, rendered from the published status of the features at most once a second.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use hyper::header::HeaderValue;
 use hyper::{StatusCode, header};
 use tokio::sync::watch;
 
-use super::status::{Status, render};
+use super::status::{StatusView, render};
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
 use crate::http::body::HttpResponse;
@@ -20,120 +20,125 @@ use crate::metrics::Metrics;
 use crate::monitor::endpoints;
 use crate::monitor::health::HealthSnapshot;
 use crate::repos::ref_cache::RefCache;
-use crate::sync::status::Picture;
+use crate::sync::status::SyncStatus;
 
-/// How long what was made is good.
-const FRESH: Duration = Duration::from_secs(1);
+/// Time for which a rendered status is used.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Scripts and questions may go to this server alone.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; \
+/// Content security policy of the status page: scripts and requests only from and to this server.
+const CONTENT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; \
                       frame-ancestors 'none'; base-uri 'none'";
 
-/// What the status is made of.
+/// The sources of the status, and the latest rendered status.
 pub(crate) struct StatusCache {
-    pub(crate) rounds: watch::Receiver<Arc<HealthSnapshot>>,
-    /// What sync shows, if there is sync.
-    pub(crate) sync: Option<watch::Receiver<Arc<Picture>>>,
-    /// What the hunt shows, if there is one.
-    pub(crate) hunt: Option<watch::Receiver<Arc<fetch::FetchView>>>,
-    pub(crate) leaving: watch::Receiver<bool>,
+    /// Snapshots of the health monitor.
+    pub(crate) health: watch::Receiver<Arc<HealthSnapshot>>,
+    /// Status of sync. `None` if sync is disabled.
+    pub(crate) sync: Option<watch::Receiver<Arc<SyncStatus>>>,
+    /// Status of fetching. `None` if sync is disabled.
+    pub(crate) fetch: Option<watch::Receiver<Arc<fetch::FetchView>>>,
+    /// True once the server shuts down.
+    pub(crate) shutdown: watch::Receiver<bool>,
     pub(crate) settings: SettingsReceiver,
-    pub(crate) directory: Arc<RefCache>,
-    pub(crate) meter: Metrics,
+    pub(crate) ref_cache: Arc<RefCache>,
+    pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
-    /// What was made last. Whoever comes while it is made anew waits for that, which takes a few milliseconds.
-    pub(crate) made: Mutex<Option<(MonoTime, Arc<Made>)>>,
+    /// The latest rendered status and its time. Requests wait while it is rendered again, which takes a few
+    /// milliseconds.
+    pub(crate) rendered: Mutex<Option<(MonoTime, Arc<RenderedStatus>)>>,
 }
 
-/// The status as people and as programs read it.
-pub(crate) struct Made {
+/// The status as a page and as JSON.
+pub(crate) struct RenderedStatus {
     html: String,
     json: String,
 }
 
 impl StatusCache {
-    /// What the watchman has seen last.
-    pub(crate) fn round(&self) -> Arc<HealthSnapshot> {
-        self.rounds.borrow().clone()
+    /// Returns the latest snapshot of the health monitor.
+    pub(crate) fn health(&self) -> Arc<HealthSnapshot> {
+        self.health.borrow().clone()
     }
 
-    /// Whether the server is going down.
-    pub(crate) fn is_leaving(&self) -> bool {
-        *self.leaving.borrow()
+    /// Returns whether the server is shutting down.
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        *self.shutdown.borrow()
     }
 
-    /// The status as programs read it.
+    /// Returns the status as JSON.
     pub(crate) fn value(&self) -> serde_json::Value {
-        serde_json::from_str(&self.made().json).unwrap_or_default()
+        serde_json::from_str(&self.rendered().json).unwrap_or_default()
     }
 
-    fn made(&self) -> Arc<Made> {
+    fn rendered(&self) -> Arc<RenderedStatus> {
         let now = self.clock.mono();
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, made)) = &*made
-            && now.since(*at) < FRESH
+        let mut latest = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, rendered)) = &*latest
+            && now.since(*at) < MAX_AGE
         {
-            return made.clone();
+            return rendered.clone();
         }
-        let fresh = Arc::new(self.make(now));
-        *made = Some((now, fresh.clone()));
-        fresh
+        let rendered = Arc::new(self.render(now));
+        *latest = Some((now, rendered.clone()));
+        rendered
     }
 
-    fn make(&self, now: MonoTime) -> Made {
-        let round = self.round();
+    fn render(&self, now: MonoTime) -> RenderedStatus {
+        let health = self.health();
         let config = self.settings.borrow().clone();
         let sync = self.sync.as_ref().map(|sync| sync.borrow().clone());
-        let hunt = self.hunt.as_ref().map(|hunt| hunt.borrow().clone());
-        let directory = &self.directory;
+        let fetch = self.fetch.as_ref().map(|fetch| fetch.borrow().clone());
+        let ref_cache = &self.ref_cache;
         let is_served = |repo_path: &RepoPath| match repo_path {
-            RepoPath::Announced(_) => directory.open(repo_path).is_some_and(|open| open.status == EventStatus::Served),
-            // Anybody may submit; what there is of it is known once it has a ref.
+            RepoPath::Announced(_) => {
+                ref_cache.open_repo(repo_path).is_some_and(|open| open.status == EventStatus::Served)
+            }
+            // Any key can submit pull requests; a repository of submissions exists once it has a ref.
             RepoPath::PullRequests(_) => {
                 let has_refs =
-                    |repo_path| directory.cached(repo_path).is_some_and(|known| known.refs.iter().next().is_some());
-                directory.open(repo_path).is_some() && has_refs(repo_path)
+                    |repo_path| ref_cache.cached(repo_path).is_some_and(|known| known.refs.iter().next().is_some());
+                ref_cache.open_repo(repo_path).is_some() && has_refs(repo_path)
             }
         };
-        let (html, json) = render(&Status {
+        let (html, json) = render(&StatusView {
             name: &config.relay_name,
             version: env!("CARGO_PKG_VERSION"),
             uptime_secs: now.0 / 1_000,
-            checks: &endpoints::checks(&round, now, self.is_leaving()),
-            round: &round,
-            websockets: self.meter.relay().active(),
+            checks: &endpoints::readiness_checks(&health, now, self.is_shutting_down()),
+            health: &health,
+            websockets: self.metrics.relay().active_connections(),
             sync: sync.as_deref(),
-            hunt: hunt.as_deref(),
+            fetch: fetch.as_deref(),
             is_served: &is_served,
-            refused_events: &self.meter.relay().reasons(),
-            refused_pushes: &self.meter.git().codes(),
-            cache: self.meter.git().cache_counts(),
+            rejected_events: &self.metrics.relay().rejections_by_reason(),
+            rejected_pushes: &self.metrics.git().refusals_by_code(),
+            pack_cache: self.metrics.git().pack_cache_counts(),
         });
-        Made { html, json }
+        RenderedStatus { html, json }
     }
 
-    /// `GET /status`.
+    /// Answers `GET /status`.
     pub(crate) fn page(&self) -> HttpResponse {
-        let mut answer = with_type(StatusCode::OK, "text/html; charset=utf-8", self.made().html.clone());
-        answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-        never_kept(answer)
+        let mut response = with_type(StatusCode::OK, "text/html; charset=utf-8", self.rendered().html.clone());
+        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_POLICY));
+        without_caching(response)
     }
 
-    /// `GET /status.json`.
+    /// Answers `GET /status.json`.
     pub(crate) fn json(&self) -> HttpResponse {
-        never_kept(with_type(StatusCode::OK, "application/json", self.made().json.clone()))
+        without_caching(with_type(StatusCode::OK, "application/json", self.rendered().json.clone()))
     }
 }
 
-/// `GET /status.js`.
+/// Answers `GET /status.js`.
 pub(crate) fn script() -> HttpResponse {
-    let mut answer =
+    let mut response =
         with_type(StatusCode::OK, "text/javascript; charset=utf-8", include_str!("status/status.js").to_owned());
-    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    answer
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
 }
 
-fn never_kept(mut answer: HttpResponse) -> HttpResponse {
-    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
+fn without_caching(mut response: HttpResponse) -> HttpResponse {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }

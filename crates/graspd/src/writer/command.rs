@@ -1,4 +1,8 @@
-//! What doors and the git room tell the registrar's desk, beside events.
+//! Commands to the writer thread other than submitted events, and the handle that sends them.
+//!
+//! HTTP handlers, git workers, the fetch and sync drivers, maintenance and the admin socket send commands through
+//! [`EventQueue::send`]. The writer handles them inside the transaction of its next batch, before the events of the
+//! batch, and answers after the commit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +19,8 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoPath, RepoState};
 use grasp_core::sync::io::{SyncRow, SyncRowKey};
-use grasp_git::apply::Carried;
-use grasp_git::receive::Incoming;
+use grasp_git::apply::GitJobResult;
+use grasp_git::receive::Quarantine;
 use tokio::sync::oneshot;
 
 use super::policy::PolicyChange;
@@ -26,193 +30,200 @@ use crate::monitor::writer_stats::WriterStats;
 /// How long maintenance waits for the writer to list needed objects. It takes milliseconds, on a slow disk seconds.
 const NEEDED_OBJECTS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Something for the desk.
+/// A command to the writer.
 pub(crate) enum WriterCommand {
-    /// May this push happen?
-    Ask(RequestedPush, oneshot::Sender<Result<PushPermit, PushRejection>>),
-    /// The packs of a push are here; they belong to the desk now.
-    Arrived(Box<Arrived>),
-    /// A push is over.
-    Ended(PushId),
-    /// The git room has done what it could about an order.
-    Ordered(GitJob, Carried),
-    /// What is known of a site?
-    View(RepoPath, oneshot::Sender<RepoView>),
-    /// Which events need objects at some sites? Nothing is the answer if they are too many to be told.
-    Needs(Vec<RepoPath>, crossbeam_channel::Sender<Option<Needed>>),
-    /// Sync wants rows written down and others forgotten. It is told nothing of it, and nothing is lost with them that
-    /// could not be found out again.
-    Remember(Vec<SyncRow>, Vec<SyncRowKey>),
-    /// How is the writer? It is heard whatever else goes wrong.
-    Pulse(crossbeam_channel::Sender<WriterStats>),
-    /// How full the disk budget is.
-    Space(DiskLevel),
-    /// What the hunt has to say.
-    Hunt(FetchCommand),
-    /// There are other rules in the book. Whoever put them there waits until what they mean is on disk.
-    Rules(crossbeam_channel::Sender<PolicyChange>),
-    /// What the operator wants.
-    Operator(AdminCommand),
+    /// A client wants to push. The answer is a permit or a rejection.
+    PushRequested(RequestedPush, oneshot::Sender<Result<PushPermit, PushRejection>>),
+    /// The packs of a permitted push were received and checked. The writer owns them from now on.
+    PushReceived(Box<DeliveredPush>),
+    /// A push is over: completed, rejected or given up by the client.
+    PushEnded(PushId),
+    /// A git worker has finished a job, successfully or not.
+    GitJobDone(GitJob, GitJobResult),
+    /// Asks for what the repository page shows.
+    ViewRepo(RepoPath, oneshot::Sender<RepoView>),
+    /// Asks which events need objects in these repositories. The answer is `None` if there are too many to read.
+    ListNeededEvents(Vec<RepoPath>, crossbeam_channel::Sender<Option<NeededEvents>>),
+    /// Rows of sync to write and keys of rows to delete. There is no answer, and a lost row only costs sync a repeated
+    /// request.
+    SaveSyncRows(Vec<SyncRow>, Vec<SyncRowKey>),
+    /// Asks for the writer's statistics. Answered outside of transactions, so also when the store fails.
+    ReportStats(crossbeam_channel::Sender<WriterStats>),
+    /// The fill level of the disk budget has changed.
+    DiskLevelChanged(DiskLevel),
+    /// A command of the fetch driver.
+    Fetch(FetchCommand),
+    /// [`CurrentPolicy`](super::policy::CurrentPolicy) has changed. Answered when the consequences are on disk.
+    PolicyChanged(crossbeam_channel::Sender<PolicyChange>),
+    /// A command of the operator.
+    Admin(AdminCommand),
 }
 
-/// What the operator wants of the desk, through the admin socket. A page at a time: the desk answers between two batches.
+/// A command of the operator, received by the admin socket. Lists are read in pages, because the writer answers between
+/// two batches.
 pub(crate) enum AdminCommand {
-    /// Which events wait, by id, after this one?
-    Held(Option<EventId>, oneshot::Sender<Vec<HeldEventView>>),
-    /// What is written of these sites?
-    Books(Vec<RepoPath>, oneshot::Sender<Vec<Books>>),
-    /// A held event is to go. Whether it was there is the answer, after the commit.
-    Drop(EventId, oneshot::Sender<bool>),
-    /// Is everything on disk that was said before this?
-    Written(oneshot::Sender<()>),
+    /// Asks for a page of held events in order of their ids, starting after this id.
+    ListHeld(Option<EventId>, oneshot::Sender<Vec<HeldEventView>>),
+    /// Asks for a summary of each of these repositories.
+    SummariseRepos(Vec<RepoPath>, oneshot::Sender<Vec<RepoSummary>>),
+    /// Removes a held event. The answer, after the commit, is whether it existed.
+    DropHeld(EventId, oneshot::Sender<bool>),
+    /// Answered when everything sent before is on disk.
+    Flush(oneshot::Sender<()>),
 }
 
-/// A held event, for the operator.
+/// A held event as the operator sees it.
 pub(crate) struct HeldEventView {
     pub(crate) id: EventId,
     pub(crate) kind: u16,
     pub(crate) author: PublicKey,
-    /// The repositories' name, or names.
-    pub(crate) names: Vec<String>,
-    /// Where it may be served once its git data is here; nothing for a state, which speaks for more than one.
+    /// The identifiers of the repositories that the event is for.
+    pub(crate) identifiers: Vec<String>,
+    /// The repositories in which it can be released once its git data is complete. Empty for a state, which can apply
+    /// to several.
     pub(crate) repo_paths: Vec<RepoPath>,
-    /// When it came and when it gives up, in unix seconds.
-    pub(crate) since: u64,
+    /// When it was received, in unix seconds.
+    pub(crate) held_since: u64,
+    /// When it expires, in unix seconds.
     pub(crate) expires_at: u64,
-    /// Its time is over, and it is looked for now and then.
-    pub(crate) dormant: bool,
-    /// Everybody has been asked once.
-    pub(crate) tried: bool,
+    /// Whether it has expired and its git data is searched for only now and then.
+    pub(crate) is_dormant: bool,
+    /// Whether every source has been asked for its git data once.
+    pub(crate) all_sources_tried: bool,
     /// The objects that it needs.
-    pub(crate) needs: Vec<String>,
+    pub(crate) needed_oids: Vec<String>,
 }
 
-/// What is written of a site, for the operator.
+/// State and maintainers of a repository as the operator sees them.
 #[derive(Default)]
-pub(crate) struct Books {
-    /// The state that is served, and when it was made.
+pub(crate) struct RepoSummary {
+    /// The served state: its id and its `created_at`.
     pub(crate) state: Option<(EventId, u64)>,
-    /// States that wait for git data and that speak for it, the newest first.
+    /// Number of states for this repository that are held.
     pub(crate) held_states: usize,
-    /// Everything that waits for git data at it.
+    /// Number of all events for this repository that are held.
     pub(crate) held: usize,
-    /// Who may speak for it.
+    /// Number of maintainers.
     pub(crate) maintainers: usize,
 }
 
-/// What the hunt tells the desk.
+/// A command of the fetch driver.
 pub(crate) enum FetchCommand {
-    /// A fetch is to begin for what these events need. It begins when this, and every row before it, is on disk.
-    Began(FetchId, Vec<EventId>, oneshot::Sender<()>),
-    /// It has brought a pack, which belongs to the desk now.
-    Arrived(FetchedPack, Incoming),
-    /// What was sought under this name is here already.
-    Came(Identifier),
-    /// It is over.
+    /// A fetch is about to start for what these events need. It starts when it is answered, that is when this and every
+    /// row sent before is on disk.
+    Started(FetchId, Vec<EventId>, oneshot::Sender<()>),
+    /// A fetch has received a pack. The writer owns it from now on.
+    PackFetched(FetchedPack, Quarantine),
+    /// The wanted git data of this identifier is already on this server.
+    GitDataAdded(Identifier),
+    /// A fetch is over.
     Ended(FetchId),
-    /// Everybody has been asked once for what these events need.
-    Tried(Vec<EventId>),
-    /// Rows to be written down and others to be forgotten, as with [`WriterCommand::Remember`].
-    Remember(Vec<HostRow>, Vec<String>),
+    /// Every source has been asked once for what these events need.
+    SourcesTried(Vec<EventId>),
+    /// Rows of git hosts to write and authorities of rows to delete, as in [`WriterCommand::SaveSyncRows`].
+    SaveHostRows(Vec<HostRow>, Vec<String>),
 }
 
 impl WriterCommand {
-    /// Whether nobody waits for it, so that it may wait for company.
-    pub(super) fn is_patient(&self) -> bool {
-        matches!(self, Self::Remember(..) | Self::Hunt(FetchCommand::Remember(..)))
+    /// Whether the command has no answer and may wait to share a commit with others.
+    pub(super) fn can_wait(&self) -> bool {
+        matches!(self, Self::SaveSyncRows(..) | Self::Fetch(FetchCommand::SaveHostRows(..)))
     }
 }
 
-/// A push whose packs have been checked.
-pub(crate) struct Arrived {
+/// A push whose packs have been received and checked, as it is sent to the writer.
+pub(crate) struct DeliveredPush {
     pub(crate) received_push: ReceivedPush,
-    pub(crate) packs: Vec<Incoming>,
+    pub(crate) packs: Vec<Quarantine>,
     pub(crate) reply: oneshot::Sender<Result<(), PushRejection>>,
 }
 
-/// A push that has been checked, each part with its own objects and no others.
+/// A push whose objects have been checked. Each part has a pack with its own objects and no others.
 pub(crate) struct CheckedPush {
-    /// The objects of signed refs.
-    pub(crate) pack: Option<Incoming>,
-    /// The objects of pull requests whose events are not here.
-    pub(crate) uploads: Vec<(EventId, String, Incoming)>,
-    /// The sites whose pools were read for it.
+    /// The objects of the refs that a state declares.
+    pub(crate) pack: Option<Quarantine>,
+    /// Pull requests whose events are not known yet: event, commit and objects.
+    pub(crate) uploads: Vec<(EventId, String, Quarantine)>,
+    /// The repositories whose pools were read for the check.
     pub(crate) alternates: Vec<RepoPath>,
-    /// How often objects had been taken away from pools when it began.
-    pub(crate) prunings: u64,
+    /// The prune count of the layout when the check began. If it has changed, objects that the push relies on may be
+    /// gone.
+    pub(crate) prune_count: u64,
 }
 
 /// Events that need objects.
-pub(crate) struct Needed {
+pub(crate) struct NeededEvents {
     /// States, served and held.
     pub(crate) events: Vec<Arc<SignedEvent>>,
-    /// The commits of pull requests that wait.
+    /// The commits of held pull requests.
     pub(crate) tips: Vec<String>,
 }
 
-/// What pages tell about a site.
+/// Events of a repository as its page shows them.
 #[derive(Default)]
 pub(crate) struct RepoView {
-    /// The announcement that decides, and whether it is served.
+    /// The newest announcement, and whether it is served or held.
     pub(crate) announcement: Option<(Arc<SignedEvent>, EventStatus)>,
-    /// The state that is served.
+    /// The served state.
     pub(crate) state: Option<Arc<SignedEvent>>,
-    /// Who may speak for it, as npubs.
+    /// The npubs of the maintainers.
     pub(crate) maintainers: Vec<String>,
-    /// What waits, with the time at which it gives up and what it needs.
-    pub(crate) waiting: Vec<WaitingEvent>,
-    /// Uploads whose event is not here: event, commit, when they give up.
+    pub(crate) held_events: Vec<RepoHeldEvent>,
+    /// Uploads whose event is not known: event, commit, expiry in unix seconds.
     pub(crate) uploads: Vec<(EventId, String, u64)>,
 }
 
-/// A held event.
-pub(crate) struct WaitingEvent {
+/// A held event as the page of its repository shows it.
+pub(crate) struct RepoHeldEvent {
     pub(crate) event: Arc<SignedEvent>,
-    /// When it gives up, in unix seconds.
+    /// When it expires, in unix seconds.
     pub(crate) expires_at: u64,
     /// The objects that it needs.
-    pub(crate) needs: Vec<String>,
+    pub(crate) needed_oids: Vec<String>,
 }
 
-/// Where doors reach the desk.
+/// Sends commands to the writer and waits for the answers.
 #[derive(Clone)]
 pub(crate) struct WriterHandle {
-    line: Arc<EventQueue>,
-    pushes: Arc<AtomicU64>,
+    queue: Arc<EventQueue>,
+    next_push_id: Arc<AtomicU64>,
 }
 
-/// A push that may happen. Dropping it tells the desk that it is over.
+/// A push that the writer has permitted. Dropping it informs the writer that the push is over.
 pub(crate) struct PermittedPush {
     pub(crate) push: RequestedPush,
     pub(crate) permit: PushPermit,
-    _over: Over,
+    _end_guard: PushEndGuard,
 }
 
-struct Over {
+/// Sends [`WriterCommand::PushEnded`] when it is dropped.
+struct PushEndGuard {
     id: PushId,
-    line: Arc<EventQueue>,
+    queue: Arc<EventQueue>,
 }
 
-impl Drop for Over {
+impl Drop for PushEndGuard {
     fn drop(&mut self) {
-        self.line.post(WriterCommand::Ended(self.id));
+        self.queue.send(WriterCommand::PushEnded(self.id));
     }
 }
 
-fn going_down() -> PushRejection {
-    PushRejection::Failed("the server is going down".to_owned())
+fn shutting_down() -> PushRejection {
+    PushRejection::Failed("the server is shutting down".to_owned())
 }
 
 impl WriterHandle {
-    pub(crate) fn new(line: Arc<EventQueue>) -> Self {
-        Self { line, pushes: Arc::new(AtomicU64::new(1)) }
+    pub(crate) fn new(queue: Arc<EventQueue>) -> Self {
+        Self { queue, next_push_id: Arc::new(AtomicU64::new(1)) }
     }
 
     /// Returns the objects that the events of repositories need beside those that their refs lead to; `None` if there
     /// are too many events to read, or the writer does not answer in time.
+    ///
+    /// Blocks: not for a thread of the async runtime.
     pub(crate) fn needed_objects(&self, repo_paths: &[RepoPath]) -> Option<BTreeSet<String>> {
         let (reply, answer) = crossbeam_channel::bounded(1);
-        self.line.post(WriterCommand::Needs(repo_paths.to_vec(), reply));
+        self.queue.send(WriterCommand::ListNeededEvents(repo_paths.to_vec(), reply));
         let needed = answer.recv_timeout(NEEDED_OBJECTS_TIMEOUT).ok()??;
         let mut oids: BTreeSet<String> = needed.tips.into_iter().collect();
         for event in &needed.events {
@@ -222,27 +233,28 @@ impl WriterHandle {
         Some(oids)
     }
 
-    /// May this push happen?
-    pub(crate) async fn ask(
+    /// Requests a permit for a push.
+    pub(crate) async fn request_push(
         &self,
         repo_path: RepoPath,
         commands: Vec<PushCommand>,
         network: Option<String>,
     ) -> Result<PermittedPush, PushRejection> {
-        let id = PushId(self.pushes.fetch_add(1, Ordering::Relaxed));
+        let id = PushId(self.next_push_id.fetch_add(1, Ordering::Relaxed));
         let push = RequestedPush { id, repo_path, commands, network };
-        let over = Over { id, line: self.line.clone() };
+        let end_guard = PushEndGuard { id, queue: self.queue.clone() };
         let (reply, answer) = oneshot::channel();
-        self.line.post(WriterCommand::Ask(push.clone(), reply));
-        let permit = answer.await.unwrap_or_else(|_| Err(going_down()))?;
-        Ok(PermittedPush { push, permit, _over: over })
+        self.queue.send(WriterCommand::PushRequested(push.clone(), reply));
+        let permit = answer.await.unwrap_or_else(|_| Err(shutting_down()))?;
+        Ok(PermittedPush { push, permit, _end_guard: end_guard })
     }
 
-    /// The packs of a push are here. Once this has been called the push goes on, whoever listens.
-    pub(crate) async fn arrived(&self, push: &PermittedPush, checked: CheckedPush) -> Result<(), PushRejection> {
-        let CheckedPush { pack, uploads, alternates, prunings } = checked;
-        let received_pack: Option<ReceivedPack> = pack.as_ref().map(Incoming::received_pack);
-        let delivery = |(event, tip, pack): &(EventId, String, Incoming)| ReceivedUpload {
+    /// Sends the checked packs of a push to the writer and waits until its refs are updated. The update continues even
+    /// if the returned future is dropped.
+    pub(crate) async fn deliver_push(&self, push: &PermittedPush, checked: CheckedPush) -> Result<(), PushRejection> {
+        let CheckedPush { pack, uploads, alternates, prune_count } = checked;
+        let received_pack: Option<ReceivedPack> = pack.as_ref().map(Quarantine::received_pack);
+        let received_upload = |(event, tip, pack): &(EventId, String, Quarantine)| ReceivedUpload {
             event: *event,
             tip: tip.clone(),
             received_pack: pack.received_pack(),
@@ -251,42 +263,42 @@ impl WriterHandle {
         let received_push = ReceivedPush {
             push: push.push.clone(),
             received_pack,
-            uploads: uploads.iter().map(delivery).collect(),
+            uploads: uploads.iter().map(received_upload).collect(),
             alternates,
-            checked_prune_count: Some(prunings),
+            checked_prune_count: Some(prune_count),
             bytes: pack.as_ref().map_or(0, |pack| pack.bytes().unwrap_or(0)),
         };
         let packs = pack.into_iter().chain(uploads.into_iter().map(|(_, _, pack)| pack)).collect();
         let (reply, answer) = oneshot::channel();
-        self.line.post(WriterCommand::Arrived(Box::new(Arrived { received_push, packs, reply })));
-        answer.await.unwrap_or_else(|_| Err(going_down()))
+        self.queue.send(WriterCommand::PushReceived(Box::new(DeliveredPush { received_push, packs, reply })));
+        answer.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
-    /// Events that wait, by id, after this one: a page. Nothing if the desk cannot say.
-    pub(crate) async fn held(&self, after: Option<EventId>) -> Option<Vec<HeldEventView>> {
-        self.operator(|reply| AdminCommand::Held(after, reply)).await
+    /// Returns a page of held events in order of their ids, starting after `after`; `None` if the writer cannot answer.
+    pub(crate) async fn held_events(&self, after: Option<EventId>) -> Option<Vec<HeldEventView>> {
+        self.send_admin(|reply| AdminCommand::ListHeld(after, reply)).await
     }
 
-    /// What is written of these sites, in their order. Nothing if the desk cannot say.
-    pub(crate) async fn books(&self, repo_paths: Vec<RepoPath>) -> Option<Vec<Books>> {
-        self.operator(|reply| AdminCommand::Books(repo_paths, reply)).await
+    /// Returns a summary of each repository, in the same order; `None` if the writer cannot answer.
+    pub(crate) async fn repo_summaries(&self, repo_paths: Vec<RepoPath>) -> Option<Vec<RepoSummary>> {
+        self.send_admin(|reply| AdminCommand::SummariseRepos(repo_paths, reply)).await
     }
 
-    /// Lets a held event go; whether it was there. Nothing if it could not be written down.
+    /// Removes a held event and returns whether it existed; `None` if the removal could not be written.
     pub(crate) async fn drop_held(&self, id: EventId) -> Option<bool> {
-        self.operator(|reply| AdminCommand::Drop(id, reply)).await
+        self.send_admin(|reply| AdminCommand::DropHeld(id, reply)).await
     }
 
-    async fn operator<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> AdminCommand) -> Option<T> {
+    async fn send_admin<T>(&self, make_command: impl FnOnce(oneshot::Sender<T>) -> AdminCommand) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.line.post(WriterCommand::Operator(make(reply)));
+        self.queue.send(WriterCommand::Admin(make_command(reply)));
         answer.await.ok()
     }
 
-    /// What is known of a site.
-    pub(crate) async fn view(&self, repo_path: RepoPath) -> RepoView {
+    /// Returns what the page of a repository shows of its events; nothing if the writer cannot answer.
+    pub(crate) async fn repo_view(&self, repo_path: RepoPath) -> RepoView {
         let (reply, answer) = oneshot::channel();
-        self.line.post(WriterCommand::View(repo_path, reply));
+        self.queue.send(WriterCommand::ViewRepo(repo_path, reply));
         answer.await.unwrap_or_default()
     }
 }

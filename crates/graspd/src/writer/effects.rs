@@ -1,4 +1,5 @@
-//! What a batch leads to once it is on disk, and who is told.
+//! Effects of a batch that happen after its commit: replies, broadcast, ref cache, git jobs, updates for sync and
+//! fetch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,220 +16,259 @@ use grasp_core::time::Timestamp;
 use grasp_git::crash_point;
 use grasp_git::refs::Refs;
 use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{debug, warn};
 
-use super::{State, Writer};
-use crate::writer::command::{Needed, RepoView, WriterCommand};
+use super::{Writer, WriterState};
+use crate::writer::command::{NeededEvents, RepoView, WriterCommand};
 use crate::writer::fetch_feed::FetchUpdate;
 use crate::writer::policy::PolicyChange;
-use crate::writer::submission::{CheckedEvent, ClientReply, Rejected, Submitter};
+use crate::writer::submission::{CheckedEvent, ClientReply, RejectedEvent, Submitter};
 use crate::writer::sync_feed::SyncUpdate;
 
-/// What a batch leads to once it is on disk.
+/// Effects of a batch, collected during its transaction and applied after the commit.
 pub(super) struct Effects {
-    pub(super) verdicts: Vec<Option<Decision>>,
-    pub(super) passed: Vec<Arc<SignedEvent>>,
-    /// Kinds of events that waited and are served now.
-    pub(super) released: Vec<u16>,
+    /// The decision on each event of the batch, by its index.
+    pub(super) decisions: Vec<Option<Decision>>,
+    /// Ephemeral events that were accepted.
+    pub(super) ephemeral: Vec<Arc<SignedEvent>>,
+    /// Kinds of events that were held and are served now.
+    pub(super) released_kinds: Vec<u16>,
     pub(super) next_expiry: Option<Timestamp>,
-    pub(super) purging: bool,
-    /// Notes that were not heard because something failed before.
-    pub(super) unheard: Vec<WriterCommand>,
-    pub(super) permits: Vec<(PushId, Result<PushPermit, PushRejection>)>,
-    pub(super) done: Vec<(PushId, Result<(), PushRejection>)>,
-    pub(super) orders: Vec<GitJob>,
-    pub(super) discards: Vec<ReceivedPack>,
-    pub(super) hosting: BTreeSet<RepoId>,
-    /// Refs that have changed on disk and may be seen after the commit.
+    pub(super) is_purging: bool,
+    /// Commands that have not been handled yet. If the transaction fails, these are the rest.
+    pub(super) commands: Vec<WriterCommand>,
+    pub(super) push_decisions: Vec<(PushId, Result<PushPermit, PushRejection>)>,
+    pub(super) push_results: Vec<(PushId, Result<(), PushRejection>)>,
+    pub(super) git_jobs: Vec<GitJob>,
+    pub(super) discarded_packs: Vec<ReceivedPack>,
+    pub(super) hosting_changes: BTreeSet<RepoId>,
+    /// Refs that have changed on disk and become visible after the commit: repository, refs, whether it has a folder.
     pub(super) refs: Vec<(RepoPath, Refs, bool)>,
+    /// Repositories whose git job is over.
     pub(super) unpinned: Vec<RepoPath>,
     pub(super) views: Vec<(oneshot::Sender<RepoView>, RepoView)>,
-    pub(super) needed: Vec<(crossbeam_channel::Sender<Option<Needed>>, Option<Needed>)>,
-    /// What the operator is told.
-    pub(super) told: Vec<Box<dyn FnOnce()>>,
-    /// Who waits for other rules.
-    pub(super) ruled: Vec<(crossbeam_channel::Sender<PolicyChange>, PolicyChange)>,
-    /// Names of which sync must be told, until what it must be told has been found out.
-    pub(super) interest: BTreeSet<Identifier>,
-    pub(super) followed: BTreeMap<Identifier, Vec<RepoNeeds>>,
-    /// The same for the hunt.
-    pub(super) quarries: BTreeSet<Identifier>,
-    pub(super) hunt: FetchUpdate,
-    /// Fetches that may begin.
-    pub(super) begun: Vec<oneshot::Sender<()>>,
-    /// Fetches whose packs are not needed any more.
-    pub(super) adopted: Vec<FetchId>,
+    pub(super) needed_events: Vec<(crossbeam_channel::Sender<Option<NeededEvents>>, Option<NeededEvents>)>,
+    /// Functions that send replies to the operator.
+    pub(super) admin_replies: Vec<Box<dyn FnOnce()>>,
+    pub(super) policy_changes: Vec<(crossbeam_channel::Sender<PolicyChange>, PolicyChange)>,
+    /// Identifiers whose repository needs have changed. At the end of the transaction they become `repo_needs`.
+    pub(super) changed_needs: BTreeSet<Identifier>,
+    pub(super) repo_needs: BTreeMap<Identifier, Vec<RepoNeeds>>,
+    /// Identifiers whose wanted git data has changed. At the end of the transaction it becomes part of `fetch_update`.
+    pub(super) changed_wanted: BTreeSet<Identifier>,
+    pub(super) fetch_update: FetchUpdate,
+    /// Replies that let a fetch start.
+    pub(super) started_fetches: Vec<oneshot::Sender<()>>,
+    /// Fetches whose packs are adopted and can be removed.
+    pub(super) adopted_fetches: Vec<FetchId>,
 }
 
 impl Effects {
     pub(super) fn new(events: usize) -> Self {
         Self {
-            verdicts: vec![None; events],
-            passed: Vec::new(),
-            released: Vec::new(),
+            decisions: vec![None; events],
+            ephemeral: Vec::new(),
+            released_kinds: Vec::new(),
             next_expiry: None,
-            purging: false,
-            unheard: Vec::new(),
-            permits: Vec::new(),
-            done: Vec::new(),
-            orders: Vec::new(),
-            discards: Vec::new(),
-            hosting: BTreeSet::new(),
+            is_purging: false,
+            commands: Vec::new(),
+            push_decisions: Vec::new(),
+            push_results: Vec::new(),
+            git_jobs: Vec::new(),
+            discarded_packs: Vec::new(),
+            hosting_changes: BTreeSet::new(),
             refs: Vec::new(),
             unpinned: Vec::new(),
             views: Vec::new(),
-            needed: Vec::new(),
-            told: Vec::new(),
-            ruled: Vec::new(),
-            interest: BTreeSet::new(),
-            followed: BTreeMap::new(),
-            quarries: BTreeSet::new(),
-            hunt: FetchUpdate::default(),
-            begun: Vec::new(),
-            adopted: Vec::new(),
+            needed_events: Vec::new(),
+            admin_replies: Vec::new(),
+            policy_changes: Vec::new(),
+            changed_needs: BTreeSet::new(),
+            repo_needs: BTreeMap::new(),
+            changed_wanted: BTreeSet::new(),
+            fetch_update: FetchUpdate::default(),
+            started_fetches: Vec::new(),
+            adopted_fetches: Vec::new(),
         }
     }
 }
 
 impl Writer {
-    /// After the commit: show, answer, ring the live bell, order.
-    pub(super) fn act(&self, state: &mut State, batch: Vec<CheckedEvent>, mut settled: Effects) {
-        for repo in &settled.hosting {
-            self.host(&state.admission, repo);
+    /// Applies the effects of a committed batch: first what makes it visible (refs, broadcast), then the replies, then
+    /// new git jobs. A client that has its reply can therefore read what it wrote.
+    pub(super) fn apply_effects(&self, state: &mut WriterState, events: Vec<CheckedEvent>, mut effects: Effects) {
+        for repo in &effects.hosting_changes {
+            self.update_hosting(&state.admission, repo);
         }
-        for (repo_path, refs, exists) in settled.refs {
-            let moved = self.directory.publish(&repo_path, refs, exists);
-            if moved && state.admission.policy().fetches_git_data {
-                settled.hunt.moved.insert(repo_path);
+        for (repo_path, refs, has_folder) in effects.refs {
+            let have_tips_changed = self.ref_cache.publish(&repo_path, refs, has_folder);
+            if have_tips_changed && state.admission.policy().fetches_git_data {
+                effects.fetch_update.changed_refs.insert(repo_path);
             }
         }
-        for repo_path in &settled.unpinned {
-            self.directory.unpin(repo_path);
-            self.maintenance.worked_on(repo_path);
+        for repo_path in &effects.unpinned {
+            self.ref_cache.unpin(repo_path);
+            self.maintenance.repo_changed(repo_path);
         }
-        settled.released.iter().for_each(|kind| self.meter.relay().released(*kind));
-        self.live.committed();
-        for event in settled.passed {
-            self.live.pass(event);
+        effects.released_kinds.iter().for_each(|kind| self.metrics.relay().count_released(*kind));
+        self.commit_listener.on_commit();
+        for event in effects.ephemeral {
+            self.commit_listener.on_ephemeral(event);
         }
-        crash_point::point("desk.shown");
-        self.answer(batch, settled.verdicts, settled.followed);
-        // Whoever asked may have gone; then nobody hears the answer.
-        for (push, result) in settled.permits {
-            let _ = state.asked.remove(&push).map(|reply| reply.send(result));
+        crash_point::point("writer.shown");
+        self.send_results(events, effects.decisions, effects.repo_needs);
+        // Receivers of the following replies may be gone; errors of `send` are ignored.
+        for (push, decision) in effects.push_decisions {
+            let _ = state.push_requests.remove(&push).map(|reply| reply.send(decision));
         }
-        for (push, result) in settled.done {
-            if let Some(arrived) = state.arrived.remove(&push) {
-                let _ = arrived.reply.send(result);
-                self.room.drop_packs(arrived.packs);
+        for (push, result) in effects.push_results {
+            if let Some(pending) = state.pending_pushes.remove(&push) {
+                let _ = pending.reply.send(result);
+                self.git_workers.drop_packs(pending.packs);
             }
         }
-        self.hunt.send(settled.hunt);
-        for begin in settled.begun {
-            let _ = begin.send(());
+        self.fetch_feed.send(effects.fetch_update);
+        for reply in effects.started_fetches {
+            let _ = reply.send(());
         }
-        let hauls = settled.adopted.iter().filter_map(|fetch| state.hauls.remove(fetch)).collect();
-        self.room.drop_packs(hauls);
-        for (reply, needed) in settled.needed {
+        let adopted = effects.adopted_fetches.iter().filter_map(|fetch| state.fetched_packs.remove(fetch)).collect();
+        self.git_workers.drop_packs(adopted);
+        for (reply, needed) in effects.needed_events {
             let _ = reply.send(needed);
         }
-        for (reply, changed) in settled.ruled {
-            let _ = reply.send(changed);
+        for (reply, change) in effects.policy_changes {
+            let _ = reply.send(change);
         }
-        for (reply, view) in settled.views {
+        for (reply, view) in effects.views {
             let _ = reply.send(view);
         }
-        for tell in settled.told {
-            tell();
+        for send_reply in effects.admin_replies {
+            send_reply();
         }
-        crash_point::point("desk.answered");
-        for order in settled.orders {
-            if let Err(problem) = self.directory.pin(&order.repo_path) {
-                warn!(repo = %order.repo_path, %problem, "cannot read the refs of a repository");
+        crash_point::point("writer.answered");
+        for job in effects.git_jobs {
+            if let Err(error) = self.ref_cache.pin(&job.repo_path) {
+                warn!(target: "writer", repo = %job.repo_path, %error, "cannot read refs");
             }
-            // Going down: what is to be done is written down and will be done after the next start.
-            if self.line.is_closed() {
+            // During shutdown no job starts: it is recorded in the store and runs after the next start.
+            if self.queue.is_closed() {
                 continue;
             }
-            state.orders.insert(order.id, order.repo_path.clone());
-            self.room.carry_out(order);
+            state.running_jobs.insert(job.id, job.repo_path.clone());
+            self.git_workers.submit(job);
         }
-        self.room.discard(settled.discards);
+        self.git_workers.discard(effects.discarded_packs);
     }
 
-    /// Answers a batch of which nothing was stored. What was no event stays none.
-    pub(super) fn refuse(&self, batch: Vec<CheckedEvent>, why: &Rejection) {
-        let verdicts = batch.iter().map(|_| Some(Decision::Reject(why.clone()))).collect();
-        self.answer(batch, verdicts, BTreeMap::new());
+    /// Rejects all events of a batch that was not stored. An event that failed verification is still reported as
+    /// invalid.
+    pub(super) fn reject_events(&self, events: Vec<CheckedEvent>, reason: &Rejection) {
+        let decisions = events.iter().map(|_| Some(Decision::Reject(reason.clone()))).collect();
+        self.send_results(events, decisions, BTreeMap::new());
     }
 
-    /// Answers clients and sync. What the batch has changed for sync is told with the verdicts.
-    fn answer(
+    /// Sends the results of events to clients, to the operator and to sync. Sync gets changed repository needs together
+    /// with the results.
+    fn send_results(
         &self,
-        batch: Vec<CheckedEvent>,
-        verdicts: Vec<Option<Decision>>,
-        interest: BTreeMap<Identifier, Vec<RepoNeeds>>,
+        events: Vec<CheckedEvent>,
+        decisions: Vec<Option<Decision>>,
+        repo_needs: BTreeMap<Identifier, Vec<RepoNeeds>>,
     ) {
-        let mut mail = SyncUpdate { interest, ..SyncUpdate::default() };
+        let mut sync_update = SyncUpdate { repo_needs, ..SyncUpdate::default() };
         let mut permits = Vec::new();
-        let mut direct = 0;
-        for (checked, verdict) in batch.into_iter().zip(verdicts) {
-            let CheckedEvent { from, result, .. } = checked;
-            let verdict = verdict.unwrap_or(Decision::Reject(Rejection::StoreFailed));
-            match from {
+        let mut accepted_from_clients = 0;
+        for (checked, decision) in events.into_iter().zip(decisions) {
+            let CheckedEvent { submitter, result, .. } = checked;
+            let decision = decision.unwrap_or(Decision::Reject(Rejection::StoreFailed));
+            log_decision(&submitter, &result, &decision);
+            match submitter {
                 Submitter::Client { reply, .. } => {
-                    self.meter.relay().judged(
+                    self.metrics.relay().count_decision(
                         result.as_ref().ok().map(|event| event.kind),
                         &match &result {
-                            Ok(_) => verdict.clone(),
-                            Err(rejected) => Decision::Reject(rejected.why.clone()),
+                            Ok(_) => decision.clone(),
+                            Err(rejected) => Decision::Reject(rejected.reason.clone()),
                         },
                     );
-                    direct += u64::from(result.is_ok() && matches!(verdict, Decision::Accept | Decision::Hold(_)));
+                    let is_accepted = result.is_ok() && matches!(decision, Decision::Accept | Decision::Hold(_));
+                    accepted_from_clients += u64::from(is_accepted);
                     reply(match result {
-                        Ok(event) => answer(event.id, &verdict),
-                        Err(rejected) => rejected.answer(),
+                        Ok(event) => ok_reply(event.id, &decision),
+                        Err(rejected) => rejected.into_reply(),
                     });
                 }
-                Submitter::Operator { answer: (nth, hears), .. } => {
-                    // Whoever imports may have gone.
-                    let _ = hears.send((nth, result.map(|_| verdict).map_err(|rejected| rejected.why)));
+                Submitter::Operator { reply: (number, sender), .. } => {
+                    // The import may have ended.
+                    let _ = sender.send((number, result.map(|_| decision).map_err(|rejected| rejected.reason)));
                 }
-                Submitter::Relay { ticket, permit, .. } => {
-                    mail.judged.push((ticket, judgement(result.map(|_| verdict))));
+                Submitter::Relay { submission, permit, .. } => {
+                    sync_update.results.push((submission, submit_result(result.map(|_| decision))));
                     permits.push(permit);
                 }
             }
         }
-        self.meter.sync().direct(direct);
-        self.sync.send(mail, self.store.last_seq());
-        // Only now: whoever gets a place must not overtake the answers.
+        self.metrics.sync().count_direct(accepted_from_clients);
+        self.sync_feed.send(sync_update, self.store.last_seq());
+        // Last: an event that gets a released permit must not arrive before these results.
         drop(permits);
     }
 }
 
-impl Rejected {
-    fn answer(self) -> ClientReply {
-        match self.id {
-            Some(id) => answer(id, &Decision::Reject(self.why)),
-            None => ClientReply { text: message::notice(&self.why.to_string()), challenge: false },
+/// Logs what was decided about an event, and where it came from.
+fn log_decision(submitter: &Submitter, result: &Result<Arc<SignedEvent>, RejectedEvent>, decision: &Decision) {
+    if !tracing::enabled!(target: "writer", tracing::Level::DEBUG) {
+        return;
+    }
+    let (source, relay) = match submitter {
+        Submitter::Client { .. } => ("client", String::new()),
+        Submitter::Operator { .. } => ("import", String::new()),
+        Submitter::Relay { url, sync_source, .. } => (sync_source.label(), url.to_string()),
+    };
+    match result {
+        Ok(event) => {
+            let (id, kind) = (event.id, event.kind);
+            match decision {
+                Decision::Reject(reason) => {
+                    debug!(target: "writer", %id, kind, source, relay, reason = %reason, "event rejected");
+                }
+                Decision::Hold(_) => debug!(target: "writer", %id, kind, source, relay, "event held in purgatory"),
+                Decision::Known(_) => debug!(target: "writer", %id, kind, source, relay, "event already known"),
+                Decision::Accept | Decision::Broadcast => {
+                    debug!(target: "writer", %id, kind, source, relay, "event accepted");
+                }
+            }
+        }
+        Err(rejected) => {
+            let id = rejected.id.map(|id| id.to_string()).unwrap_or_default();
+            debug!(target: "writer", id, source, relay, reason = %rejected.reason, "event rejected");
         }
     }
 }
 
-fn answer(id: EventId, verdict: &Decision) -> ClientReply {
-    let (accepted, text) = verdict.ok_reply();
-    let challenge = *verdict == Decision::Reject(Rejection::Protected);
-    ClientReply { text: message::ok(id, accepted, &text), challenge }
+impl RejectedEvent {
+    /// Returns an OK message, or a NOTICE if the text claims no id.
+    fn into_reply(self) -> ClientReply {
+        match self.id {
+            Some(id) => ok_reply(id, &Decision::Reject(self.reason)),
+            None => ClientReply { text: message::notice(&self.reason.to_string()), needs_challenge: false },
+        }
+    }
 }
 
-/// What sync is told of a verdict.
-fn judgement(result: Result<Decision, Rejected>) -> SubmitResult {
+fn ok_reply(id: EventId, decision: &Decision) -> ClientReply {
+    let (is_accepted, text) = decision.ok_reply();
+    let needs_challenge = *decision == Decision::Reject(Rejection::Protected);
+    ClientReply { text: message::ok(id, is_accepted, &text), needs_challenge }
+}
+
+/// Returns the result of an event as sync receives it.
+fn submit_result(result: Result<Decision, RejectedEvent>) -> SubmitResult {
     match result {
         Ok(Decision::Accept | Decision::Broadcast) => SubmitResult::Stored,
         Ok(Decision::Hold(_)) => SubmitResult::Held,
         Ok(Decision::Known(_)) => SubmitResult::Known,
-        Err(Rejected { why: Rejection::Forged(_), .. }) => SubmitResult::InvalidSignature,
-        Ok(Decision::Reject(why)) | Err(Rejected { why, .. }) => SubmitResult::Rejected(why),
+        Err(RejectedEvent { reason: Rejection::Forged(_), .. }) => SubmitResult::InvalidSignature,
+        Ok(Decision::Reject(reason)) | Err(RejectedEvent { reason, .. }) => SubmitResult::Rejected(reason),
     }
 }

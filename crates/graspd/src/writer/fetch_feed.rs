@@ -1,4 +1,4 @@
-//! Where the registrar's desk leaves what the hunt must hear.
+//! Updates from the writer to the fetch driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,23 +7,23 @@ use grasp_core::fetch::io::{ServedRepo, WantedGitData};
 use grasp_core::repo::{Identifier, RepoPath};
 use tokio::sync::Notify;
 
-/// What the hunt must hear, in this order.
+/// Changes for the fetch machine. The driver passes the fields to the fetch machine in this order.
 #[derive(Debug, Default)]
 pub(crate) struct FetchUpdate {
-    /// What is sought, by name: the latest value of each name, in whole.
-    pub(crate) sought: BTreeMap<Identifier, Vec<WantedGitData>>,
-    /// What is served, in the same way.
-    pub(crate) kept: BTreeMap<Identifier, Vec<ServedRepo>>,
+    /// The complete wanted git data of each identifier for which it has changed.
+    pub(crate) wanted: BTreeMap<Identifier, Vec<WantedGitData>>,
+    /// The complete list of served repositories of each identifier for which it has changed.
+    pub(crate) served: BTreeMap<Identifier, Vec<ServedRepo>>,
     /// Repositories whose branches or tags have changed.
-    pub(crate) moved: BTreeSet<RepoPath>,
+    pub(crate) changed_refs: BTreeSet<RepoPath>,
 }
 
-/// The mailbox. It cannot overflow: every value stands for events that wait or for a repository that is served. Its lock is
-/// held for moves.
+/// Coalesces updates until the driver takes them. Its size is bounded: every entry belongs to a held event or to a
+/// hosted repository. The lock is held only to move entries.
 #[derive(Debug, Default)]
 pub(crate) struct FetchFeed {
-    mail: Mutex<FetchUpdate>,
-    bell: Notify,
+    pending: Mutex<FetchUpdate>,
+    notify: Notify,
 }
 
 impl FetchFeed {
@@ -31,24 +31,24 @@ impl FetchFeed {
         Arc::default()
     }
 
-    /// Leaves something.
-    pub(crate) fn send(&self, mut news: FetchUpdate) {
-        if !news.sought.is_empty() || !news.kept.is_empty() || !news.moved.is_empty() {
-            let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
-            mail.sought.append(&mut news.sought);
-            mail.kept.append(&mut news.kept);
-            mail.moved.append(&mut news.moved);
-            self.bell.notify_one();
+    /// Adds an update and wakes the driver. An empty update does nothing.
+    pub(crate) fn send(&self, mut update: FetchUpdate) {
+        if !update.wanted.is_empty() || !update.served.is_empty() || !update.changed_refs.is_empty() {
+            let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            pending.wanted.append(&mut update.wanted);
+            pending.served.append(&mut update.served);
+            pending.changed_refs.append(&mut update.changed_refs);
+            self.notify.notify_one();
         }
     }
 
-    /// Takes everything.
+    /// Takes all pending updates.
     pub(crate) fn take(&self) -> FetchUpdate {
-        std::mem::take(&mut *self.mail.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until something was left since the last wait.
-    pub(crate) async fn posted(&self) {
-        self.bell.notified().await;
+    /// Waits until an update was added since the last wait.
+    pub(crate) async fn changed(&self) {
+        self.notify.notified().await;
     }
 }

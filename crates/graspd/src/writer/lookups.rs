@@ -1,4 +1,7 @@
-//! What the registrar asks inside a transaction, answered from the store and from the refs.
+//! Reads inside the write transaction: lookups of admission, and views for the operator, pages, sync, fetch and
+//! maintenance.
+//!
+//! Runs on the writer thread, so every read is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,43 +17,43 @@ use grasp_core::repo::{Identifier, RepoPath, RepoState};
 use grasp_core::sync::io::{RepoNeeds, Seq};
 use grasp_core::time::Now;
 use grasp_git::refs::Refs;
-use grasp_store::{WriteTransaction, StoreError};
+use grasp_store::{StoreError, WriteTransaction};
 use tracing::warn;
 
-use super::command::{Books, HeldEventView, Needed, RepoView, WaitingEvent};
+use super::command::{HeldEventView, NeededEvents, RepoHeldEvent, RepoSummary, RepoView};
 use crate::repos::ref_cache::RefCache;
 
 /// Bytes of states that are read for one decision: a few very large ones.
-const MAX_BYTES: usize = 8 * 1024 * 1024;
+const MAX_DECISION_BYTES: usize = 8 * 1024 * 1024;
 
-/// Waiting events that a page shows, and bytes of them: the writer reads them between two batches.
-const MAX_SHOWN: usize = 200;
-const MAX_SHOWN_BYTES: usize = 2 * 1024 * 1024;
+/// Held events that a repository page shows, and their bytes.
+const MAX_VIEW_EVENTS: usize = 200;
+const MAX_VIEW_BYTES: usize = 2 * 1024 * 1024;
 
-/// Held events that the operator is told at a time. They are told in whole pages, whatever their size: a page ends when
-/// its events have so many bytes.
-const MAX_PAGE: usize = 200;
+/// Held events in one page of the operator's list. The page also ends when its events exceed [`MAX_VIEW_BYTES`].
+const MAX_PAGE_EVENTS: usize = 200;
 
-/// States that are read for maintenance of one pool, and their bytes: a tenth of a second of the desk's time. A pool with
-/// more readers than this keeps what it has.
-const MAX_NEEDED: usize = 1_000;
+/// States that are read for the maintenance of one pool, and their bytes: a tenth of a second of the writer's time. A
+/// pool that is read by repositories with more states than this is not pruned.
+const MAX_NEEDED_STATES: usize = 1_000;
 const MAX_NEEDED_BYTES: usize = 16 * 1024 * 1024;
 
-/// Answers a question. `known` are refs that are newer than the directory's.
+/// Answers a lookup of admission. `newer_refs` are refs, and whether there is a folder, that the ref cache does not
+/// have yet.
 pub(crate) fn lookup_repo(
-    rules: &AdmissionPolicy,
+    policy: &AdmissionPolicy,
     txn: &WriteTransaction<'_>,
-    directory: &RefCache,
+    ref_cache: &RefCache,
     lookup: &RepoLookup,
-    known: Option<(&Refs, bool)>,
+    newer_refs: Option<(&Refs, bool)>,
 ) -> Result<RepoLookupResult, StoreError> {
     let mut result = RepoLookupResult::default();
-    match known {
-        Some((refs, exists)) => show(&mut result, refs, exists),
-        None => match directory.snapshot(&lookup.repo_path) {
-            Ok(snapshot) => show(&mut result, &snapshot.refs, snapshot.exists),
-            Err(problem) => {
-                warn!(repo = %lookup.repo_path, %problem, "cannot read the refs of a repository");
+    match newer_refs {
+        Some((refs, has_folder)) => set_refs(&mut result, refs, has_folder),
+        None => match ref_cache.snapshot(&lookup.repo_path) {
+            Ok(snapshot) => set_refs(&mut result, &snapshot.refs, snapshot.has_folder),
+            Err(error) => {
+                warn!(target: "writer", repo = %lookup.repo_path, %error, "cannot read refs");
                 result.is_failed = true;
             }
         },
@@ -65,47 +68,48 @@ pub(crate) fn lookup_repo(
         }
     }
     if lookup.measure_disk {
-        result.disk_usage = directory.weigh(&lookup.repo_path);
+        result.disk_usage = ref_cache.disk_usage(&lookup.repo_path);
     }
     let mut bytes = 0;
     for id in &lookup.events {
-        // The best come first; what does not fit is not looked at.
-        if bytes > MAX_BYTES {
+        // The best candidates come first; those beyond the limit are not read.
+        if bytes > MAX_DECISION_BYTES {
             break;
         }
         if let Some((event, status)) = txn.event(*id)? {
             bytes += event.json().len();
-            let lookups = txn.lookups(&event, rules.needed_lookups(&event))?;
+            let lookups = txn.lookups(&event, policy.needed_lookups(&event))?;
             result.events.insert(*id, StoredEvent { event, status, lookups });
         }
     }
     Ok(result)
 }
 
-fn show(result: &mut RepoLookupResult, refs: &Refs, exists: bool) {
-    result.has_folder = exists;
+fn set_refs(result: &mut RepoLookupResult, refs: &Refs, has_folder: bool) {
+    result.has_folder = has_folder;
     result.refs = refs.iter().map(|(name, target)| (name.to_owned(), target.oid.clone())).collect::<BTreeMap<_, _>>();
 }
 
-/// Events that need objects at sites: all states that speak for them and the pull requests that wait there. What is served
-/// has its ref, but for a state that is not followed because a newer one is. Nothing if they are too many.
-pub(crate) fn needed(
+/// Returns the events that need objects in these repositories: all states that apply to them, and the pull requests
+/// that are held for them. Served pull requests are not needed here because they have a ref; states are, because a
+/// state that a newer one supersedes has none. Returns `None` if there are too many.
+pub(crate) fn needed_events(
     admission: &Admission,
     txn: &WriteTransaction<'_>,
     repo_paths: &[RepoPath],
-) -> Result<Option<Needed>, StoreError> {
-    let mut needed = Needed { events: Vec::new(), tips: Vec::new() };
+) -> Result<Option<NeededEvents>, StoreError> {
+    let mut needed = NeededEvents { events: Vec::new(), tips: Vec::new() };
     let mut states = BTreeSet::new();
     for repo_path in repo_paths {
         states.extend(admission.states_for(repo_path).into_iter().map(|(id, _)| id));
-        for (id, waiting) in admission.held_at(repo_path) {
-            match &waiting.kind {
+        for (id, held) in admission.held_at(repo_path) {
+            match &held.kind {
                 HeldKind::Announcement(_) => {}
                 HeldKind::State(_) => drop(states.insert(id)),
                 HeldKind::PullRequest(tip, _) => needed.tips.push(tip.clone()),
             }
         }
-        if states.len() > MAX_NEEDED {
+        if states.len() > MAX_NEEDED_STATES {
             return Ok(None);
         }
     }
@@ -122,49 +126,49 @@ pub(crate) fn needed(
     Ok(Some(needed))
 }
 
-/// What sync should follow under a name.
-pub(crate) fn followed(
+/// Returns what sync needs to follow for an identifier.
+pub(crate) fn repo_needs(
     admission: &Admission,
     txn: &WriteTransaction<'_>,
     identifier: &Identifier,
 ) -> Result<Vec<RepoNeeds>, StoreError> {
-    let mut problem = None;
-    let followed = admission.repo_needs(identifier, |id| match txn.seq_of(id) {
-        // One that is not there has not arrived.
+    let mut first_error = None;
+    let needs = admission.repo_needs(identifier, |id| match txn.seq_of(id) {
+        // An event without a sequence number is not served yet.
         Ok(seq) => seq.unwrap_or(Seq::MAX),
-        Err(found) => {
-            problem = Some(found);
+        Err(error) => {
+            first_error = Some(error);
             Seq::MAX
         }
     });
-    problem.map_or(Ok(followed), Err)
+    first_error.map_or(Ok(needs), Err)
 }
 
-/// What the hunt should look for under a name.
-pub(crate) fn quarries(
+/// Returns the git data that fetch should search for an identifier.
+pub(crate) fn wanted_git_data(
     admission: &Admission,
     txn: &WriteTransaction<'_>,
     identifier: &Identifier,
 ) -> Result<Vec<WantedGitData>, StoreError> {
-    let mut problem = None;
+    let mut first_error = None;
     let mut bytes = 0;
-    let quarries = admission.wanted_git_data(identifier, |id| match txn.event(id) {
-        // A few very large ones are enough: the others follow when these are found.
-        Ok(Some((event, _))) if bytes < MAX_BYTES => {
+    let wanted = admission.wanted_git_data(identifier, |id| match txn.event(id) {
+        // A few very large ones are enough: the others follow when these are complete.
+        Ok(Some((event, _))) if bytes < MAX_DECISION_BYTES => {
             bytes += event.json().len();
             Some(event)
         }
         Ok(_) => None,
-        Err(found) => {
-            problem = Some(found);
+        Err(error) => {
+            first_error = Some(error);
             None
         }
     });
-    problem.map_or(Ok(quarries), Err)
+    first_error.map_or(Ok(wanted), Err)
 }
 
-/// Events that wait, by id, after this one: a page.
-pub(crate) fn held(
+/// Returns a page of held events in order of their ids, starting after `after`.
+pub(crate) fn held_events(
     admission: &Admission,
     txn: &WriteTransaction<'_>,
     now: Now,
@@ -172,51 +176,57 @@ pub(crate) fn held(
 ) -> Result<Vec<HeldEventView>, StoreError> {
     let mut page = Vec::new();
     let mut bytes = 0;
-    for (id, waiting) in admission.purgatory().iter().filter(|(id, _)| after.is_none_or(|after| *id > after)) {
-        if page.len() >= MAX_PAGE || bytes > MAX_SHOWN_BYTES {
+    for (id, held) in admission.purgatory().iter().filter(|(id, _)| after.is_none_or(|after| *id > after)) {
+        if page.len() >= MAX_PAGE_EVENTS || bytes > MAX_VIEW_BYTES {
             break;
         }
-        bytes += waiting.bytes;
+        bytes += held.bytes;
         let event = txn.event(id)?.map(|(event, _)| event);
-        let (kind, names, repo_paths, needs) = match &waiting.kind {
+        let (kind, identifiers, repo_paths, needed_oids) = match &held.kind {
             HeldKind::Announcement(repo) => {
                 (kinds::ANNOUNCEMENT, vec![&repo.identifier], vec![RepoPath::Announced(repo.clone())], Vec::new())
             }
-            HeldKind::State(name) => {
+            HeldKind::State(identifier) => {
                 let state = event.as_deref().and_then(|event| RepoState::from_event(event));
-                (kinds::STATE, vec![name], Vec::new(), state.map(|state| state.oids()).unwrap_or_default())
+                (kinds::STATE, vec![identifier], Vec::new(), state.map(|state| state.oids()).unwrap_or_default())
             }
             HeldKind::PullRequest(tip, repo_paths) => {
                 let kind = event.as_ref().map_or(kinds::PULL_REQUEST, |event| event.kind);
                 (kind, repo_paths.iter().map(RepoPath::identifier).collect(), repo_paths.clone(), vec![tip.clone()])
             }
         };
-        let mut names: Vec<String> = names.into_iter().map(|name| name.as_str().to_owned()).collect();
-        names.dedup();
+        let mut identifiers: Vec<String> =
+            identifiers.into_iter().map(|identifier| identifier.as_str().to_owned()).collect();
+        identifiers.dedup();
         page.push(HeldEventView {
             id,
             kind,
-            author: waiting.author,
-            names,
+            author: held.author,
+            identifiers,
             repo_paths,
-            since: now.wall.0.saturating_sub(now.mono.since(waiting.since).as_secs()),
-            expires_at: now.wall.plus_secs(waiting.deadline.since(now.mono).as_secs()).0,
-            dormant: waiting.is_dormant(),
-            tried: matches!(waiting.search, SearchStatus::Tried(_) | SearchStatus::Dormant),
-            needs,
+            held_since: now.wall.0.saturating_sub(now.mono.since(held.since).as_secs()),
+            expires_at: expires_at(held, now),
+            is_dormant: held.is_dormant(),
+            all_sources_tried: matches!(held.search, SearchStatus::Tried(_) | SearchStatus::Dormant),
+            needed_oids,
         });
     }
     Ok(page)
 }
 
-/// What is written of a site.
-pub(crate) fn books(admission: &Admission, repo_path: &RepoPath) -> Books {
-    let RepoPath::Announced(repo) = repo_path else { return Books::default() };
+/// Returns when a held event expires, in unix seconds.
+fn expires_at(held: &HeldEvent, now: Now) -> u64 {
+    now.wall.plus_secs(held.deadline.since(now.mono).as_secs()).0
+}
+
+/// Returns the operator's summary of a repository.
+pub(crate) fn repo_summary(admission: &Admission, repo_path: &RepoPath) -> RepoSummary {
+    let RepoPath::Announced(repo) = repo_path else { return RepoSummary::default() };
     let strict = admission.policy().strict_maintainers;
-    let Some(group) = admission.catalog().group(&repo.identifier) else { return Books::default() };
+    let Some(group) = admission.catalog().group(&repo.identifier) else { return RepoSummary::default() };
     let states = group.states_for(repo.owner, strict);
     let served = states.iter().find(|(_, status)| *status == EventStatus::Served);
-    Books {
+    RepoSummary {
         state: served.map(|(version, _)| (version.id, version.created_at.0)),
         held_states: states.iter().filter(|(_, status)| *status == EventStatus::Held).count(),
         held: admission.held_at(repo_path).len(),
@@ -224,41 +234,40 @@ pub(crate) fn books(admission: &Admission, repo_path: &RepoPath) -> Books {
     }
 }
 
-/// What pages tell about a site.
-pub(crate) fn view(
+/// Returns what the page of a repository shows.
+pub(crate) fn repo_view(
     admission: &Admission,
     txn: &WriteTransaction<'_>,
     now: Now,
     repo_path: &RepoPath,
 ) -> Result<RepoView, StoreError> {
     let mut view = RepoView::default();
-    let expires_at = |waiting: &HeldEvent| now.wall.plus_secs(waiting.deadline.since(now.mono).as_secs()).0;
     if let RepoPath::Announced(repo) = repo_path {
         let group = admission.catalog().group(&repo.identifier);
-        let best = group.and_then(|group| group.newest_announcement(repo.owner));
-        view.announcement = best.map(|best| txn.event(best.version.id)).transpose()?.flatten();
+        let newest = group.and_then(|group| group.newest_announcement(repo.owner));
+        view.announcement = newest.map(|newest| txn.event(newest.version.id)).transpose()?.flatten();
         let strict = admission.policy().strict_maintainers;
-        let members = group.map(|group| group.maintainers(repo.owner, strict)).unwrap_or_default();
-        view.maintainers = members.iter().map(|key| key.npub()).collect();
+        let maintainers = group.map(|group| group.maintainers(repo.owner, strict)).unwrap_or_default();
+        view.maintainers = maintainers.iter().map(|key| key.npub()).collect();
     }
     let states = admission.states_for(repo_path);
     if let Some((id, _)) = states.into_iter().find(|(_, status)| *status == EventStatus::Served) {
         view.state = txn.event(id)?.map(|(event, _)| event);
     }
     let mut bytes = 0;
-    for (id, waiting) in admission.held_at(repo_path).into_iter().take(MAX_SHOWN) {
-        // The text of an event is needed to say what it waits for; a few very large ones are enough.
-        bytes += waiting.bytes;
-        if bytes > MAX_SHOWN_BYTES {
+    for (id, held) in admission.held_at(repo_path).into_iter().take(MAX_VIEW_EVENTS) {
+        // The event must be read to list the objects that it needs.
+        bytes += held.bytes;
+        if bytes > MAX_VIEW_BYTES {
             break;
         }
         let Some((event, _)) = txn.event(id)? else { continue };
-        let needs = match &waiting.kind {
+        let needed_oids = match &held.kind {
             HeldKind::Announcement(_) => Vec::new(),
             HeldKind::State(_) => RepoState::from_event(&event).map(|state| state.oids()).unwrap_or_default(),
             HeldKind::PullRequest(tip, _) => vec![tip.clone()],
         };
-        view.waiting.push(WaitingEvent { event, expires_at: expires_at(waiting), needs });
+        view.held_events.push(RepoHeldEvent { event, expires_at: expires_at(held, now), needed_oids });
     }
     let uploads = admission.uploads().filter(|upload| upload.repo_path == *repo_path);
     view.uploads = uploads.map(|upload| (upload.event, upload.tip.clone(), upload.deadline.0)).collect();

@@ -1,4 +1,24 @@
-//! The driver of the registrar: one thread, one transaction per batch, answers after the commit.
+//! The writer: decides about events and pushes, and is the only part of the server that writes to the store.
+//!
+//! One thread ([`ReadyWriter::run`]) takes batches of verified events and commands from the [`EventQueue`]. For each
+//! batch it runs [`Admission`] inside one store transaction ([`transaction`]), commits, and only then applies the
+//! [`effects`]: replies to clients, broadcast, ref cache, git jobs, updates for sync and fetch. Before the writer, a
+//! pool of threads parses events and verifies signatures ([`EventQueue::run_verifier`]).
+//!
+//! | module | contents |
+//! |---|---|
+//! | `queue` | queue of events and commands, verification of signatures |
+//! | `submission` | events before and after verification |
+//! | `command` | commands to the writer, and the handle that sends them |
+//! | `transaction`, `lookups` | one batch: decisions, reads and writes inside the transaction |
+//! | `effects` | what follows from a batch after its commit |
+//! | `policy` | the current admission policy, and how it is changed while the server runs |
+//! | `sync_feed`, `fetch_feed` | coalesced updates for the drivers of sync and fetch |
+//!
+//! The features above (relay sessions, git handlers, sync, fetch, admin, web) call the writer through
+//! [`EventQueue`], [`WriterHandle`](command::WriterHandle) and [`PolicyHandle`](policy::PolicyHandle). It may call
+//! `repos`, `monitor` (types of its statistics), `metrics`, `config` and `clock`; results for the features above leave
+//! through reply channels, feeds and [`CommitListener`].
 
 pub(crate) mod command;
 mod effects;
@@ -24,413 +44,456 @@ use grasp_core::disk_budget::DiskLevel;
 use grasp_core::fetch::io::FetchId;
 use grasp_core::nostr::SignedEvent;
 use grasp_core::nostr::rejection::Rejection;
+use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use grasp_core::state_machine::StateMachine;
 use grasp_core::time::Timestamp;
 use grasp_git::layout::Layout;
-use grasp_git::receive::Incoming;
+use grasp_git::receive::Quarantine;
 use grasp_store::{Store, StoreError};
 use tokio::sync::oneshot;
 use tracing::{debug, error, info, warn};
 
-use super::writer::command::{FetchCommand, WriterCommand};
-use super::writer::fetch_feed::{FetchFeed, FetchUpdate};
-use super::writer::policy::CurrentPolicy;
-use super::writer::queue::{EventQueue, Taken};
-use super::writer::sync_feed::{SyncFeed, SyncUpdate};
+use self::command::{FetchCommand, WriterCommand};
+use self::effects::Effects;
+use self::fetch_feed::{FetchFeed, FetchUpdate};
+use self::policy::CurrentPolicy;
+use self::queue::{EventQueue, WriterBatch};
+use self::sync_feed::{SyncFeed, SyncUpdate};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::monitor::writer_stats::WriterStats;
 use crate::repos::maintenance::MaintenanceHandle;
 use crate::repos::ref_cache::RefCache;
 use crate::repos::workers::GitWorkers;
-use effects::Effects;
 
-/// How long a commit that directly follows another waits for company.
-const GATHER: Duration = Duration::from_millis(2);
+/// How long a commit that directly follows another waits for more events.
+const GATHER_TIME: Duration = Duration::from_millis(2);
 
-/// A batch this large needs no company.
+/// After a batch of this size the next one does not wait for more events.
 const LARGE_BATCH: usize = 256;
 
-/// How long to wait before trying again what failed without anybody asking.
-const RETRY: Duration = Duration::from_secs(1);
+/// How long to wait after a failed transaction before the writer tries again without a request.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// How long the doors stay shut at a start while repositories are brought into line that a crash left behind.
-const REPAIR: Duration = Duration::from_secs(20);
+/// How long a start waits, before the server accepts requests, for repositories that a crash left behind their state.
+const REPAIR_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Receives what becomes visible with a commit. Implemented by the relay's broadcast.
 pub(crate) trait CommitListener: Send {
     /// New events can be read from the store.
-    fn committed(&self);
+    fn on_commit(&self);
 
     /// An ephemeral event was accepted. It is not in the store.
-    fn pass(&self, event: Arc<SignedEvent>);
+    fn on_ephemeral(&self, event: Arc<SignedEvent>);
 }
 
-/// The registrar's hands.
+/// The writer before it has read the store.
 pub(crate) struct Writer {
     pub(crate) store: Store,
-    pub(crate) line: Arc<EventQueue>,
-    pub(crate) live: Box<dyn CommitListener>,
+    pub(crate) queue: Arc<EventQueue>,
+    pub(crate) commit_listener: Box<dyn CommitListener>,
     pub(crate) clock: Clock,
-    pub(crate) rules: Arc<CurrentPolicy>,
-    pub(crate) directory: Arc<RefCache>,
+    pub(crate) policy: Arc<CurrentPolicy>,
+    pub(crate) ref_cache: Arc<RefCache>,
     pub(crate) layout: Arc<Layout>,
-    pub(crate) room: GitWorkers,
+    pub(crate) git_workers: GitWorkers,
     pub(crate) maintenance: MaintenanceHandle,
-    pub(crate) sync: Arc<SyncFeed>,
-    pub(crate) hunt: Arc<FetchFeed>,
-    pub(crate) meter: Metrics,
+    pub(crate) sync_feed: Arc<SyncFeed>,
+    pub(crate) fetch_feed: Arc<FetchFeed>,
+    pub(crate) metrics: Metrics,
 }
 
-/// A push whose packs the desk has.
-struct Arrived {
-    packs: Vec<Incoming>,
+/// A push whose packs the writer has and whose refs are not updated yet.
+struct PendingPush {
+    packs: Vec<Quarantine>,
     reply: oneshot::Sender<Result<(), PushRejection>>,
 }
 
-/// What the thread carries from batch to batch.
-struct State {
+/// State of the writer thread between batches.
+struct WriterState {
     admission: Admission,
-    /// When the next served event expires on its own account.
+    /// When the next served event expires (NIP-40).
     next_expiry: Option<Timestamp>,
-    /// Whether an author's shelves are still being emptied.
-    purging: bool,
-    /// The rules that the registrar was told and that are on disk. If others hold, it is told of them with the next batch.
-    rules: Arc<AdmissionPolicy>,
-    /// How many repositories they banned when they came.
-    banned: usize,
-    /// What is left to look up of what has no place here any more.
-    sweep: ModerationScan,
-    /// Nothing unasked is tried before this time, after it failed once.
-    not_before: Option<Instant>,
-    /// Whether the machine decided something that did not come to pass and has not been told the truth since.
-    stale: bool,
-    /// Whether the registrar has yet to hear that it knows everything.
-    begins: bool,
-    /// Who waits for a permit.
-    asked: HashMap<PushId, oneshot::Sender<Result<PushPermit, PushRejection>>>,
-    /// Whose packs wait for their turn.
-    arrived: HashMap<PushId, Arrived>,
-    /// What the hunt has brought and the registrar has yet to take over.
-    hauls: HashMap<FetchId, Incoming>,
-    /// Orders that the git room has, with the site that they are about.
-    orders: HashMap<GitJobId, RepoPath>,
-    /// How full the disk budget is.
-    space: DiskLevel,
-    /// What could not be heard because the store had no room, and must be heard before anything else.
-    unheard: Vec<WriterCommand>,
+    /// Whether events of a vanished author are still being removed.
+    is_purging: bool,
+    /// The policy that admission has and whose consequences are on disk. If [`Writer::policy`] is another one,
+    /// admission receives it with the next batch.
+    policy: Arc<AdmissionPolicy>,
+    /// How many repositories that policy banned when it was applied.
+    banned_repos: usize,
+    /// Scan for stored events that the policy bans.
+    moderation_scan: ModerationScan,
+    /// After a failed transaction: when the writer may try again without an event or a command.
+    retry_at: Option<Instant>,
+    /// Whether admission has made decisions that were not committed, so that it must be rebuilt from the store.
+    is_stale: bool,
+    /// Whether admission has not received [`AdmissionInput::Ready`] yet.
+    is_starting: bool,
+    /// Requests for push permits that are not decided.
+    push_requests: HashMap<PushId, oneshot::Sender<Result<PushPermit, PushRejection>>>,
+    pending_pushes: HashMap<PushId, PendingPush>,
+    /// Packs of fetches that admission has not adopted yet.
+    fetched_packs: HashMap<FetchId, Quarantine>,
+    /// Jobs that the git workers have, with their repositories.
+    running_jobs: HashMap<GitJobId, RepoPath>,
+    disk_level: DiskLevel,
+    /// Commands that could not be handled because the disk was full. They are handled before all others.
+    deferred_commands: Vec<WriterCommand>,
 }
 
-impl State {
-    /// Whether something is left to look up of what has no place here any more.
-    fn sweeps(&self) -> bool {
-        !self.sweep.is_done(&self.admission)
+impl WriterState {
+    /// Whether the scan for banned events is unfinished.
+    fn is_scanning(&self) -> bool {
+        !self.moderation_scan.is_done(&self.admission)
     }
 }
 
 impl Writer {
-    /// Reads what the store has and repairs what a crash left behind; afterwards the doors may open.
+    /// Reads the store and repairs what a crash left behind. Afterwards the server may accept requests.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the store if it cannot be read.
     pub(crate) fn prepare(self) -> Result<ReadyWriter, StoreError> {
-        let mut ready = ReadyWriter { state: self.boot(self.rules.rules())?, desk: self };
-        ready.desk.tell_sync(&ready.state)?;
-        ready.desk.tell_hunt(&ready.state)?;
-        let repaired = Instant::now() + REPAIR;
-        while ready.state.begins || !ready.state.admission.is_idle() || ready.state.sweeps() {
-            let notes = if ready.has_work() { Vec::new() } else { ready.desk.line.take_notes(repaired) };
-            ready.desk.turn(&mut ready.state, Taken { batch: Vec::new(), notes });
-            if ready.state.begins {
-                // Nothing could be written: the disk may be full, and will not be empty at once.
-                std::thread::sleep(RETRY / 10);
+        let mut ready = ReadyWriter { state: self.load_state(self.policy.policy())?, writer: self };
+        ready.writer.send_all_repo_needs(&ready.state)?;
+        ready.writer.send_all_wanted_git_data(&ready.state)?;
+        let deadline = Instant::now() + REPAIR_TIMEOUT;
+        while ready.state.is_starting || !ready.state.admission.is_idle() || ready.state.is_scanning() {
+            let commands = if ready.has_work() { Vec::new() } else { ready.writer.queue.take_commands(deadline) };
+            ready.writer.process_batch(&mut ready.state, WriterBatch { events: Vec::new(), commands });
+            if ready.state.is_starting {
+                // The first transaction failed, for example because the disk is full: do not try again at once.
+                std::thread::sleep(RETRY_DELAY / 10);
             }
-            if Instant::now() >= repaired {
-                warn!("some repositories are still being brought into line");
+            if Instant::now() >= deadline {
+                warn!(target: "writer", "repositories are still being repaired, starting anyway");
                 break;
             }
         }
         Ok(ready)
     }
 
-    fn boot(&self, rules: Arc<AdmissionPolicy>) -> Result<State, StoreError> {
-        let sweep = ModerationScan::new(&rules.lists);
-        let mut admission = Admission::new(AdmissionPolicy::clone(&rules));
+    /// Reads the store into a new state.
+    fn load_state(&self, policy: Arc<AdmissionPolicy>) -> Result<WriterState, StoreError> {
+        let moderation_scan = ModerationScan::new(&policy.lists);
+        let mut admission = Admission::new(AdmissionPolicy::clone(&policy));
         let now = self.clock.now();
         let unreadable = self.store.restore(|restored| admission.handle(now, AdmissionInput::Restored(restored)))?;
         if unreadable > 0 {
-            warn!(unreadable, "some announcements, states or held events could not be read back");
+            warn!(target: "writer", unreadable, "some events in the store are unreadable");
         }
-        info!(
-            repositories = admission.catalog().repositories().count(),
+        info!(target: "writer", repositories = admission.catalog().repositories().count(),
             held = admission.purgatory().len(),
-            "read the store"
+            "store loaded"
         );
         for (repo, _) in admission.catalog().repositories() {
-            self.host(&admission, &repo);
+            self.load_hosting(&admission, &repo);
         }
         let staged: BTreeSet<u64> = admission.uploads().map(|upload| upload.folder).collect();
-        if let Err(problem) = self.layout.keep_staged(&staged) {
-            warn!(%problem, "uploads that nobody waits for could not be removed");
+        if let Err(error) = self.layout.retain_staged(&staged) {
+            warn!(target: "writer", %error, "cannot remove expired uploads");
         }
-        // An interrupted removal goes on, and what expired meanwhile is noticed, with the first batch.
-        Ok(State {
+        // With these values the first batch continues an interrupted removal and finds what expired meanwhile.
+        Ok(WriterState {
             admission,
             next_expiry: Some(Timestamp(0)),
-            purging: true,
-            rules,
-            banned: 0,
-            sweep,
-            not_before: None,
-            stale: false,
-            begins: true,
-            asked: HashMap::new(),
-            arrived: HashMap::new(),
-            hauls: HashMap::new(),
-            orders: HashMap::new(),
-            space: DiskLevel::Free,
-            unheard: Vec::new(),
+            is_purging: true,
+            policy,
+            banned_repos: 0,
+            moderation_scan,
+            retry_at: None,
+            is_stale: false,
+            is_starting: true,
+            push_requests: HashMap::new(),
+            pending_pushes: HashMap::new(),
+            fetched_packs: HashMap::new(),
+            running_jobs: HashMap::new(),
+            disk_level: DiskLevel::Free,
+            deferred_commands: Vec::new(),
         })
     }
 
-    /// Tells sync of everything that is followed. After a failure there is no need to: what it was told last is what is so.
-    fn tell_sync(&self, state: &State) -> Result<(), StoreError> {
+    /// Sends the needs of all repositories to sync. Not needed after a failed transaction: what sync received last was
+    /// committed and is still true.
+    fn send_all_repo_needs(&self, state: &WriterState) -> Result<(), StoreError> {
         let txn = self.store.begin()?;
-        let names: BTreeSet<Identifier> =
+        let identifiers: BTreeSet<Identifier> =
             state.admission.catalog().repositories().map(|(repo, _)| repo.identifier).collect();
-        let mut interest = BTreeMap::new();
-        for name in names {
-            let followed = lookups::followed(&state.admission, &txn, &name)?;
-            if !followed.is_empty() {
-                interest.insert(name, followed);
+        let mut repo_needs = BTreeMap::new();
+        for identifier in identifiers {
+            let needs = lookups::repo_needs(&state.admission, &txn, &identifier)?;
+            if !needs.is_empty() {
+                repo_needs.insert(identifier, needs);
             }
         }
-        self.sync.send(SyncUpdate { interest, ..SyncUpdate::default() }, self.store.last_seq());
+        self.sync_feed.send(SyncUpdate { repo_needs, ..SyncUpdate::default() }, self.store.last_seq());
         Ok(())
     }
 
-    /// Tells the hunt of everything that is sought and served.
-    fn tell_hunt(&self, state: &State) -> Result<(), StoreError> {
-        if !self.rules.rules().fetches_git_data {
+    /// Sends all wanted git data and all served repositories to fetch.
+    fn send_all_wanted_git_data(&self, state: &WriterState) -> Result<(), StoreError> {
+        if !self.policy.policy().fetches_git_data {
             return Ok(());
         }
         let txn = self.store.begin()?;
-        let mut mail = FetchUpdate::default();
-        for name in state.admission.purgatory().identifiers() {
-            mail.sought.insert(name.clone(), lookups::quarries(&state.admission, &txn, name)?);
+        let mut update = FetchUpdate::default();
+        for identifier in state.admission.purgatory().identifiers() {
+            let wanted = lookups::wanted_git_data(&state.admission, &txn, identifier)?;
+            update.wanted.insert(identifier.clone(), wanted);
         }
         for (repo, _) in state.admission.catalog().repositories() {
-            mail.kept.entry(repo.identifier).or_insert_with_key(|name| state.admission.served_repos(name));
+            let served = |identifier: &Identifier| state.admission.served_repos(identifier);
+            update.served.entry(repo.identifier).or_insert_with_key(served);
         }
-        self.hunt.send(mail);
+        self.fetch_feed.send(update);
         Ok(())
     }
 
-    /// Shows the doors whether a repository is open.
-    fn host(&self, admission: &Admission, repo: &RepoId) {
-        self.directory.host(repo, admission.hosted_repo(repo).map(|hosted| (hosted.status, hosted.alternates)));
+    /// Tells the ref cache whether a repository is hosted.
+    fn load_hosting(&self, admission: &Admission, repo: &RepoId) {
+        self.ref_cache.set_hosted(repo, admission.hosted_repo(repo).map(|hosted| (hosted.status, hosted.alternates)));
     }
 
-    /// One turn: take what waits, decide and write inside one transaction, commit, speak.
-    fn turn(&self, state: &mut State, taken: Taken) {
-        let Taken { batch, notes } = taken;
-        let mut settled = Effects::new(batch.len());
-        settled.unheard = std::mem::take(&mut state.unheard);
-        settled.unheard.extend(notes);
-        if state.stale {
-            self.forget(state, std::mem::take(&mut settled.unheard));
-            // Reading everything back is too dear to be tried with every batch, and the new registrar would know nothing
-            // of work that is under way.
-            let too_early = state.not_before.is_some_and(|not_before| Instant::now() < not_before);
-            if too_early || !state.orders.is_empty() {
-                return self.refuse(batch, &Rejection::StoreFailed);
+    /// Updates the ref cache after a change of what is hosted, and logs the change.
+    fn update_hosting(&self, admission: &Admission, repo: &RepoId) {
+        let before = self.ref_cache.open_repo(&RepoPath::Announced(repo.clone())).map(|open| open.status);
+        let hosted = admission.hosted_repo(repo).map(|hosted| (hosted.status, hosted.alternates));
+        match (before, hosted.as_ref().map(|(status, _)| *status)) {
+            (None, Some(EventStatus::Held)) => {
+                info!(target: "writer", %repo, reason = "announcement held until its git data arrives", "repository added");
+            }
+            (None, Some(EventStatus::Served)) => {
+                info!(target: "writer", %repo, reason = "announcement accepted", "repository added");
+            }
+            (Some(EventStatus::Held), Some(EventStatus::Served)) => {
+                info!(target: "writer", %repo, reason = "git data complete", "repository served");
+            }
+            (Some(_), None) => {
+                info!(target: "writer", %repo, reason = removal_reason(admission, repo), "repository removed");
+            }
+            _ => {}
+        }
+        self.ref_cache.set_hosted(repo, hosted);
+    }
+
+    /// Processes one batch: decides and writes inside one transaction, commits, applies the effects.
+    fn process_batch(&self, state: &mut WriterState, batch: WriterBatch) {
+        let WriterBatch { events, commands } = batch;
+        let mut effects = Effects::new(events.len());
+        effects.commands = std::mem::take(&mut state.deferred_commands);
+        effects.commands.extend(commands);
+        if state.is_stale {
+            self.reject_waiting(state, std::mem::take(&mut effects.commands));
+            // Reading the whole store is too expensive to try it with every batch, and a rebuilt admission would not
+            // know the jobs that are still running.
+            let is_too_early = state.retry_at.is_some_and(|retry_at| Instant::now() < retry_at);
+            if is_too_early || !state.running_jobs.is_empty() {
+                return self.reject_events(events, &Rejection::StoreFailed);
             }
         }
-        let (began, events) = (Instant::now(), batch.len());
+        let (started, event_count) = (Instant::now(), events.len());
         let outcome = self
-            .refresh(state)
+            .rebuild_if_stale(state)
             .and_then(|()| self.store.check_free_space())
-            .and_then(|()| self.settle(state, &batch, &mut settled));
+            .and_then(|()| self.run_transaction(state, &events, &mut effects));
         match outcome {
             Ok(()) => {
-                self.meter.house().committed(began.elapsed(), events, true);
-                state.not_before = None;
-                state.next_expiry = settled.next_expiry;
-                state.purging = settled.purging;
-                self.act(state, batch, settled);
+                self.metrics.server().observe_commit(started.elapsed(), event_count, true);
+                state.retry_at = None;
+                state.next_expiry = effects.next_expiry;
+                state.is_purging = effects.is_purging;
+                self.apply_effects(state, events, effects);
             }
-            Err(problem) if problem.is_fatal() => {
-                error!(%problem, "the store is lost to this process; a new start will find all that was acknowledged");
+            Err(error) if error.is_fatal() => {
+                // Everything that was acknowledged is on disk and is found at the next start.
+                error!(target: "writer", %error, "unrecoverable store error, shutting down");
                 std::process::abort();
             }
-            Err(problem) => {
-                let refusal = if matches!(problem, StoreError::DiskFull { .. }) {
+            Err(error) => {
+                let reason = if matches!(error, StoreError::DiskFull { .. }) {
                     Rejection::DiskFull
                 } else {
                     Rejection::StoreFailed
                 };
-                if !batch.is_empty() || state.not_before.is_none() {
-                    warn!(%problem, events = batch.len(), "nothing of a batch was stored");
+                if !events.is_empty() || state.retry_at.is_none() {
+                    warn!(target: "writer", %error, events = event_count, "batch could not be stored");
                 }
-                self.meter.house().committed(began.elapsed(), events, false);
-                state.not_before = Some(Instant::now() + RETRY);
-                let unheard = std::mem::take(&mut settled.unheard);
-                if state.stale {
-                    self.forget(state, unheard)
+                self.metrics.server().observe_commit(started.elapsed(), event_count, false);
+                state.retry_at = Some(Instant::now() + RETRY_DELAY);
+                let unhandled = std::mem::take(&mut effects.commands);
+                if state.is_stale {
+                    self.reject_waiting(state, unhandled)
                 } else {
-                    self.put_off(state, unheard)
+                    self.defer_commands(state, unhandled)
                 }
-                self.refuse(batch, &refusal);
+                self.reject_events(events, &reason);
             }
         }
     }
 
-    /// The store has no room. The registrar has heard nothing of this: new pushes are turned away, what it must know is
-    /// kept for it.
-    fn put_off(&self, state: &mut State, notes: Vec<WriterCommand>) {
-        for note in notes {
-            match note {
-                WriterCommand::Hunt(FetchCommand::Remember(..)) => {}
-                WriterCommand::Ordered(..)
-                | WriterCommand::Ended(_)
-                | WriterCommand::Hunt(_)
-                | WriterCommand::Rules(..)
-                | WriterCommand::Space(_) => state.unheard.push(note),
-                other => self.turn_away(other),
+    /// Handles the commands of a batch that failed before admission saw any of it: keeps those that admission must
+    /// receive, and rejects the others, for example new pushes.
+    fn defer_commands(&self, state: &mut WriterState, commands: Vec<WriterCommand>) {
+        for command in commands {
+            match command {
+                WriterCommand::Fetch(FetchCommand::SaveHostRows(..)) => {}
+                WriterCommand::GitJobDone(..)
+                | WriterCommand::PushEnded(_)
+                | WriterCommand::Fetch(_)
+                | WriterCommand::PolicyChanged(..)
+                | WriterCommand::DiskLevelChanged(_) => state.deferred_commands.push(command),
+                other => self.reject_command(other),
             }
         }
     }
 
-    /// The registrar believes what did not come to pass and will be made anew: whatever waits for it is told so, and what
-    /// the git room has done it will find out for itself.
-    fn forget(&self, state: &mut State, notes: Vec<WriterCommand>) {
-        for (_, reply) in state.asked.drain() {
-            let _ = reply.send(Err(cannot_write()));
+    /// Rejects everything that waits for an admission which is stale and will be rebuilt. The rebuilt admission finds
+    /// the results of git jobs by itself.
+    fn reject_waiting(&self, state: &mut WriterState, commands: Vec<WriterCommand>) {
+        for (_, reply) in state.push_requests.drain() {
+            let _ = reply.send(Err(store_failed()));
         }
-        for note in notes {
-            match note {
-                WriterCommand::Ordered(order, _) => drop(state.orders.remove(&order.id)),
-                // The new registrar is told.
-                WriterCommand::Space(mark) => state.space = mark,
-                other => self.turn_away(other),
+        for command in commands {
+            match command {
+                WriterCommand::GitJobDone(job, _) => drop(state.running_jobs.remove(&job.id)),
+                // The rebuilt admission receives it.
+                WriterCommand::DiskLevelChanged(level) => state.disk_level = level,
+                other => self.reject_command(other),
             }
         }
-        // An order that is under way may be moving their packs.
-        if state.orders.is_empty() {
-            for (_, arrived) in state.arrived.drain() {
-                let _ = arrived.reply.send(Err(cannot_write()));
-                self.room.drop_packs(arrived.packs);
+        // A running job may still be moving these packs.
+        if state.running_jobs.is_empty() {
+            for (_, pending) in state.pending_pushes.drain() {
+                let _ = pending.reply.send(Err(store_failed()));
+                self.git_workers.drop_packs(pending.packs);
             }
-            self.room.drop_packs(state.hauls.drain().map(|(_, pack)| pack).collect());
+            self.git_workers.drop_packs(state.fetched_packs.drain().map(|(_, pack)| pack).collect());
         }
     }
 
-    fn turn_away(&self, note: WriterCommand) {
-        match note {
-            WriterCommand::Ask(_, reply) => drop(reply.send(Err(cannot_write()))),
-            WriterCommand::Arrived(arrived) => {
-                let _ = arrived.reply.send(Err(cannot_write()));
-                self.room.drop_packs(arrived.packs);
+    /// Answers a command that is not handled. A sender without an answer sees that its channel was closed.
+    fn reject_command(&self, command: WriterCommand) {
+        match command {
+            WriterCommand::PushRequested(_, reply) => drop(reply.send(Err(store_failed()))),
+            WriterCommand::PushReceived(delivered) => {
+                let _ = delivered.reply.send(Err(store_failed()));
+                self.git_workers.drop_packs(delivered.packs);
             }
-            WriterCommand::Hunt(FetchCommand::Arrived(_, pack)) => self.room.drop_packs(vec![pack]),
+            WriterCommand::Fetch(FetchCommand::PackFetched(_, pack)) => self.git_workers.drop_packs(vec![pack]),
             _ => {}
         }
     }
 
-    /// After a failure: forgets the machine's memory of what did not happen and reads the store's.
-    fn refresh(&self, state: &mut State) -> Result<(), StoreError> {
-        if state.stale {
-            let space = state.space;
-            *state = State { space, ..self.boot(state.rules.clone())? };
-            state.admission.handle(self.clock.now(), AdmissionInput::DiskLevel(space));
-            self.directory.unpin_all();
-            // What it was told of fetches is forgotten, and packs that were on their way are lost.
-            self.tell_hunt(state)?;
+    /// After a failed transaction: replaces the state by what is in the store.
+    fn rebuild_if_stale(&self, state: &mut WriterState) -> Result<(), StoreError> {
+        if state.is_stale {
+            let disk_level = state.disk_level;
+            *state = WriterState { disk_level, ..self.load_state(state.policy.clone())? };
+            state.admission.handle(self.clock.now(), AdmissionInput::DiskLevel(disk_level));
+            self.ref_cache.unpin_all();
+            // Running fetches and their packs are lost with the old state, so fetch must start again.
+            self.send_all_wanted_git_data(state)?;
         }
         Ok(())
     }
 }
 
-/// A desk whose registrar knows everything that the store has.
+/// A writer that has read the store.
 pub(crate) struct ReadyWriter {
-    desk: Writer,
-    state: State,
+    writer: Writer,
+    state: WriterState,
 }
 
 impl ReadyWriter {
-    /// The writer's life: until the line is closed and empty.
+    /// Processes batches until the queue is closed and empty. Runs on the writer thread.
     pub(crate) fn run(mut self) {
         let mut last_commit: Option<(Instant, usize)> = None;
         loop {
             let until = self.wake_at();
-            let busy =
-                last_commit.is_some_and(|(at, events)| at.elapsed() < GATHER && (2..LARGE_BATCH).contains(&events));
-            let expecting = !self.state.orders.is_empty();
-            let Some(taken) = self.desk.line.take(until, busy.then_some(GATHER), expecting) else { break };
-            let (taken, pulses) = part(taken);
-            let events = taken.batch.len();
-            let due = until.is_some_and(|until| Instant::now() >= until) || !self.state.unheard.is_empty();
-            if due || pulses.is_empty() || events > 0 || !taken.notes.is_empty() {
-                self.desk.turn(&mut self.state, taken);
+            let is_busy = last_commit
+                .is_some_and(|(at, events)| at.elapsed() < GATHER_TIME && (2..LARGE_BATCH).contains(&events));
+            let is_expecting = !self.state.running_jobs.is_empty();
+            let gather = is_busy.then_some(GATHER_TIME);
+            let Some(batch) = self.writer.queue.next_batch(until, gather, is_expecting) else { break };
+            let (batch, stats_requests) = split_stats_requests(batch);
+            let events = batch.events.len();
+            let is_due = until.is_some_and(|until| Instant::now() >= until) || !self.state.deferred_commands.is_empty();
+            if is_due || stats_requests.is_empty() || events > 0 || !batch.commands.is_empty() {
+                self.writer.process_batch(&mut self.state, batch);
             }
-            for reply in pulses {
-                let _ = reply.send(self.vitals());
+            for reply in stats_requests {
+                let _ = reply.send(self.stats());
             }
             last_commit = Some((Instant::now(), events));
             if events > 0 {
-                debug!(events, "a batch is done");
+                debug!(target: "writer", events, "batch processed");
             }
         }
     }
 
-    /// How the writer is.
-    fn vitals(&self) -> WriterStats {
-        let Self { desk, state } = self;
-        let written = desk.store.check_free_space().and_then(|()| desk.store.begin().map(drop));
-        let stuck = state.stale.then(|| "the last batch could not be stored".to_owned());
+    /// Returns the writer's statistics. Tests whether a transaction can begin.
+    fn stats(&self) -> WriterStats {
+        let Self { writer, state } = self;
+        let can_write = writer.store.check_free_space().and_then(|()| writer.store.begin().map(drop));
+        let stale = state.is_stale.then(|| "the last batch could not be stored".to_owned());
         WriterStats {
-            problem: written.err().map(|problem| problem.to_string()).or(stuck),
-            orders: state.orders.len(),
-            ..WriterStats::of(&state.admission, desk.clock.mono())
+            store_error: can_write.err().map(|error| error.to_string()).or(stale),
+            running_git_jobs: state.running_jobs.len(),
+            ..WriterStats::from_admission(&state.admission, writer.clock.mono())
         }
     }
 
-    /// Whether there is something to do now although nobody asks.
+    /// Whether there is work now even without an event or a command.
     fn has_work(&self) -> bool {
-        let now = self.desk.clock.mono();
-        let due = self.state.admission.alarm().is_some_and(|(at, _)| at <= now) || self.state.sweeps();
-        let failed = self.state.not_before.is_some_and(|not_before| Instant::now() < not_before);
-        self.state.begins || (due && !failed)
+        let now = self.writer.clock.mono();
+        let is_due = self.state.admission.alarm().is_some_and(|(at, _)| at <= now) || self.state.is_scanning();
+        let is_too_early = self.state.retry_at.is_some_and(|retry_at| Instant::now() < retry_at);
+        self.state.is_starting || (is_due && !is_too_early)
     }
 
-    /// When there is something to do although nobody asks.
+    /// Returns when there will be work even without an event or a command.
     fn wake_at(&self) -> Option<Instant> {
-        let now = self.desk.clock.now();
-        let mono = self.state.admission.alarm().map(|(moment, _)| moment.since(now.mono));
-        let wall = self.state.next_expiry.map(|at| Duration::from_secs(at.secs_since(now.wall)));
-        let purge = (self.state.purging || self.state.sweeps()).then_some(Duration::ZERO);
-        // A far expiry is looked at again in an hour: the wall clock may step.
-        let wait = [mono, wall, purge].into_iter().flatten().min()?.min(Duration::from_secs(3_600));
+        let now = self.writer.clock.now();
+        let alarm = self.state.admission.alarm().map(|(at, _)| at.since(now.mono));
+        let expiry = self.state.next_expiry.map(|at| Duration::from_secs(at.secs_since(now.wall)));
+        let removal = (self.state.is_purging || self.state.is_scanning()).then_some(Duration::ZERO);
+        // At most an hour, because the wall clock may step.
+        let wait = [alarm, expiry, removal].into_iter().flatten().min()?.min(Duration::from_secs(3_600));
         let due = Instant::now() + wait;
-        Some(self.state.not_before.map_or(due, |not_before| due.max(not_before)))
+        Some(self.state.retry_at.map_or(due, |retry_at| due.max(retry_at)))
     }
 }
 
-/// Who wants to know how the writer is, apart from everything else.
-fn part(taken: Taken) -> (Taken, Vec<crossbeam_channel::Sender<WriterStats>>) {
-    let Taken { batch, notes } = taken;
-    let mut pulses = Vec::new();
-    let notes = notes.into_iter().filter_map(|note| match note {
-        WriterCommand::Pulse(reply) => {
-            pulses.push(reply);
+/// Separates requests for statistics, which are answered even if the store fails, from the rest of a batch.
+fn split_stats_requests(batch: WriterBatch) -> (WriterBatch, Vec<crossbeam_channel::Sender<WriterStats>>) {
+    let WriterBatch { events, commands } = batch;
+    let mut stats_requests = Vec::new();
+    let commands = commands.into_iter().filter_map(|command| match command {
+        WriterCommand::ReportStats(reply) => {
+            stats_requests.push(reply);
             None
         }
         other => Some(other),
     });
-    let notes = notes.collect();
-    (Taken { batch, notes }, pulses)
+    let commands = commands.collect();
+    (WriterBatch { events, commands }, stats_requests)
 }
 
-fn cannot_write() -> PushRejection {
+fn store_failed() -> PushRejection {
     PushRejection::Failed("the store cannot write".to_owned())
+}
+
+/// Returns why a repository is not hosted any more.
+fn removal_reason(admission: &Admission, repo: &RepoId) -> &'static str {
+    if admission.policy().lists.is_repo_banned(repo) {
+        "banned by the operator"
+    } else if admission.catalog().announcement(repo).is_some() {
+        "newest announcement does not list this server"
+    } else {
+        "announcement deleted or expired"
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The rules that hold, where everybody finds them, and the door through which the operator changes them.
+//! The current admission policy, and the handle that changes it while the server runs.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,47 +16,47 @@ use super::sync_feed::SyncFeed;
 use crate::config;
 use crate::config::Config;
 
-/// How long whoever changes the rules waits to hear that they hold: a commit takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a change of the policy waits for the writer. A commit takes milliseconds.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The version of the filters that sync says; coverage of another version is worth nothing.
-const FILTERS: u32 = 1;
+/// Version of the filters that sync uses. Coverage that was reached with another version does not count.
+const FILTER_VERSION: u32 = 1;
 
-/// The rules that hold. The lock is held for a look, and to put others in their place.
+/// The policy that is in force. The lock is held only to copy or to replace the pointer.
 #[derive(Debug)]
 pub(crate) struct CurrentPolicy(RwLock<Arc<AdmissionPolicy>>);
 
 impl CurrentPolicy {
-    pub(crate) fn new(rules: AdmissionPolicy) -> Arc<Self> {
-        Arc::new(Self(RwLock::new(Arc::new(rules))))
+    pub(crate) fn new(policy: AdmissionPolicy) -> Arc<Self> {
+        Arc::new(Self(RwLock::new(Arc::new(policy))))
     }
 
-    /// The rules that hold now.
-    pub(crate) fn rules(&self) -> Arc<AdmissionPolicy> {
+    /// Returns the policy that is in force.
+    pub(crate) fn policy(&self) -> Arc<AdmissionPolicy> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn replace(&self, rules: Arc<AdmissionPolicy>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    fn replace(&self, policy: Arc<AdmissionPolicy>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = policy;
     }
 }
 
-/// What came of other rules.
+/// Consequences of a changed policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PolicyChange {
-    /// Repositories here, hosted or waiting, that are banned now and go.
-    pub(crate) banned: usize,
+    /// Number of repositories, served or held, that the new policy bans and that are being removed.
+    pub(crate) banned_repos: usize,
 }
 
-/// Through which the operator changes the rules of a running server.
+/// Changes the policy of a running server.
 pub(crate) struct PolicyHandle {
-    book: Arc<CurrentPolicy>,
-    line: Arc<EventQueue>,
-    /// Nothing if no other relays are followed.
+    current: Arc<CurrentPolicy>,
+    queue: Arc<EventQueue>,
+    /// `None` if sync is disabled.
     sync: Option<(Arc<SyncFeed>, CoverageBasis)>,
 }
 
-/// What sync's coverage rests on, beside the lists.
+/// Settings, beside the moderation lists, on which the coverage of sync depends.
 pub(crate) struct CoverageBasis {
     instance: String,
     domain: String,
@@ -76,19 +76,21 @@ impl CoverageBasis {
         }
     }
 
-    /// What is covered was covered by this store, under this policy, with these filters.
+    /// Returns the epoch of sync's coverage: a hash of everything that coverage depends on (store, policy, filters).
+    /// Stored coverage of another epoch does not count.
     pub(crate) fn epoch(&self, lists: &ModerationLists) -> u64 {
         let mut epoch = DefaultHasher::new();
-        (FILTERS, &self.instance, &self.domain, self.strict_maintainers, self.policy).hash(&mut epoch);
-        // As it was before there were lists, if there are none.
+        (FILTER_VERSION, &self.instance, &self.domain, self.strict_maintainers, self.policy).hash(&mut epoch);
+        // Empty lists are not hashed, so that the epoch is the same as in versions that had no lists.
         if *lists != ModerationLists::default() {
             lists.hash(&mut epoch);
         }
         epoch.finish()
     }
 
-    /// Relays that are followed whoever names them: the operator's, and those of services that are archived.
-    pub(crate) fn bootstrap(&self, lists: &ModerationLists) -> Vec<RelayUrl> {
+    /// Returns the relays that are followed even if no repository lists them: those that the operator configured, and
+    /// those of archived services.
+    pub(crate) fn bootstrap_relays(&self, lists: &ModerationLists) -> Vec<RelayUrl> {
         let mut relays = self.bootstrap.clone();
         for relay in config::archived_service_relays(lists) {
             if relays.iter().all(|known| known.without_scheme() != relay.without_scheme()) {
@@ -101,42 +103,49 @@ impl CoverageBasis {
 
 impl PolicyHandle {
     pub(crate) fn new(
-        book: Arc<CurrentPolicy>,
-        line: Arc<EventQueue>,
+        current: Arc<CurrentPolicy>,
+        queue: Arc<EventQueue>,
         sync: Option<(Arc<SyncFeed>, CoverageBasis)>,
     ) -> Self {
-        Self { book, line, sync }
+        Self { current, queue, sync }
     }
 
-    /// The rules that hold now.
-    pub(crate) fn rules(&self) -> Arc<AdmissionPolicy> {
-        self.book.rules()
+    /// Returns the policy that is in force.
+    pub(crate) fn policy(&self) -> Arc<AdmissionPolicy> {
+        self.current.policy()
     }
 
-    /// Puts other rules into force: for whatever comes, and for whatever is here. Waits until the registrar has them on
-    /// disk; what they ban is out of sight then or goes within moments. Not for a thread of the runtime.
-    pub(crate) fn change(&self, rules: AdmissionPolicy) -> Result<PolicyChange> {
-        let old = self.rules();
-        if !old.is_same_service(&rules) {
-            bail!("only lists and limits can change while the service runs");
+    /// Replaces the policy, for new events as well as for stored ones. Waits until the writer has committed the change;
+    /// removal of what the new policy bans has begun by then and may take a few more batches.
+    ///
+    /// Blocks: not for a thread of the async runtime.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the new policy is for another service, which needs a restart, or if the writer cannot commit in time.
+    /// In the latter case the new policy takes effect as soon as the store can be written.
+    pub(crate) fn change(&self, policy: AdmissionPolicy) -> Result<PolicyChange> {
+        let old = self.policy();
+        if !old.is_same_service(&policy) {
+            bail!("only lists and limits can change while the server runs; restart it to apply the other settings");
         }
-        let rules = Arc::new(rules);
-        // Whatever happens next, the desk finds them there.
-        self.book.replace(rules.clone());
+        let policy = Arc::new(policy);
+        // Replaced first: the writer applies it with its next batch even if the command is lost.
+        self.current.replace(policy.clone());
         let (reply, answer) = crossbeam_channel::bounded(1);
-        self.line.post(WriterCommand::Rules(reply));
-        let changed = answer.recv_timeout(PATIENCE);
-        if let Some((post, basis)) = &self.sync {
-            post.send_rules(SyncPolicyChange {
-                epoch: basis.epoch(&rules.lists),
-                bootstrap: basis.bootstrap(&rules.lists),
-                accepts_more: rules.lists.may_accept_more_than(&old.lists)
-                    || rules.max_event_bytes > old.max_event_bytes,
+        self.queue.send(WriterCommand::PolicyChanged(reply));
+        let change = answer.recv_timeout(CHANGE_TIMEOUT);
+        if let Some((sync_feed, basis)) = &self.sync {
+            sync_feed.send_policy(SyncPolicyChange {
+                epoch: basis.epoch(&policy.lists),
+                bootstrap: basis.bootstrap_relays(&policy.lists),
+                accepts_more: policy.lists.may_accept_more_than(&old.lists)
+                    || policy.max_event_bytes > old.max_event_bytes,
             });
         }
-        match changed {
-            Ok(changed) => Ok(changed),
-            Err(_) => bail!("the store cannot be written at the moment; the new rules hold as soon as it can"),
+        match change {
+            Ok(change) => Ok(change),
+            Err(_) => bail!("the store cannot be written; the new lists and limits take effect as soon as it can"),
         }
     }
 }

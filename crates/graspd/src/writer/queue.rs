@@ -1,11 +1,12 @@
-//! The line in which offered events wait: checked by many, let through in the order in which they came.
+//! Queue of submitted events and of commands to the writer.
 //!
-//! Signatures are checked by a pool, but the registrar meets events in order of arrival: a client may send an issue and a
-//! comment on it in one breath. So there is one queue; workers take what nobody has taken yet and put the result back in
-//! its place, and the writer takes finished ones from the front.
+//! Signatures are verified by a pool of threads ([`EventQueue::run_verifier`]), but the writer must see events in order
+//! of arrival, because a client may send an issue and directly after it a comment on that issue. So there is one queue:
+//! verifier threads claim events that no thread has claimed yet and put the result back at the same position, and the
+//! writer takes verified events from the front.
 //!
-//! What sync brings waits in a queue of its own, behind clients: it is checked when no client's offer is left to check,
-//! and has at most half of a batch while clients' offers are ready.
+//! Events that sync receives from relays wait in a queue of their own with a lower priority: they are verified when no
+//! client's event is left to verify, and they get at most half of a batch while clients' events are ready.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,66 +21,70 @@ use super::policy::CurrentPolicy;
 use super::submission::{CheckedEvent, QueuedEvent};
 use crate::clock::Clock;
 
-/// Units of the line's budget: every event takes at least eight, and one for each kilobyte beyond, so that neither many
-/// small nor few large ones fill the memory.
+/// Size of one unit of the memory budget. Every event takes one unit per started kilobyte, but at least
+/// [`MIN_UNITS_PER_EVENT`], so that neither many small nor a few large events can fill the memory.
 const UNIT_BYTES: usize = 1_024;
-const UNITS_EACH: usize = 8;
+const MIN_UNITS_PER_EVENT: usize = 8;
 
-/// How many events a worker takes at a time: few, so that both cores share a small burst.
-const CLAIM: usize = 8;
+/// How many events a verifier thread claims at a time: few, so that all cores share a small burst.
+const CLAIM_EVENTS: usize = 8;
 
-/// How long notes that nobody waits for may wait for company, so that they never cause more than one commit in this time.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long commands without an answer may wait to share a commit, so that they cause at most one commit in this time.
+const MAX_COMMAND_DELAY: Duration = Duration::from_secs(1);
 
 enum Slot {
+    /// Not verified yet.
     Waiting(QueuedEvent),
-    Taken,
+    /// Being verified.
+    Claimed,
     Done(CheckedEvent),
 }
 
-/// Offers in order of arrival.
+/// Events in order of arrival.
 #[derive(Default)]
-struct Inbox {
+struct SlotQueue {
     slots: VecDeque<Slot>,
-    /// How many have left at the front, so that a taken slot is found again.
-    left: u64,
-    /// The first slot that may be waiting, counted like `left`.
-    unclaimed: u64,
+    /// How many slots have left at the front. Positions are counted from the first slot ever, so that a claimed slot is
+    /// found again.
+    removed: u64,
+    /// Position of the first slot that may be waiting.
+    first_unclaimed: u64,
 }
 
-impl Inbox {
-    /// Takes a few offers that nobody has taken, with their places.
+impl SlotQueue {
+    /// Claims a few waiting events; returns them with their positions.
     fn claim(&mut self) -> Vec<(u64, QueuedEvent)> {
-        let from = (self.unclaimed - self.left) as usize;
-        let end = self.slots.len().min(from + CLAIM);
+        let from = (self.first_unclaimed - self.removed) as usize;
+        let end = self.slots.len().min(from + CLAIM_EVENTS);
         let mut claimed = Vec::with_capacity(end - from);
-        for place in from..end {
-            if let Slot::Waiting(offer) = std::mem::replace(&mut self.slots[place], Slot::Taken) {
-                claimed.push((self.left + place as u64, offer));
+        for index in from..end {
+            if let Slot::Waiting(event) = std::mem::replace(&mut self.slots[index], Slot::Claimed) {
+                claimed.push((self.removed + index as u64, event));
             }
         }
-        self.unclaimed = self.left + end as u64;
+        self.first_unclaimed = self.removed + end as u64;
         claimed
     }
 
-    /// Puts a checked offer back in its place.
-    fn put(&mut self, place: u64, done: CheckedEvent) {
-        self.slots[(place - self.left) as usize] = Slot::Done(done);
+    /// Puts the result of a claimed event back at its position.
+    fn set_done(&mut self, position: u64, checked: CheckedEvent) {
+        self.slots[(position - self.removed) as usize] = Slot::Done(checked);
     }
 
-    /// Whether there is something to take.
+    /// Whether the event at the front is verified.
     fn is_ready(&self) -> bool {
         matches!(self.slots.front(), Some(Slot::Done(_)))
     }
 
-    /// Takes what is finished at the front, as long as there are fewer than so many events and bytes.
-    fn take(&mut self, events: usize, bytes: usize) -> Vec<CheckedEvent> {
+    /// Removes verified events from the front until one of the limits is reached. The last event may exceed
+    /// `max_bytes`.
+    fn take(&mut self, max_events: usize, max_bytes: usize) -> Vec<CheckedEvent> {
         let mut taken = Vec::new();
-        let mut size = 0;
-        while taken.len() < events && size < bytes && self.is_ready() {
+        let mut bytes = 0;
+        while taken.len() < max_events && bytes < max_bytes && self.is_ready() {
             if let Some(Slot::Done(checked)) = self.slots.pop_front() {
-                self.left += 1;
-                size += checked.bytes;
+                self.removed += 1;
+                bytes += checked.bytes;
                 taken.push(checked);
             }
         }
@@ -88,198 +93,212 @@ impl Inbox {
 }
 
 #[derive(Default)]
-struct Queue {
-    clients: Inbox,
-    relays: Inbox,
-    /// What others than clients have to say. It does not wait for signatures.
-    notes: Vec<WriterCommand>,
-    /// What need not be heard at once, and when it has waited long enough.
-    patient: Vec<WriterCommand>,
-    patient_until: Option<Instant>,
-    /// No more offers come; workers end when nothing is left to check.
-    closed: bool,
+struct Queues {
+    clients: SlotQueue,
+    relays: SlotQueue,
+    /// Commands for the next batch.
+    commands: Vec<WriterCommand>,
+    /// Commands that may wait to share a commit, and when they have waited long enough.
+    delayed: Vec<WriterCommand>,
+    delayed_until: Option<Instant>,
+    /// No more events are accepted; verifier threads end when nothing is left to verify.
+    is_closed: bool,
 }
 
-impl Queue {
-    fn is_empty(&self) -> bool {
+impl Queues {
+    fn has_no_events(&self) -> bool {
         self.clients.slots.is_empty() && self.relays.slots.is_empty()
     }
 
     fn is_ready(&self) -> bool {
-        !self.notes.is_empty() || self.clients.is_ready() || self.relays.is_ready()
+        !self.commands.is_empty() || self.clients.is_ready() || self.relays.is_ready()
     }
 
-    fn take(&mut self) -> Taken {
-        let mut notes = std::mem::take(&mut self.notes);
-        notes.append(&mut self.patient);
-        self.patient_until = None;
+    fn next_batch(&mut self) -> WriterBatch {
+        let mut commands = std::mem::take(&mut self.commands);
+        commands.append(&mut self.delayed);
+        self.delayed_until = None;
         let share = if self.clients.is_ready() { 2 } else { 1 };
         let mut relays = self.relays.take(limits::MAX_BATCH_EVENTS / share, limits::MAX_BATCH_BYTES / share);
         relays.sort_by_key(CheckedEvent::rank);
         let bytes: usize = relays.iter().map(|checked| checked.bytes).sum();
-        let mut batch = self
+        let mut events = self
             .clients
             .take(limits::MAX_BATCH_EVENTS.saturating_sub(relays.len()), limits::MAX_BATCH_BYTES.saturating_sub(bytes));
-        batch.append(&mut relays);
-        Taken { batch, notes }
+        events.append(&mut relays);
+        WriterBatch { events, commands }
     }
 }
 
-/// What the writer takes at a time.
-pub(crate) struct Taken {
-    /// Clients' offers in order of arrival, then what relays brought: announcements, states, what others answer to, the
-    /// rest.
-    pub(crate) batch: Vec<CheckedEvent>,
-    pub(crate) notes: Vec<WriterCommand>,
+/// Events and commands that the writer handles in one transaction.
+pub(crate) struct WriterBatch {
+    /// Events of clients in order of arrival, then events from relays in order of their rank: announcements, states,
+    /// roots of threads, all others.
+    pub(crate) events: Vec<CheckedEvent>,
+    pub(crate) commands: Vec<WriterCommand>,
 }
 
-/// The line. Its lock guards the queue alone and is held for moves, never for work.
+/// The queue. Its lock is held only to move entries, never while an event is verified or handled.
 pub(crate) struct EventQueue {
-    queue: Mutex<Queue>,
-    work: Condvar,
-    ready: Condvar,
+    queues: Mutex<Queues>,
+    /// Signalled when there is something to verify.
+    verifiers: Condvar,
+    /// Signalled when there is something for the writer.
+    writer: Condvar,
     budget: Arc<Semaphore>,
 }
 
 impl EventQueue {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            queue: Mutex::default(),
-            work: Condvar::new(),
-            ready: Condvar::new(),
-            budget: Arc::new(Semaphore::new(limits::MAX_VERIFY_QUEUE_EVENTS * UNITS_EACH)),
+            queues: Mutex::default(),
+            verifiers: Condvar::new(),
+            writer: Condvar::new(),
+            budget: Arc::new(Semaphore::new(limits::MAX_VERIFY_QUEUE_EVENTS * MIN_UNITS_PER_EVENT)),
         })
     }
 
-    /// Waits for a place for a client's text of this size. `None` when the server is going down.
-    pub(crate) async fn place(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let units = (bytes / UNIT_BYTES).clamp(UNITS_EACH, limits::MAX_MESSAGE_BYTES / UNIT_BYTES);
+    /// Waits until the memory budget has space for an event of this size. Returns `None` when the server is shutting
+    /// down.
+    pub(crate) async fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let units = (bytes / UNIT_BYTES).clamp(MIN_UNITS_PER_EVENT, limits::MAX_MESSAGE_BYTES / UNIT_BYTES);
         self.budget.clone().acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()
     }
 
-    /// Joins the line. Never waits: whoever offers something has a place already.
-    pub(crate) fn join(&self, offer: QueuedEvent) {
-        let mut queue = self.lock();
-        if !queue.closed {
-            let inbox = if offer.is_of_relay() { &mut queue.relays } else { &mut queue.clients };
-            inbox.slots.push_back(Slot::Waiting(offer));
-            self.work.notify_one();
+    /// Adds an event. Never waits: the event contains the permit that bounds the queue.
+    pub(crate) fn push(&self, event: QueuedEvent) {
+        let mut queues = self.lock();
+        if !queues.is_closed {
+            let queue = if event.is_from_relay() { &mut queues.relays } else { &mut queues.clients };
+            queue.slots.push_back(Slot::Waiting(event));
+            self.verifiers.notify_one();
         }
     }
 
-    /// Tells the writer something. Whoever does so waits for an answer or has a place elsewhere, which bounds them.
-    pub(crate) fn post(&self, note: WriterCommand) {
-        let mut queue = self.lock();
-        if note.is_patient() {
-            queue.patient.push(note);
-            if queue.patient_until.is_some() {
+    /// Adds a command. Never waits and has no limit of its own: every sender waits for an answer, or holds a permit of
+    /// another limit.
+    pub(crate) fn send(&self, command: WriterCommand) {
+        let mut queues = self.lock();
+        if command.can_wait() {
+            queues.delayed.push(command);
+            if queues.delayed_until.is_some() {
                 return;
             }
-            queue.patient_until = Some(Instant::now() + PATIENCE);
+            queues.delayed_until = Some(Instant::now() + MAX_COMMAND_DELAY);
         } else {
-            queue.notes.push(note);
+            queues.commands.push(command);
         }
-        self.ready.notify_one();
+        self.writer.notify_one();
     }
 
-    /// Takes no more offers and lets workers and writer finish what is there.
+    /// Accepts no more events, and lets the verifiers and the writer finish what is queued.
     pub(crate) fn close(&self) {
         self.budget.close();
-        self.lock().closed = true;
-        self.work.notify_all();
-        self.ready.notify_all();
+        self.lock().is_closed = true;
+        self.verifiers.notify_all();
+        self.writer.notify_all();
     }
 
-    /// A worker's life: until the line is closed and empty.
-    pub(crate) fn check(&self, book: &CurrentPolicy, clock: Clock) {
+    /// Verifies events until the queue is closed and nothing is left to verify. Runs on each verifier thread.
+    pub(crate) fn run_verifier(&self, policy: &CurrentPolicy, clock: Clock) {
         let mut verifier = Verifier::default();
-        while let Some((claimed, of_relays)) = self.claim() {
-            let rules = &*book.rules();
-            let checked: Vec<(u64, CheckedEvent)> =
-                claimed.into_iter().map(|(place, offer)| (place, offer.check(&mut verifier, rules, clock))).collect();
-            let mut queue = self.lock();
-            let inbox = if of_relays { &mut queue.relays } else { &mut queue.clients };
-            for (place, done) in checked {
-                inbox.put(place, done);
+        while let Some((claimed, are_from_relays)) = self.claim() {
+            let policy = &*policy.policy();
+            let checked: Vec<(u64, CheckedEvent)> = claimed
+                .into_iter()
+                .map(|(position, event)| (position, event.check(&mut verifier, policy, clock)))
+                .collect();
+            let mut queues = self.lock();
+            let queue = if are_from_relays { &mut queues.relays } else { &mut queues.clients };
+            for (position, checked) in checked {
+                queue.set_done(position, checked);
             }
-            if inbox.is_ready() {
-                self.ready.notify_one();
+            if queue.is_ready() {
+                self.writer.notify_one();
             }
         }
     }
 
-    /// Takes a few offers to check, clients' first, and says whether they are relays'. `None` when the line is closed and
-    /// nothing is left to check.
+    /// Waits for events to verify and claims a few, clients' events first. Returns them and whether they are from
+    /// relays; `None` when the queue is closed and nothing is left to verify.
     fn claim(&self) -> Option<(Vec<(u64, QueuedEvent)>, bool)> {
-        let mut queue = self.lock();
+        let mut queues = self.lock();
         loop {
-            let clients = queue.clients.claim();
+            let clients = queues.clients.claim();
             if !clients.is_empty() {
                 return Some((clients, false));
             }
-            let relays = queue.relays.claim();
+            let relays = queues.relays.claim();
             if !relays.is_empty() {
                 return Some((relays, true));
             }
-            if queue.closed {
+            if queues.is_closed {
                 return None;
             }
-            queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queues = self.verifiers.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Gives the writer what is finished at the front, and all notes: at once if there is something, else when something
-    /// is or when `until` has come. `gather` is how long to wait for more than a little. `None` when the line is closed and
-    /// empty and the writer expects no more notes.
-    pub(crate) fn take(&self, until: Option<Instant>, gather: Option<Duration>, expecting: bool) -> Option<Taken> {
-        let mut queue = self.lock();
-        while !queue.is_ready() {
-            if queue.closed && queue.is_empty() && !expecting {
-                return if queue.patient.is_empty() { None } else { Some(queue.take()) };
+    /// Returns the verified events at the front and all commands. Waits until there are some, but not longer than
+    /// `until`.
+    ///
+    /// `gather` is how long to wait for more after the first. Returns `None` when the queue is closed and empty and the
+    /// writer expects no more commands (`is_expecting`).
+    pub(crate) fn next_batch(
+        &self,
+        until: Option<Instant>,
+        gather: Option<Duration>,
+        is_expecting: bool,
+    ) -> Option<WriterBatch> {
+        let mut queues = self.lock();
+        while !queues.is_ready() {
+            if queues.is_closed && queues.has_no_events() && !is_expecting {
+                return if queues.delayed.is_empty() { None } else { Some(queues.next_batch()) };
             }
-            let until = until.into_iter().chain(queue.patient_until).min();
+            let until = until.into_iter().chain(queues.delayed_until).min();
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => return Some(queue.take()),
-                Some(left) => queue = self.ready.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return Some(queues.next_batch()),
+                Some(left) => queues = self.writer.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => queues = self.writer.wait(queues).unwrap_or_else(PoisonError::into_inner),
             }
         }
-        if let Some(gather) = gather.filter(|_| !queue.closed && queue.notes.is_empty()) {
-            drop(queue);
-            // Commits follow each other back to back: a moment's patience makes them larger and the whole cheaper.
+        if let Some(gather) = gather.filter(|_| !queues.is_closed && queues.commands.is_empty()) {
+            drop(queues);
+            // Commits follow each other directly: a short wait makes batches larger and all of them together cheaper.
             std::thread::sleep(gather);
-            queue = self.lock();
+            queues = self.lock();
         }
-        Some(queue.take())
+        Some(queues.next_batch())
     }
 
-    /// How many offers of clients and of relays wait, and how many notes; nothing if somebody moves them at this moment.
+    /// Returns the numbers of queued client events, relay events and commands; `None` if the lock is taken at the
+    /// moment.
     pub(crate) fn lengths(&self) -> Option<[usize; 3]> {
-        let queue = self.queue.try_lock().ok()?;
-        Some([queue.clients.slots.len(), queue.relays.slots.len(), queue.notes.len() + queue.patient.len()])
+        let queues = self.queues.try_lock().ok()?;
+        Some([queues.clients.slots.len(), queues.relays.slots.len(), queues.commands.len() + queues.delayed.len()])
     }
 
-    /// Whether no more offers are taken.
+    /// Whether no more events are accepted.
     pub(crate) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.lock().is_closed
     }
 
-    /// Gives the writer notes alone, when there are some or when the time is over.
-    pub(crate) fn take_notes(&self, until: Instant) -> Vec<WriterCommand> {
-        let mut queue = self.lock();
-        while queue.notes.is_empty() {
+    /// Waits for commands until `until` and returns them without events.
+    pub(crate) fn take_commands(&self, until: Instant) -> Vec<WriterCommand> {
+        let mut queues = self.lock();
+        while queues.commands.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            queue = self.ready.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+            queues = self.writer.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        std::mem::take(&mut queue.notes)
+        std::mem::take(&mut queues.commands)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // A thread that panicked while it moved a slot left the queue as it was.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        // A poisoned lock is safe to use: no step under it leaves the queues half changed.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Offered events: as they come, and when their text has been read and their signature checked.
+//! Submitted events, before and after parsing and signature verification.
 
 use std::sync::Arc;
 
@@ -6,45 +6,45 @@ use grasp_core::admission::io::EventSource;
 use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::rejection::{Decision, Rejection};
 use grasp_core::nostr::{Event, EventId, PublicKey, SignedEvent, Verifier, kinds};
-use grasp_core::sync::io::{SyncSubmission, SyncSubmissionId};
+use grasp_core::sync::io::{SyncSource, SyncSubmission, SyncSubmissionId};
 use grasp_core::sync::relay_url::RelayUrl;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
 
-/// An event that somebody offers.
+/// An event that waits in the [`EventQueue`](super::queue::EventQueue) to be verified.
 pub(crate) struct QueuedEvent {
-    what: EventInput,
-    from: Submitter,
+    input: EventInput,
+    submitter: Submitter,
 }
 
-/// As it came.
 enum EventInput {
+    /// JSON text of an event.
     Text(String),
-    /// Its id is right; its signature has not been looked at.
+    /// A parsed event with a correct id. Its signature has not been verified.
     Event(Arc<Event>),
 }
 
-/// Who offers an event and waits for the answer. The place that it takes is given back with the answer.
+/// Submitter of an event, with the channel for the result. Its queue permit is released when the result is sent.
 pub(crate) enum Submitter {
-    /// A client.
+    /// A client's websocket session.
     Client {
         reply: ReplyFn,
-        /// Keys that the connection has shown to hold.
+        /// Keys that the connection is authenticated for.
         keys: Arc<[PublicKey]>,
         _permit: OwnedSemaphorePermit,
     },
     /// The operator, who imports a file.
     Operator {
-        /// The number of the event, and who waits for what becomes of it.
-        answer: (u64, UnboundedSender<(u64, Ruling)>),
-        /// The author, if the operator vouches that it published the event here.
-        vouched: Option<PublicKey>,
+        /// The number of the event in the file, and the channel for its result.
+        reply: (u64, UnboundedSender<(u64, ImportResult)>),
+        /// The author, if the operator asserts that the event was published here by its author.
+        vouched_author: Option<PublicKey>,
         _permit: OwnedSemaphorePermit,
     },
-    /// A relay that we sync from.
-    Relay { ticket: SyncSubmissionId, url: RelayUrl, permit: Box<dyn Send> },
+    /// A relay that this server syncs from.
+    Relay { submission: SyncSubmissionId, url: RelayUrl, sync_source: SyncSource, permit: Box<dyn Send> },
 }
 
 /// The answer to a client's EVENT message.
@@ -52,87 +52,94 @@ pub(crate) struct ClientReply {
     /// The text of the OK or NOTICE message.
     pub(crate) text: String,
     /// Whether the client should be sent an AUTH challenge.
-    pub(crate) challenge: bool,
+    pub(crate) needs_challenge: bool,
 }
 
 /// Sends the answer to the client. Called once, after the commit.
 pub(crate) type ReplyFn = Box<dyn FnOnce(ClientReply) + Send>;
 
-/// EventInput became of an event: a verdict, or why it need not be judged.
-pub(crate) type Ruling = Result<Decision, Rejection>;
+/// Result of an imported event: the decision, or the reason why it was rejected before admission.
+pub(crate) type ImportResult = Result<Decision, Rejection>;
 
 impl Submitter {
-    /// Who it is to the registrar.
+    /// Returns the source of the event as admission sees it.
     pub(crate) fn source(&self) -> EventSource {
         match self {
             Self::Client { keys, .. } => EventSource::Client(keys.to_vec()),
-            Self::Operator { vouched, .. } => EventSource::Client(vouched.iter().copied().collect()),
+            Self::Operator { vouched_author, .. } => EventSource::Client(vouched_author.iter().copied().collect()),
             Self::Relay { url, .. } => EventSource::Relay(url.to_string()),
         }
     }
 }
 
-/// An offer whose text has been read and whose signature has been checked.
+/// An event that has been parsed and whose signature has been verified, or that failed one of these steps.
 pub(crate) struct CheckedEvent {
-    pub(crate) from: Submitter,
-    pub(crate) result: Result<Arc<SignedEvent>, Rejected>,
+    pub(crate) submitter: Submitter,
+    pub(crate) result: Result<Arc<SignedEvent>, RejectedEvent>,
     pub(crate) bytes: usize,
 }
 
-/// An offer that need not be judged.
-pub(crate) struct Rejected {
+/// An event that was rejected before admission.
+pub(crate) struct RejectedEvent {
     /// The id, if the text claims one.
     pub(crate) id: Option<EventId>,
-    pub(crate) why: Rejection,
+    pub(crate) reason: Rejection,
 }
 
 impl QueuedEvent {
-    /// A client sends this text.
-    pub(crate) fn of_client(
+    /// Creates a submission of a client from the text of an event.
+    pub(crate) fn from_client(
         text: String,
         reply: ReplyFn,
         keys: Arc<[PublicKey]>,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        Self { what: EventInput::Text(text), from: Submitter::Client { reply, keys, _permit: permit } }
+        Self { input: EventInput::Text(text), submitter: Submitter::Client { reply, keys, _permit: permit } }
     }
 
-    /// The operator imports this text. If it is `vouched` for, its author counts as the one who brings it.
-    pub(crate) fn of_operator(
+    /// Creates a submission of the operator from the text of an event. If `is_vouched`, the event counts as sent by its
+    /// author.
+    pub(crate) fn from_operator(
         text: String,
-        answer: (u64, UnboundedSender<(u64, Ruling)>),
-        vouched: bool,
+        reply: (u64, UnboundedSender<(u64, ImportResult)>),
+        is_vouched: bool,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        let vouched = vouched.then(|| Event::parse(&text).ok().map(|event| event.pubkey)).flatten();
-        Self { what: EventInput::Text(text), from: Submitter::Operator { answer, vouched, _permit: permit } }
+        let vouched_author = is_vouched.then(|| Event::parse(&text).ok().map(|event| event.pubkey)).flatten();
+        let submitter = Submitter::Operator { reply, vouched_author, _permit: permit };
+        Self { input: EventInput::Text(text), submitter }
     }
 
-    /// Sync has heard this. `permit` is whatever is to be dropped when it has been judged.
-    pub(crate) fn of_relay(submission: SyncSubmission, permit: Box<dyn Send>) -> Self {
-        let SyncSubmission { id: ticket, event, relay: url, .. } = submission;
-        Self { what: EventInput::Event(event), from: Submitter::Relay { ticket, url, permit } }
+    /// Creates a submission of sync. `permit` is dropped when the result has been sent.
+    pub(crate) fn from_relay(submission: SyncSubmission, permit: Box<dyn Send>) -> Self {
+        let SyncSubmission { id, event, relay: url, source: sync_source, .. } = submission;
+        Self {
+            input: EventInput::Event(event),
+            submitter: Submitter::Relay { submission: id, url, sync_source, permit },
+        }
     }
 
-    pub(super) fn is_of_relay(&self) -> bool {
-        matches!(self.from, Submitter::Relay { .. })
+    pub(super) fn is_from_relay(&self) -> bool {
+        matches!(self.submitter, Submitter::Relay { .. })
     }
 
-    pub(super) fn check(self, verifier: &mut Verifier, rules: &AdmissionPolicy, clock: Clock) -> CheckedEvent {
-        let (result, bytes) = match self.what {
-            EventInput::Text(text) => (read(&text, verifier, rules, clock), text.len()),
+    /// Parses the event, checks what needs no lookup, and verifies the signature.
+    pub(super) fn check(self, verifier: &mut Verifier, policy: &AdmissionPolicy, clock: Clock) -> CheckedEvent {
+        let (result, bytes) = match self.input {
+            EventInput::Text(text) => (parse_and_verify(&text, verifier, policy, clock), text.len()),
             EventInput::Event(event) => {
-                let result = verify(Arc::unwrap_or_clone(event), 0, verifier, rules, clock);
+                let result = verify(Arc::unwrap_or_clone(event), 0, verifier, policy, clock);
                 let bytes = result.as_ref().map_or(0, |event| event.json().len());
                 (result, bytes)
             }
         };
-        CheckedEvent { from: self.from, result, bytes }
+        CheckedEvent { submitter: self.submitter, result, bytes }
     }
 }
 
 impl CheckedEvent {
-    /// EventInput comes first among events from relays: others depend on it (announcements, states, what is answered to).
+    /// Returns the order in which events from relays are handled within a batch: first those that others depend on
+    /// (announcements, states, roots of threads).
     pub(super) fn rank(&self) -> u8 {
         match self.result.as_ref().map(|event| event.kind) {
             Ok(kinds::ANNOUNCEMENT) => 0,
@@ -143,28 +150,28 @@ impl CheckedEvent {
     }
 }
 
-fn read(
+fn parse_and_verify(
     text: &str,
     verifier: &mut Verifier,
-    rules: &AdmissionPolicy,
+    policy: &AdmissionPolicy,
     clock: Clock,
-) -> Result<Arc<SignedEvent>, Rejected> {
-    let event =
-        Event::parse(text).map_err(|why| Rejected { id: Event::claimed_id(text), why: Rejection::Malformed(why) })?;
-    verify(event, text.len(), verifier, rules, clock)
+) -> Result<Arc<SignedEvent>, RejectedEvent> {
+    let event = Event::parse(text)
+        .map_err(|error| RejectedEvent { id: Event::claimed_id(text), reason: Rejection::Malformed(error) })?;
+    verify(event, text.len(), verifier, policy, clock)
 }
 
-/// `bytes` is the size of the event's text, where it is known; the registrar looks at the size of what will be stored.
+/// `bytes` is the size of the event's text, or 0 if it is not known. Admission checks the size of what will be stored.
 fn verify(
     event: Event,
     bytes: usize,
     verifier: &mut Verifier,
-    rules: &AdmissionPolicy,
+    policy: &AdmissionPolicy,
     clock: Clock,
-) -> Result<Arc<SignedEvent>, Rejected> {
+) -> Result<Arc<SignedEvent>, RejectedEvent> {
     let id = Some(event.id);
-    if let Some(why) = rules.precheck(&event, bytes, clock.wall()) {
-        return Err(Rejected { id, why });
+    if let Some(reason) = policy.precheck(&event, bytes, clock.wall()) {
+        return Err(RejectedEvent { id, reason });
     }
-    verifier.verify(event).map(Arc::new).map_err(|why| Rejected { id, why: Rejection::Forged(why) })
+    verifier.verify(event).map(Arc::new).map_err(|error| RejectedEvent { id, reason: Rejection::Forged(error) })
 }

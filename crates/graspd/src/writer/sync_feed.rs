@@ -1,9 +1,9 @@
-//! Where the registrar's desk leaves what sync must hear.
+//! Updates from the writer to the sync driver.
 //!
-//! What a batch leads to is left here after its commit and after the live bell, all of it at once. Whoever takes it tells
-//! sync in this order: what is followed; what the store says has arrived since the last time; the verdicts. Then sync never
-//! hears of a verdict before it knows what the event has led to. The bell rings for everything that is served, too, whoever
-//! brought it; that itself is in the store.
+//! The writer adds the consequences of a batch after its commit and after the broadcast, all at once. The driver passes
+//! them to the sync machine in this order: repository needs; events that the store serves since the last time; results
+//! of submissions. So sync never receives the result of an event before the needs that follow from it. The feed also
+//! wakes the driver for every newly served event, whatever its source; the events themselves are read from the store.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,35 +12,35 @@ use grasp_core::repo::Identifier;
 use grasp_core::sync::io::{RepoNeeds, Seq, SubmitResult, SyncPolicyChange, SyncSubmissionId};
 use tokio::sync::Notify;
 
-/// What sync must hear.
+/// Changes for the sync machine.
 #[derive(Debug, Default)]
 pub(crate) struct SyncUpdate {
-    /// What is followed, by name: the latest value of each name, in whole.
-    pub(crate) interest: BTreeMap<Identifier, Vec<RepoNeeds>>,
-    /// Verdicts on what sync has submitted, in the order of judging.
-    pub(crate) judged: Vec<(SyncSubmissionId, SubmitResult)>,
-    /// Other rules, which hold already.
-    pub(crate) rules: Option<SyncPolicyChange>,
+    /// The complete needs of each identifier for which they have changed.
+    pub(crate) repo_needs: BTreeMap<Identifier, Vec<RepoNeeds>>,
+    /// Results of events that sync has submitted, in the order of the decisions.
+    pub(crate) results: Vec<(SyncSubmissionId, SubmitResult)>,
+    /// A new policy, which is already in force.
+    pub(crate) policy: Option<SyncPolicyChange>,
 }
 
 impl SyncUpdate {
     fn is_empty(&self) -> bool {
-        self.interest.is_empty() && self.judged.is_empty() && self.rules.is_none()
+        self.repo_needs.is_empty() && self.results.is_empty() && self.policy.is_none()
     }
 }
 
-/// The mailbox. It cannot overflow: there is one value for each name, and a verdict for each event that was submitted. Its
-/// lock is held for moves.
+/// Coalesces updates until the driver takes them. Its size is bounded: there is one value per identifier and one result
+/// per submitted event. The lock is held only to move entries.
 #[derive(Debug, Default)]
 pub(crate) struct SyncFeed {
-    shelf: Mutex<Shelf>,
-    bell: Notify,
+    pending: Mutex<PendingSyncUpdate>,
+    notify: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
-    mail: SyncUpdate,
-    /// Up to where the bell has rung for what is served.
+struct PendingSyncUpdate {
+    update: SyncUpdate,
+    /// Sequence number of the newest served event for which the driver has been woken.
     served: Seq,
 }
 
@@ -49,46 +49,48 @@ impl SyncFeed {
         Arc::default()
     }
 
-    /// Leaves something, and says up to where events are served. The bell rings if there is news.
-    pub(crate) fn send(&self, mut news: SyncUpdate, served: Seq) {
-        let mut shelf = self.lock();
-        if news.is_empty() && served <= shelf.served {
+    /// Adds an update. `served` is the sequence number of the newest served event. Wakes the driver if the update is
+    /// not empty or new events are served.
+    pub(crate) fn send(&self, mut update: SyncUpdate, served: Seq) {
+        let mut pending = self.lock();
+        if update.is_empty() && served <= pending.served {
             return;
         }
-        shelf.served = shelf.served.max(served);
-        // The first value of all names is many.
-        if shelf.mail.interest.is_empty() {
-            shelf.mail.interest = news.interest;
+        pending.served = pending.served.max(served);
+        // The first update contains all identifiers: move it instead of inserting one by one.
+        if pending.update.repo_needs.is_empty() {
+            pending.update.repo_needs = update.repo_needs;
         } else {
-            shelf.mail.interest.append(&mut news.interest);
+            pending.update.repo_needs.append(&mut update.repo_needs);
         }
-        shelf.mail.judged.append(&mut news.judged);
-        drop(shelf);
-        self.bell.notify_one();
+        pending.update.results.append(&mut update.results);
+        drop(pending);
+        self.notify.notify_one();
     }
 
-    /// There are other rules. What wider ones mean is not forgotten when others follow at once.
-    pub(crate) fn send_rules(&self, new: SyncPolicyChange) {
-        let mut shelf = self.lock();
-        let accepts_more = shelf.mail.rules.as_ref().is_some_and(|rules| rules.accepts_more);
-        shelf.mail.rules = Some(SyncPolicyChange { accepts_more: accepts_more || new.accepts_more, ..new });
-        drop(shelf);
-        self.bell.notify_one();
+    /// Adds a new policy and wakes the driver. If an earlier one is still pending and accepts more than its
+    /// predecessor, the combined change does too.
+    pub(crate) fn send_policy(&self, new: SyncPolicyChange) {
+        let mut pending = self.lock();
+        let accepts_more = pending.update.policy.as_ref().is_some_and(|policy| policy.accepts_more);
+        pending.update.policy = Some(SyncPolicyChange { accepts_more: accepts_more || new.accepts_more, ..new });
+        drop(pending);
+        self.notify.notify_one();
     }
 
-    /// Takes everything.
+    /// Takes all pending updates.
     pub(crate) fn take(&self) -> SyncUpdate {
-        std::mem::take(&mut self.lock().mail)
+        std::mem::take(&mut self.lock().update)
     }
 
-    /// Waits until something was left since the last wait.
-    pub(crate) async fn posted(&self) {
-        self.bell.notified().await;
+    /// Waits until the driver has been woken since the last wait.
+    pub(crate) async fn changed(&self) {
+        self.notify.notified().await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelf> {
-        // Nothing here can panic half-way.
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PendingSyncUpdate> {
+        // A poisoned lock is safe to use: no step under it leaves the update half changed.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,80 +102,82 @@ mod tests {
 
     use super::*;
 
-    fn name(text: &str) -> Identifier {
-        Identifier::new(text).expect("names a repository")
+    fn identifier(text: &str) -> Identifier {
+        Identifier::new(text).expect("valid identifier")
     }
 
-    fn followed(text: &str, seq: u64) -> Vec<RepoNeeds> {
-        let repo = RepoId { owner: PublicKey([1; 32]), identifier: name(text) };
+    fn needs(text: &str, seq: u64) -> Vec<RepoNeeds> {
+        let repo = RepoId { owner: PublicKey([1; 32]), identifier: identifier(text) };
         vec![RepoNeeds { repo, status: EventStatus::Served, relays: Vec::new(), authors: Vec::new(), seq }]
     }
 
-    fn interest(values: &[(&str, u64)]) -> BTreeMap<Identifier, Vec<RepoNeeds>> {
-        values.iter().map(|(text, seq)| (name(text), followed(text, *seq))).collect()
+    fn needs_by_identifier(values: &[(&str, u64)]) -> BTreeMap<Identifier, Vec<RepoNeeds>> {
+        values.iter().map(|(text, seq)| (identifier(text), needs(text, *seq))).collect()
     }
 
     #[tokio::test]
-    async fn the_latest_value_of_a_name_and_all_verdicts_are_taken_once() {
-        let post = SyncFeed::new();
-        post.send(SyncUpdate { interest: interest(&[("a", 1), ("b", 1)]), ..SyncUpdate::default() }, 0);
-        post.send(
+    async fn latest_needs_and_all_results_are_taken_once() {
+        let feed = SyncFeed::new();
+        feed.send(SyncUpdate { repo_needs: needs_by_identifier(&[("a", 1), ("b", 1)]), ..SyncUpdate::default() }, 0);
+        feed.send(
             SyncUpdate {
-                interest: interest(&[("b", 2)]),
-                judged: vec![(SyncSubmissionId(1), SubmitResult::Stored)],
-                rules: None,
+                repo_needs: needs_by_identifier(&[("b", 2)]),
+                results: vec![(SyncSubmissionId(1), SubmitResult::Stored)],
+                policy: None,
             },
             0,
         );
-        let gone = BTreeMap::from([(name("a"), Vec::new())]);
-        post.send(
+        feed.send(
             SyncUpdate {
-                interest: gone,
-                judged: vec![(SyncSubmissionId(2), SubmitResult::InvalidSignature)],
-                rules: None,
+                repo_needs: BTreeMap::from([(identifier("a"), Vec::new())]),
+                results: vec![(SyncSubmissionId(2), SubmitResult::InvalidSignature)],
+                policy: None,
             },
             0,
         );
-        post.posted().await;
-        let mail = post.take();
-        assert_eq!(mail.interest, BTreeMap::from([(name("a"), Vec::new()), (name("b"), followed("b", 2))]));
+        feed.changed().await;
+        let update = feed.take();
         assert_eq!(
-            mail.judged,
+            update.repo_needs,
+            BTreeMap::from([(identifier("a"), Vec::new()), (identifier("b"), needs("b", 2))])
+        );
+        assert_eq!(
+            update.results,
             [(SyncSubmissionId(1), SubmitResult::Stored), (SyncSubmissionId(2), SubmitResult::InvalidSignature)]
         );
-        assert!(post.take().is_empty());
+        assert!(feed.take().is_empty());
     }
 
     #[tokio::test]
-    async fn whoever_waits_is_woken_and_nothing_rings_for_nothing() {
-        let post = SyncFeed::new();
-        post.send(SyncUpdate::default(), 0);
-        let reader = tokio::spawn({
-            let post = post.clone();
+    async fn update_wakes_the_driver_and_empty_update_does_not() {
+        let feed = SyncFeed::new();
+        feed.send(SyncUpdate::default(), 0);
+        let driver = tokio::spawn({
+            let feed = feed.clone();
             async move {
-                post.posted().await;
-                post.take()
+                feed.changed().await;
+                feed.take()
             }
         });
         tokio::task::yield_now().await;
-        post.send(SyncUpdate { interest: interest(&[("a", 1)]), ..SyncUpdate::default() }, 0);
-        let mail = reader.await.expect("it was woken");
-        assert_eq!(mail.interest, interest(&[("a", 1)]));
+        feed.send(SyncUpdate { repo_needs: needs_by_identifier(&[("a", 1)]), ..SyncUpdate::default() }, 0);
+        let update = driver.await.expect("the driver is woken");
+        assert_eq!(update.repo_needs, needs_by_identifier(&[("a", 1)]));
     }
 
     #[tokio::test]
-    async fn the_bell_rings_once_for_what_is_served() {
-        let post = SyncFeed::new();
-        let rings = || async {
-            let rings = tokio::time::timeout(std::time::Duration::ZERO, post.posted()).await.is_ok();
-            assert!(post.take().is_empty());
-            rings
+    async fn newly_served_events_wake_the_driver_once() {
+        let feed = SyncFeed::new();
+        let is_woken = || async {
+            let is_woken = tokio::time::timeout(std::time::Duration::ZERO, feed.changed()).await.is_ok();
+            assert!(feed.take().is_empty());
+            is_woken
         };
-        let mut heard = Vec::new();
+        let mut woken = Vec::new();
         for served in [3, 3, 2, 4] {
-            post.send(SyncUpdate::default(), served);
-            heard.push(rings().await);
+            feed.send(SyncUpdate::default(), served);
+            woken.push(is_woken().await);
         }
-        assert_eq!(heard, [true, false, false, true]);
+        assert_eq!(woken, [true, false, false, true]);
     }
 }

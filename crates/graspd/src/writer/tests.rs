@@ -1,4 +1,4 @@
-//! What the desk tells sync: what is followed, and what became of what it has submitted.
+//! The writer as sync sees it: repository needs, results of submissions, stored rows.
 
 use std::path::Path;
 
@@ -8,78 +8,79 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::sync::io::{Seq, SubmitResult, SyncRow, SyncRowKey, SyncSource, SyncSubmission, SyncSubmissionId};
 use grasp_core::sync::relay_record::RelayRecord;
 use grasp_core::sync::relay_url::RelayUrl;
-use grasp_git::apply::Keeper;
-use grasp_git::process::{Bounds, Git};
+use grasp_git::apply::GitJobRunner;
+use grasp_git::process::{Git, ProcessLimits};
 use grasp_sim::signer::Author;
-use grasp_sim::test_server::{rules, service};
+use grasp_sim::test_server::{default_policy, service};
 use grasp_store::StoreOptions;
 use tempfile::TempDir;
 
 use super::*;
 use crate::relay::broadcast::BroadcastHandle;
-use crate::repos::workers::OnDone;
+use crate::repos::workers::JobDoneFn;
 use crate::writer::command::WriterCommand;
 use crate::writer::submission::QueuedEvent;
 
-/// A desk without doors.
-struct Room {
-    line: Arc<EventQueue>,
-    sync: Arc<SyncFeed>,
+/// A writer without sessions and without git workers.
+struct TestWriter {
+    queue: Arc<EventQueue>,
+    sync_feed: Arc<SyncFeed>,
     store: Store,
-    /// Dropped when everything has been judged.
-    place: Arc<()>,
-    desk: Option<ReadyWriter>,
+    /// Cloned into every submission, so that its count shows which permits are released.
+    permit: Arc<()>,
+    writer: Option<ReadyWriter>,
 }
 
-impl Room {
+impl TestWriter {
     fn open(folder: &Path) -> Self {
-        let store = Store::open(&folder.join("events"), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens");
-        let layout = Arc::new(Layout::open(&folder.join("git")).expect("opens"));
-        let git = Git::new(Path::new("git"), Bounds { alloc_bytes: 1 << 20, address_bytes: 1 << 30 });
-        let keeper = Arc::new(Keeper::new(git, layout.clone(), Duration::from_secs(10)));
-        let line = EventQueue::new();
-        let on_done: OnDone = {
-            let line = line.clone();
-            Arc::new(move |order, carried| line.post(WriterCommand::Ordered(order, carried)))
+        let store =
+            Store::open(&folder.join("events"), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens a store");
+        let layout = Arc::new(Layout::open(&folder.join("git")).expect("opens a git folder"));
+        let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 1 << 20, address_bytes: 1 << 30 });
+        let job_runner = Arc::new(GitJobRunner::new(git, layout.clone(), Duration::from_secs(10)));
+        let queue = EventQueue::new();
+        let on_done: JobDoneFn = {
+            let queue = queue.clone();
+            Arc::new(move |job, result| queue.send(WriterCommand::GitJobDone(job, result)))
         };
-        let (room, ..) = GitWorkers::new(&keeper, &layout, &on_done);
-        let sync = SyncFeed::new();
-        let desk = Writer {
+        let (git_workers, ..) = GitWorkers::new(&job_runner, &layout, &on_done);
+        let sync_feed = SyncFeed::new();
+        let writer = Writer {
             store: store.clone(),
-            line: line.clone(),
-            live: Box::new(BroadcastHandle::new().0),
+            queue: queue.clone(),
+            commit_listener: Box::new(BroadcastHandle::new().0),
             clock: Clock::start(),
-            rules: CurrentPolicy::new(rules()),
-            directory: Arc::new(RefCache::new(layout.clone(), true)),
+            policy: CurrentPolicy::new(default_policy()),
+            ref_cache: Arc::new(RefCache::new(layout.clone(), true)),
             layout,
-            room,
+            git_workers,
             maintenance: MaintenanceHandle::new(false).0,
-            sync: sync.clone(),
-            hunt: crate::writer::fetch_feed::FetchFeed::new(),
-            meter: crate::metrics::Metrics::new(),
+            sync_feed: sync_feed.clone(),
+            fetch_feed: crate::writer::fetch_feed::FetchFeed::new(),
+            metrics: crate::metrics::Metrics::new(),
         };
-        let desk = Some(desk.prepare().expect("prepares"));
-        Self { line, sync, store, place: Arc::new(()), desk }
+        let writer = Some(writer.prepare().expect("reads the store"));
+        Self { queue, sync_feed, store, permit: Arc::new(()), writer }
     }
 
-    fn offer(&self, ticket: u64, event: &SignedEvent) {
+    fn submit(&self, id: u64, event: &SignedEvent) {
         let submission = SyncSubmission {
-            id: SyncSubmissionId(ticket),
+            id: SyncSubmissionId(id),
             event: Arc::new(event.event().clone()),
             session: None,
             relay: url(),
             source: SyncSource::CatchUp,
         };
-        self.line.join(QueuedEvent::of_relay(submission, Box::new(self.place.clone())));
+        self.queue.push(QueuedEvent::from_relay(submission, Box::new(self.permit.clone())));
     }
 
-    /// Judges all that waits, and ends.
+    /// Processes everything that is queued, and ends.
     fn finish(mut self) -> (SyncUpdate, Store) {
-        self.line.close();
-        self.line.check(&CurrentPolicy::new(rules()), Clock::start());
-        self.desk.take().expect("once").run();
-        assert_eq!(Arc::strong_count(&self.place), 1, "every place is given back");
-        (self.sync.take(), self.store)
+        self.queue.close();
+        self.queue.run_verifier(&CurrentPolicy::new(default_policy()), Clock::start());
+        self.writer.take().expect("not finished before").run();
+        assert_eq!(Arc::strong_count(&self.permit), 1, "every permit is released");
+        (self.sync_feed.take(), self.store)
     }
 }
 
@@ -87,34 +88,34 @@ fn url() -> RelayUrl {
     RelayUrl::parse("wss://relay.example").expect("a URL")
 }
 
-fn name(text: &str) -> Identifier {
-    Identifier::new(text).expect("names a repository")
+fn identifier(text: &str) -> Identifier {
+    Identifier::new(text).expect("valid identifier")
 }
 
 #[test]
-fn sync_hears_what_became_of_its_events_and_what_they_lead_to_at_once() {
+fn sync_receives_results_together_with_the_needs_that_follow_from_them() {
     let folder = TempDir::new().expect("a folder");
-    let (o, x) = (Author::new(1), Author::new(2));
-    let announcement = o.listed(&service(), "tool", 100, &[]);
-    let mut forged = o.listed(&service(), "other", 100, &[]).event().clone();
+    let (owner, other) = (Author::new(1), Author::new(2));
+    let announcement = owner.announcement(&service(), "tool", 100, &[]);
+    let mut forged = owner.announcement(&service(), "other", 100, &[]).event().clone();
     forged.sig[9] ^= 1;
-    let room = Room::open(folder.path());
-    let offers = [
+    let writer = TestWriter::open(folder.path());
+    let submitted = [
         announcement.clone(),
         Arc::new(SignedEvent::from_trusted(forged)),
-        x.issue(101, &o.repo("tool")),
+        other.issue(101, &owner.repo("tool")),
         announcement.clone(),
-        x.sign(grasp_core::nostr::kinds::GRASP_LIST, 102, &[], ""),
-        x.note(103, &[&["-"]], ""),
-        x.sign(20_001, 104, &[], ""),
-        x.note(u64::MAX / 2, &[], ""),
+        other.sign(grasp_core::nostr::kinds::GRASP_LIST, 102, &[], ""),
+        other.note(103, &[&["-"]], ""),
+        other.sign(20_001, 104, &[], ""),
+        other.note(u64::MAX / 2, &[], ""),
     ];
-    for (ticket, event) in offers.iter().enumerate() {
-        room.offer(ticket as u64, event);
+    for (id, event) in submitted.iter().enumerate() {
+        writer.submit(id as u64, event);
     }
-    let (mail, _) = room.finish();
-    let mut judged = mail.judged;
-    judged.sort_by_key(|(ticket, _)| *ticket);
+    let (update, _) = writer.finish();
+    let mut results = update.results;
+    results.sort_by_key(|(id, _)| *id);
     let expected = [
         SubmitResult::Held,
         SubmitResult::InvalidSignature,
@@ -125,29 +126,31 @@ fn sync_hears_what_became_of_its_events_and_what_they_lead_to_at_once() {
         SubmitResult::Stored,
         SubmitResult::Rejected(Rejection::InFuture),
     ];
-    assert_eq!(judged.into_iter().map(|(_, judgement)| judgement).collect::<Vec<_>>(), expected);
-    let [followed] = &mail.interest[&name("tool")][..] else { panic!("one repository: {:?}", mail.interest) };
-    assert_eq!((followed.status, followed.seq), (EventStatus::Held, Seq::MAX));
-    assert_eq!((&followed.relays, &followed.authors), (&vec!["wss://elsewhere.example".to_owned()], &vec![o.key()]));
-    assert!(!mail.interest.contains_key(&name("other")));
+    assert_eq!(results.into_iter().map(|(_, result)| result).collect::<Vec<_>>(), expected);
+    let [needs] = &update.repo_needs[&identifier("tool")][..] else {
+        panic!("one repository: {:?}", update.repo_needs)
+    };
+    assert_eq!((needs.status, needs.seq), (EventStatus::Held, Seq::MAX));
+    assert_eq!((&needs.relays, &needs.authors), (&vec!["wss://elsewhere.example".to_owned()], &vec![owner.key()]));
+    assert!(!update.repo_needs.contains_key(&identifier("other")));
 }
 
 #[test]
-fn at_boot_sync_hears_of_everything_that_is_followed() {
+fn sync_receives_all_repository_needs_at_start() {
     let folder = TempDir::new().expect("a folder");
-    let (o, m) = (Author::new(1), Author::new(2));
-    let served = o.listed(&service(), "served", 100, &[&m]);
-    let theirs = m.unlisted("served", 101, &[]);
-    let held = o.listed(&service(), "held", 100, &[]);
+    let (owner, maintainer) = (Author::new(1), Author::new(2));
+    let served = owner.announcement(&service(), "served", 100, &[&maintainer]);
+    let exception = maintainer.announcement_elsewhere("served", 101, &[]);
+    let held = owner.announcement(&service(), "held", 100, &[]);
     {
-        let store =
-            Store::open(&folder.path().join("events"), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens");
-        let mut batch = store.begin().expect("begins");
+        let store = Store::open(&folder.path().join("events"), StoreOptions { readers: 1, reserve_bytes: 0 })
+            .expect("opens a store");
+        let mut batch = store.begin().expect("begins a transaction");
         let writes = [
             StoreWrite::Put(served),
-            StoreWrite::Put(m.note(1, &[], "")),
-            StoreWrite::Put(theirs.clone()),
-            StoreWrite::MarkException(theirs.id),
+            StoreWrite::Put(maintainer.note(1, &[], "")),
+            StoreWrite::Put(exception.clone()),
+            StoreWrite::MarkException(exception.id),
             StoreWrite::Hold(held, Timestamp(u64::MAX)),
         ];
         for write in &writes {
@@ -155,54 +158,54 @@ fn at_boot_sync_hears_of_everything_that_is_followed() {
         }
         batch.commit().expect("commits");
     }
-    let (mail, _) = Room::open(folder.path()).finish();
-    let seen: Vec<(&str, EventStatus, Seq)> = mail
-        .interest
+    let (update, _) = TestWriter::open(folder.path()).finish();
+    let needs: Vec<(&str, EventStatus, Seq)> = update
+        .repo_needs
         .iter()
-        .flat_map(|(name, followed)| followed.iter().map(|one| (name.as_str(), one.status, one.seq)))
+        .flat_map(|(identifier, needs)| needs.iter().map(|one| (identifier.as_str(), one.status, one.seq)))
         .collect();
-    assert_eq!(seen, [("held", EventStatus::Held, Seq::MAX), ("served", EventStatus::Served, 3)]);
+    assert_eq!(needs, [("held", EventStatus::Held, Seq::MAX), ("served", EventStatus::Served, 3)]);
 }
 
 #[test]
-fn a_batch_that_cannot_be_stored_is_refused_and_forgeries_stay_forgeries() {
+fn failed_batch_is_rejected_and_invalid_signatures_are_still_reported_as_such() {
     let folder = TempDir::new().expect("a folder");
-    let mut room = Room::open(folder.path());
-    let event = Author::new(1).listed(&service(), "tool", 100, &[]);
+    let mut writer = TestWriter::open(folder.path());
+    let event = Author::new(1).announcement(&service(), "tool", 100, &[]);
     let mut forged = event.event().clone();
     forged.sig[9] ^= 1;
-    room.offer(7, &event);
-    room.offer(8, &SignedEvent::from_trusted(forged));
-    room.line.close();
-    room.line.check(&CurrentPolicy::new(rules()), Clock::start());
-    let taken = room.line.take(None, None, false).expect("something");
-    room.desk.take().expect("once").desk.refuse(taken.batch, &Rejection::DiskFull);
-    let mail = room.sync.take();
+    writer.submit(7, &event);
+    writer.submit(8, &SignedEvent::from_trusted(forged));
+    writer.queue.close();
+    writer.queue.run_verifier(&CurrentPolicy::new(default_policy()), Clock::start());
+    let batch = writer.queue.next_batch(None, None, false).expect("a batch");
+    writer.writer.take().expect("not finished before").writer.reject_events(batch.events, &Rejection::DiskFull);
+    let update = writer.sync_feed.take();
     let full = (SyncSubmissionId(7), SubmitResult::Rejected(Rejection::DiskFull));
-    assert_eq!(mail.judged, [full, (SyncSubmissionId(8), SubmitResult::InvalidSignature)]);
-    assert!(mail.interest.is_empty(), "{:?}", mail.interest);
-    assert_eq!(Arc::strong_count(&room.place), 1);
+    assert_eq!(update.results, [full, (SyncSubmissionId(8), SubmitResult::InvalidSignature)]);
+    assert!(update.repo_needs.is_empty(), "{:?}", update.repo_needs);
+    assert_eq!(Arc::strong_count(&writer.permit), 1);
 }
 
 #[test]
-fn rows_of_sync_are_written_and_forgotten_also_at_the_end() {
+fn sync_rows_are_written_and_deleted_even_during_shutdown() {
     let folder = TempDir::new().expect("a folder");
-    let peers = |store: &Store| {
-        let mut peers = Vec::new();
-        assert_eq!(store.load_relays(|peer| peers.push(peer)).expect("reads"), 0);
-        peers
+    let relays = |store: &Store| {
+        let mut relays = Vec::new();
+        assert_eq!(store.load_relays(|relay| relays.push(relay)).expect("reads relays"), 0);
+        relays
     };
-    let peer = RelayRecord { url: url(), wanted_at: Timestamp(5), ..RelayRecord::default() };
-    let room = Room::open(folder.path());
-    room.line.post(WriterCommand::Remember(
-        vec![SyncRow::Relay(Box::new(peer.clone()))],
+    let relay = RelayRecord { url: url(), wanted_at: Timestamp(5), ..RelayRecord::default() };
+    let writer = TestWriter::open(folder.path());
+    writer.queue.send(WriterCommand::SaveSyncRows(
+        vec![SyncRow::Relay(Box::new(relay.clone()))],
         vec![SyncRowKey::Rejected(EventId([1; 32]))],
     ));
-    let (_, store) = room.finish();
-    assert_eq!(peers(&store), [peer]);
+    let (_, store) = writer.finish();
+    assert_eq!(relays(&store), [relay]);
     drop(store);
-    let room = Room::open(folder.path());
-    room.line.post(WriterCommand::Remember(Vec::new(), vec![SyncRowKey::Relay(url())]));
-    let (_, store) = room.finish();
-    assert_eq!(peers(&store), []);
+    let writer = TestWriter::open(folder.path());
+    writer.queue.send(WriterCommand::SaveSyncRows(Vec::new(), vec![SyncRowKey::Relay(url())]));
+    let (_, store) = writer.finish();
+    assert_eq!(relays(&store), []);
 }

@@ -1,4 +1,7 @@
-//! A transaction in which the registrar is told facts and heard out.
+//! Transaction of one batch: runs [`Admission`] on commands and events, and writes what it decides.
+//!
+//! Lookups are read inside the write transaction, directly before the decision that needs them
+//! (`docs/design/admission.md#decisions-inside-the-write-transaction`).
 
 use std::sync::Arc;
 
@@ -9,242 +12,250 @@ use grasp_core::limits;
 use grasp_core::state_machine::StateMachine;
 use grasp_core::time::Now;
 use grasp_git::crash_point;
-use grasp_store::{WriteTransaction, StoreError};
+use grasp_store::{StoreError, WriteTransaction};
 
 use super::effects::Effects;
-use super::{Arrived, ModerationScan, State, Writer};
+use super::{ModerationScan, PendingPush, Writer, WriterState};
 use crate::metrics;
-use crate::writer::command::{AdminCommand, Books, FetchCommand, WriterCommand};
+use crate::writer::command::{AdminCommand, DeliveredPush, FetchCommand, RepoSummary, WriterCommand};
+use crate::writer::lookups;
 use crate::writer::policy::PolicyChange;
 use crate::writer::submission::CheckedEvent;
-use crate::writer::{command, lookups};
 
 impl Writer {
-    /// Tells the registrar all that there is to tell and does what it wants done, inside one transaction.
-    pub(super) fn settle(
+    /// Handles a batch inside one transaction and commits it. Collects in `effects` what follows from it.
+    pub(super) fn run_transaction(
         &self,
-        state: &mut State,
-        batch: &[CheckedEvent],
-        settled: &mut Effects,
+        state: &mut WriterState,
+        events: &[CheckedEvent],
+        effects: &mut Effects,
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut txn = self.store.begin()?;
-        state.stale = true;
-        let mut hearing =
-            WriterTransaction { desk: self, admission: &mut state.admission, txn: &mut txn, now, settled };
-        if std::mem::take(&mut state.begins) {
-            hearing.tell(AdmissionInput::Ready)?;
+        // Until the commit, admission is ahead of the store.
+        state.is_stale = true;
+        let mut transaction =
+            WriterTransaction { writer: self, admission: &mut state.admission, txn: &mut txn, now, effects };
+        if std::mem::take(&mut state.is_starting) {
+            transaction.handle(AdmissionInput::Ready)?;
         }
-        let rules = self.rules.rules();
-        if !Arc::ptr_eq(&rules, &state.rules) {
-            state.banned = hearing.admission.count_banned_by(&rules.lists);
-            state.sweep = ModerationScan::new(&rules.lists);
-            hearing.tell(AdmissionInput::PolicyChanged(rules.clone()))?;
+        let policy = self.policy.policy();
+        if !Arc::ptr_eq(&policy, &state.policy) {
+            state.banned_repos = transaction.admission.count_banned_by(&policy.lists);
+            state.moderation_scan = ModerationScan::new(&policy.lists);
+            transaction.handle(AdmissionInput::PolicyChanged(policy.clone()))?;
         }
-        hearing.admission.wake(now);
-        hearing.drain()?;
-        for input in state.sweep.next_inputs(hearing.admission, &*hearing.txn, limits::REMOVAL_SLICE_EVENTS)? {
-            hearing.tell(input)?;
+        transaction.admission.wake(now);
+        transaction.handle_outputs()?;
+        let scan = &mut state.moderation_scan;
+        for input in scan.next_inputs(transaction.admission, &*transaction.txn, limits::REMOVAL_SLICE_EVENTS)? {
+            transaction.handle(input)?;
         }
-        for summary in hearing.txn.expired_events(now.wall, limits::REMOVAL_SLICE_EVENTS)? {
-            hearing.tell(AdmissionInput::EventExpired(summary))?;
+        for summary in transaction.txn.expired_events(now.wall, limits::REMOVAL_SLICE_EVENTS)? {
+            transaction.handle(AdmissionInput::EventExpired(summary))?;
         }
-        // One at a time, so that those behind one that fails are not lost.
-        hearing.settled.unheard.reverse();
-        while let Some(note) = hearing.settled.unheard.pop() {
-            let input = match note {
-                WriterCommand::Ask(push, reply) => {
-                    state.asked.insert(push.id, reply);
+        // One at a time: if one fails, those behind it are still in `effects.commands`.
+        transaction.effects.commands.reverse();
+        while let Some(command) = transaction.effects.commands.pop() {
+            let input = match command {
+                WriterCommand::PushRequested(push, reply) => {
+                    state.push_requests.insert(push.id, reply);
                     AdmissionInput::PushRequested(push)
                 }
-                WriterCommand::Arrived(arrived) => {
-                    let command::Arrived { received_push, packs, reply } = *arrived;
-                    state.arrived.insert(received_push.push.id, Arrived { packs, reply });
+                WriterCommand::PushReceived(delivered) => {
+                    let DeliveredPush { received_push, packs, reply } = *delivered;
+                    state.pending_pushes.insert(received_push.push.id, PendingPush { packs, reply });
                     AdmissionInput::PushReceived(received_push)
                 }
-                WriterCommand::Ended(push) => AdmissionInput::PushEnded(push),
-                WriterCommand::Space(mark) => {
-                    state.space = mark;
-                    AdmissionInput::DiskLevel(mark)
+                WriterCommand::PushEnded(push) => AdmissionInput::PushEnded(push),
+                WriterCommand::DiskLevelChanged(level) => {
+                    state.disk_level = level;
+                    AdmissionInput::DiskLevel(level)
                 }
-                // It is answered outside of transactions.
-                WriterCommand::Pulse(_) => continue,
-                WriterCommand::Ordered(order, carried) => {
-                    state.orders.remove(&order.id);
-                    let exists = carried.outcome != GitJobOutcome::Deleted;
-                    let refs = carried.refs.into_iter();
-                    hearing.settled.refs.extend(refs.map(|(repo_path, refs)| {
-                        let exists = exists || repo_path != order.repo_path;
-                        (repo_path, refs, exists)
+                // Answered outside of transactions.
+                WriterCommand::ReportStats(_) => continue,
+                WriterCommand::GitJobDone(job, result) => {
+                    state.running_jobs.remove(&job.id);
+                    let is_deleted = result.outcome == GitJobOutcome::Deleted;
+                    let refs = result.refs.into_iter();
+                    transaction.effects.refs.extend(refs.map(|(repo_path, refs)| {
+                        let has_folder = !is_deleted || repo_path != job.repo_path;
+                        (repo_path, refs, has_folder)
                     }));
-                    hearing.settled.unpinned.push(order.repo_path);
-                    AdmissionInput::GitJobDone(order.id, carried.outcome)
+                    transaction.effects.unpinned.push(job.repo_path);
+                    AdmissionInput::GitJobDone(job.id, result.outcome)
                 }
-                WriterCommand::View(repo_path, reply) => {
-                    let view = lookups::view(hearing.admission, hearing.txn, now, &repo_path)?;
-                    hearing.settled.views.push((reply, view));
+                WriterCommand::ViewRepo(repo_path, reply) => {
+                    let view = lookups::repo_view(transaction.admission, transaction.txn, now, &repo_path)?;
+                    transaction.effects.views.push((reply, view));
                     continue;
                 }
-                WriterCommand::Remember(rows, keys) => {
+                WriterCommand::SaveSyncRows(rows, deleted) => {
                     for row in &rows {
-                        hearing.txn.put_sync_row(row)?;
+                        transaction.txn.put_sync_row(row)?;
                     }
-                    for key in &keys {
-                        hearing.txn.delete_sync_row(key)?;
+                    for key in &deleted {
+                        transaction.txn.delete_sync_row(key)?;
                     }
                     continue;
                 }
-                WriterCommand::Hunt(FetchCommand::Began(fetch, events, begin)) => {
-                    hearing.settled.begun.push(begin);
+                WriterCommand::Fetch(FetchCommand::Started(fetch, events, reply)) => {
+                    transaction.effects.started_fetches.push(reply);
                     AdmissionInput::FetchStarted(fetch, events)
                 }
-                WriterCommand::Hunt(FetchCommand::Arrived(fetched_pack, pack)) => {
-                    state.hauls.insert(fetched_pack.fetch, pack);
+                WriterCommand::Fetch(FetchCommand::PackFetched(fetched_pack, pack)) => {
+                    state.fetched_packs.insert(fetched_pack.fetch, pack);
                     AdmissionInput::PackFetched(fetched_pack)
                 }
-                WriterCommand::Hunt(FetchCommand::Came(identifier)) => AdmissionInput::GitDataAdded(identifier),
-                WriterCommand::Hunt(FetchCommand::Ended(fetch)) => AdmissionInput::FetchEnded(fetch),
-                WriterCommand::Hunt(FetchCommand::Tried(events)) => AdmissionInput::SourcesTried(events),
-                WriterCommand::Hunt(FetchCommand::Remember(rows, gone)) => {
+                WriterCommand::Fetch(FetchCommand::GitDataAdded(identifier)) => {
+                    AdmissionInput::GitDataAdded(identifier)
+                }
+                WriterCommand::Fetch(FetchCommand::Ended(fetch)) => AdmissionInput::FetchEnded(fetch),
+                WriterCommand::Fetch(FetchCommand::SourcesTried(events)) => AdmissionInput::SourcesTried(events),
+                WriterCommand::Fetch(FetchCommand::SaveHostRows(rows, deleted)) => {
                     for row in &rows {
-                        hearing.txn.put_git_host(row)?;
+                        transaction.txn.put_git_host(row)?;
                     }
-                    for authority in &gone {
-                        hearing.txn.delete_git_host(authority)?;
+                    for authority in &deleted {
+                        transaction.txn.delete_git_host(authority)?;
                     }
                     continue;
                 }
-                WriterCommand::Operator(note) => match hearing.operator(note)? {
+                WriterCommand::Admin(command) => match transaction.handle_admin(command)? {
                     Some(input) => input,
                     None => continue,
                 },
-                WriterCommand::Rules(reply) => {
-                    hearing.settled.ruled.push((reply, PolicyChange { banned: state.banned }));
+                WriterCommand::PolicyChanged(reply) => {
+                    let change = PolicyChange { banned_repos: state.banned_repos };
+                    transaction.effects.policy_changes.push((reply, change));
                     continue;
                 }
-                WriterCommand::Needs(repo_paths, reply) => {
-                    let needed = lookups::needed(hearing.admission, hearing.txn, &repo_paths)?;
-                    hearing.settled.needed.push((reply, needed));
+                WriterCommand::ListNeededEvents(repo_paths, reply) => {
+                    let needed = lookups::needed_events(transaction.admission, transaction.txn, &repo_paths)?;
+                    transaction.effects.needed_events.push((reply, needed));
                     continue;
                 }
             };
-            hearing.tell(input)?;
+            transaction.handle(input)?;
         }
-        for (nth, checked) in batch.iter().enumerate() {
+        for (index, checked) in events.iter().enumerate() {
             let Ok(event) = &checked.result else { continue };
-            let lookups = hearing.txn.lookups(event, hearing.admission.policy().needed_lookups(event))?;
-            hearing.tell(AdmissionInput::EventSubmitted(EventSubmission {
-                id: SubmissionId(nth as u64),
+            let lookups = transaction.txn.lookups(event, transaction.admission.policy().needed_lookups(event))?;
+            transaction.handle(AdmissionInput::EventSubmitted(EventSubmission {
+                id: SubmissionId(index as u64),
                 event: event.clone(),
-                source: checked.from.source(),
+                source: checked.submitter.source(),
                 lookups,
             }))?;
         }
-        hearing.settled.purging = hearing.txn.purge_slice()?;
-        for summary in hearing.txn.take_removed_pull_requests() {
-            hearing.tell(AdmissionInput::PullRequestPurged(summary))?;
+        transaction.effects.is_purging = transaction.txn.purge_slice()?;
+        for summary in transaction.txn.take_removed_pull_requests() {
+            transaction.handle(AdmissionInput::PullRequestPurged(summary))?;
         }
-        // Bells have rung; what they mean is found out once, when all has been said.
-        for identifier in std::mem::take(&mut settled.interest) {
-            let followed = lookups::followed(&state.admission, &txn, &identifier)?;
+        // Changed needs and wanted git data are read once per identifier, after all inputs.
+        for identifier in std::mem::take(&mut effects.changed_needs) {
+            let repo_needs = lookups::repo_needs(&state.admission, &txn, &identifier)?;
             if state.admission.policy().fetches_git_data {
-                settled.hunt.kept.insert(identifier.clone(), state.admission.served_repos(&identifier));
+                let served = state.admission.served_repos(&identifier);
+                effects.fetch_update.served.insert(identifier.clone(), served);
             }
-            settled.followed.insert(identifier, followed);
+            effects.repo_needs.insert(identifier, repo_needs);
         }
-        for identifier in std::mem::take(&mut settled.quarries) {
-            let sought = lookups::quarries(&state.admission, &txn, &identifier)?;
-            settled.hunt.sought.insert(identifier, sought);
+        for identifier in std::mem::take(&mut effects.changed_wanted) {
+            let wanted = lookups::wanted_git_data(&state.admission, &txn, &identifier)?;
+            effects.fetch_update.wanted.insert(identifier, wanted);
         }
-        settled.next_expiry = txn.next_expiry()?;
-        crash_point::point("desk.commit");
+        effects.next_expiry = txn.next_expiry()?;
+        crash_point::point("writer.commit");
         txn.commit()?;
-        crash_point::point("desk.committed");
-        state.stale = false;
-        state.rules = rules;
+        crash_point::point("writer.committed");
+        state.is_stale = false;
+        state.policy = policy;
         Ok(())
     }
 }
 
-/// A transaction in which the registrar is told facts and heard out.
+/// An open write transaction, with the state machine that decides what is written.
 struct WriterTransaction<'h, 's> {
-    desk: &'h Writer,
+    writer: &'h Writer,
     admission: &'h mut Admission,
     txn: &'h mut WriteTransaction<'s>,
     now: Now,
-    settled: &'h mut Effects,
+    effects: &'h mut Effects,
 }
 
 impl WriterTransaction<'_, '_> {
-    /// Answers the operator after the commit; what the registrar must hear is given back.
-    fn operator(&mut self, note: AdminCommand) -> Result<Option<AdmissionInput>, StoreError> {
-        match note {
-            AdminCommand::Held(after, reply) => {
-                let held = lookups::held(self.admission, self.txn, self.now, after)?;
-                self.settled.told.push(Box::new(move || drop(reply.send(held))));
+    /// Handles a command of the operator. The reply is sent after the commit. Returns the input for admission, if any.
+    fn handle_admin(&mut self, command: AdminCommand) -> Result<Option<AdmissionInput>, StoreError> {
+        match command {
+            AdminCommand::ListHeld(after, reply) => {
+                let held = lookups::held_events(self.admission, self.txn, self.now, after)?;
+                self.effects.admin_replies.push(Box::new(move || drop(reply.send(held))));
             }
-            AdminCommand::Books(repo_paths, reply) => {
-                let books: Vec<Books> =
-                    repo_paths.iter().map(|repo_path| lookups::books(self.admission, repo_path)).collect();
-                self.settled.told.push(Box::new(move || drop(reply.send(books))));
+            AdminCommand::SummariseRepos(repo_paths, reply) => {
+                let summaries: Vec<RepoSummary> =
+                    repo_paths.iter().map(|repo_path| lookups::repo_summary(self.admission, repo_path)).collect();
+                self.effects.admin_replies.push(Box::new(move || drop(reply.send(summaries))));
             }
-            AdminCommand::Written(reply) => {
-                self.settled.told.push(Box::new(move || {
+            AdminCommand::Flush(reply) => {
+                self.effects.admin_replies.push(Box::new(move || {
                     let _ = reply.send(());
                 }));
             }
-            AdminCommand::Drop(id, reply) => {
-                let is_there = self.admission.purgatory().get(id).is_some();
-                self.settled.told.push(Box::new(move || {
-                    let _ = reply.send(is_there);
+            AdminCommand::DropHeld(id, reply) => {
+                let is_held = self.admission.purgatory().get(id).is_some();
+                self.effects.admin_replies.push(Box::new(move || {
+                    let _ = reply.send(is_held);
                 }));
-                return Ok(is_there.then_some(AdmissionInput::HeldEventDropped(id)));
+                return Ok(is_held.then_some(AdmissionInput::HeldEventDropped(id)));
             }
         }
         Ok(None)
     }
 
-    fn tell(&mut self, input: AdmissionInput) -> Result<(), StoreError> {
-        self.desk.meter.house().input(metrics::server::Machine::Registrar, input.label());
+    /// Passes an input to admission and handles its outputs.
+    fn handle(&mut self, input: AdmissionInput) -> Result<(), StoreError> {
+        self.writer.metrics.server().count_input(metrics::server::MachineKind::Admission, input.label());
         self.admission.handle(self.now, input);
-        self.drain()
+        self.handle_outputs()
     }
 
-    fn drain(&mut self) -> Result<(), StoreError> {
+    fn handle_outputs(&mut self) -> Result<(), StoreError> {
         while let Some(output) = self.admission.poll() {
-            self.desk.meter.house().output(metrics::server::Machine::Registrar, output.label());
-            let settled = &mut *self.settled;
+            self.writer.metrics.server().count_output(metrics::server::MachineKind::Admission, output.label());
+            let effects = &mut *self.effects;
             match output {
                 AdmissionOutput::Write(write) => {
                     if let StoreWrite::Release(id) = &write {
-                        settled.released.extend(self.txn.held_kind(*id)?);
+                        effects.released_kinds.extend(self.txn.held_kind(*id)?);
                     }
                     self.txn.write(&write)?;
                 }
-                AdmissionOutput::Reply(SubmissionId(nth), verdict) => {
-                    if let Some(slot) = settled.verdicts.get_mut(nth as usize) {
-                        *slot = Some(verdict);
+                AdmissionOutput::Reply(SubmissionId(index), decision) => {
+                    if let Some(slot) = effects.decisions.get_mut(index as usize) {
+                        *slot = Some(decision);
                     }
                 }
-                AdmissionOutput::Broadcast(event) => settled.passed.push(event),
-                AdmissionOutput::Lookup(question) => {
-                    let known = settled.refs.iter().rev().find(|(repo_path, _, _)| *repo_path == question.repo_path);
-                    let known = known.map(|(_, refs, exists)| (refs, *exists));
-                    let rules = self.admission.policy();
-                    let told = lookups::lookup_repo(rules, self.txn, &self.desk.directory, &question, known)?;
-                    self.admission.handle(self.now, AdmissionInput::LookupDone(told));
+                AdmissionOutput::Broadcast(event) => effects.ephemeral.push(event),
+                AdmissionOutput::Lookup(lookup) => {
+                    // Refs that changed in this batch are not in the ref cache yet.
+                    let newer = effects.refs.iter().rev().find(|(repo_path, _, _)| *repo_path == lookup.repo_path);
+                    let newer = newer.map(|(_, refs, has_folder)| (refs, *has_folder));
+                    let policy = self.admission.policy();
+                    let result = lookups::lookup_repo(policy, self.txn, &self.writer.ref_cache, &lookup, newer)?;
+                    self.admission.handle(self.now, AdmissionInput::LookupDone(result));
                 }
-                AdmissionOutput::PushDecision(push, result) => settled.permits.push((push, result)),
-                AdmissionOutput::PushDone(push, result) => settled.done.push((push, result)),
-                AdmissionOutput::GitJob(order) => settled.orders.push(order),
-                AdmissionOutput::DiscardPack(received_pack) => settled.discards.push(received_pack),
-                AdmissionOutput::HostingChanged(repo) => drop(settled.hosting.insert(repo)),
-                AdmissionOutput::RepoNeedsChanged(identifier) => drop(settled.interest.insert(identifier)),
+                AdmissionOutput::PushDecision(push, decision) => effects.push_decisions.push((push, decision)),
+                AdmissionOutput::PushDone(push, result) => effects.push_results.push((push, result)),
+                AdmissionOutput::GitJob(job) => effects.git_jobs.push(job),
+                AdmissionOutput::DiscardPack(received_pack) => effects.discarded_packs.push(received_pack),
+                AdmissionOutput::HostingChanged(repo) => drop(effects.hosting_changes.insert(repo)),
+                AdmissionOutput::RepoNeedsChanged(identifier) => drop(effects.changed_needs.insert(identifier)),
                 AdmissionOutput::WantedGitDataChanged(identifier) if self.admission.policy().fetches_git_data => {
-                    drop(settled.quarries.insert(identifier))
+                    effects.changed_wanted.insert(identifier);
                 }
                 AdmissionOutput::WantedGitDataChanged(_) => {}
-                AdmissionOutput::PackAdopted(fetch) => settled.adopted.push(fetch),
+                AdmissionOutput::PackAdopted(fetch) => effects.adopted_fetches.push(fetch),
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The admin socket, and what commands say when there is no server behind it.
+//! The admin socket, and what commands print when no server listens on it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,174 +10,190 @@ use std::sync::Arc;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::admin::Said;
+use crate::support::admin::CommandOutput;
 use crate::support::{DEADLINE, Server, command, eventually};
 
-/// The whole answer to a request of plain text.
-fn raw(server: &Server, request: &str) -> String {
-    let mut stream = UnixStream::connect(server.admin_socket()).expect("connects");
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    stream.write_all(request.as_bytes()).expect("sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    answer
+/// Sends `request` to the admin socket as it is, and returns the whole response.
+fn raw_request(server: &Server, request: &str) -> String {
+    let mut stream = UnixStream::connect(server.admin_socket()).expect("cannot connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
+    stream.write_all(request.as_bytes()).expect("cannot send");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("no response");
+    response
 }
 
 #[test]
-fn status_says_how_the_server_is() {
+fn status_prints_text_and_json() {
     let server = Server::start(&[]);
-    let text = server.run(&["status"]).well();
+    let text = server.run(&["status"]).expect_success();
     for expected in ["ready", "repositories", "uptime", "events", "sync is off", "memory", "disk, events", "ok: "] {
         assert!(text.contains(expected), "{expected} in {text}");
     }
-    let json = server.run(&["status", "--json"]).object();
+    let json = server.run(&["status", "--json"]).json_object();
     assert_eq!(json["ready"], true);
     assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
     let page = server.get("/status.json", "");
-    let page: Value = serde_json::from_str(page.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
-    let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+    let page: Value = serde_json::from_str(page.split_once("\r\n\r\n").expect("no body").1).expect("invalid JSON");
+    let keys = |value: &Value| value.as_object().expect("not a JSON object").keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&json), keys(&page));
 }
 
 #[test]
-fn status_is_for_the_operator_also_when_there_is_no_page() {
+fn status_command_works_when_the_status_page_is_disabled() {
     let server = Server::start(&[("STATUS_ENABLE", "false")]);
     assert!(server.get("/status.json", "").starts_with("HTTP/1.1 404"));
-    assert_eq!(server.run(&["status", "--json"]).object()["ready"], true);
+    assert_eq!(server.run(&["status", "--json"]).json_object()["ready"], true);
 }
 
 #[test]
-fn without_a_server_it_says_what_to_do() {
-    let folder = Arc::new(TempDir::new().expect("a folder"));
+fn commands_without_a_server_explain_what_to_do() {
+    let folder = Arc::new(TempDir::new().expect("cannot create a temporary folder"));
     let run = |settings: &[(&str, &str)], arguments: &[&str]| {
-        Said::of(&command(folder.path(), settings).args(arguments).output().expect("graspd runs"))
+        CommandOutput::new(&command(folder.path(), settings).args(arguments).output().expect("cannot run graspd"))
     };
     for arguments in [&["status"][..], &["status", "--json"]] {
-        let said = run(&[], arguments).badly(3);
+        let printed = run(&[], arguments).expect_failure(3);
         for expected in ["data/relay/admin.sock", "graspd serve", "--admin-socket", "NGIT_ADMIN_SOCKET"] {
-            assert!(said.contains(expected), "{expected} in {said}");
+            assert!(printed.contains(expected), "{expected} in {printed}");
         }
     }
-    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "asking makes no files");
-    let said = run(&[("ADMIN_SOCKET", "elsewhere.sock")], &["status"]).badly(3);
-    assert!(said.contains("elsewhere.sock"), "{said}");
-    let said = run(&[], &["status", "--admin-socket", "/nowhere/at/all"]).badly(3);
-    assert!(said.contains("/nowhere/at/all"), "{said}");
-    assert!(run(&[("ADMIN_SOCKET", "off")], &["status"]).badly(2).contains("ADMIN_SOCKET is off"));
-    assert!(run(&[], &["status", "--jsno"]).badly(2).contains("--json"), "the nearest argument is named");
+    assert_eq!(
+        fs::read_dir(folder.path()).expect("cannot create or list a folder").count(),
+        0,
+        "commands that only read create no files"
+    );
+    let printed = run(&[("ADMIN_SOCKET", "elsewhere.sock")], &["status"]).expect_failure(3);
+    assert!(printed.contains("elsewhere.sock"), "{printed}");
+    let printed = run(&[], &["status", "--admin-socket", "/nowhere/at/all"]).expect_failure(3);
+    assert!(printed.contains("/nowhere/at/all"), "{printed}");
+    assert!(run(&[("ADMIN_SOCKET", "off")], &["status"]).expect_failure(2).contains("ADMIN_SOCKET is off"));
+    assert!(run(&[], &["status", "--jsno"]).expect_failure(2).contains("--json"), "the nearest argument is named");
 
-    // A server that was killed leaves its socket behind, and nobody answers there.
+    // A server that was killed leaves its socket behind; connections to it are refused.
     let mut server = Server::start_in(&folder, &[]);
     server.kill();
     assert!(server.admin_socket().exists());
-    assert!(server.run(&["status"]).badly(3).contains("refused"));
-    // The next one takes its place.
+    assert!(server.run(&["status"]).expect_failure(3).contains("refused"));
+    // The next server replaces the socket.
     let mut server = Server::start_in(&folder, &[]);
-    server.run(&["status"]).well();
+    server.run(&["status"]).expect_success();
     assert_eq!(server.stop(), Some(0));
-    assert!(!server.admin_socket().exists(), "a server that stops takes its socket along");
+    assert!(!server.admin_socket().exists(), "a server removes its socket when it stops");
 }
 
 #[test]
-fn wrong_settings_do_not_keep_the_operator_away() {
+fn admin_commands_work_with_invalid_settings() {
     let server = Server::start(&[]);
-    fs::write(server.folder().path().join("graspd.toml"), "max_connections = 0\n").expect("written");
-    server.run(&["status"]).well();
-    fs::write(server.folder().path().join("graspd.toml"), "this is no TOML").expect("written");
-    assert!(server.run(&["status"]).badly(2).contains("not valid TOML"), "it may name another socket");
+    fs::write(server.folder().path().join("graspd.toml"), "max_connections = 0\n").expect("cannot write");
+    server.run(&["status"]).expect_success();
+    fs::write(server.folder().path().join("graspd.toml"), "this is no TOML").expect("cannot write");
+    assert!(
+        server.run(&["status"]).expect_failure(2).contains("not valid TOML"),
+        "an unreadable settings file could name another socket"
+    );
     let socket = server.admin_socket();
-    server.run(&["status", "--admin-socket", socket.to_str().expect("text")]).well();
+    server.run(&["status", "--admin-socket", socket.to_str().expect("not text")]).expect_success();
 }
 
 #[test]
-fn only_its_own_user_can_open_the_socket() {
+fn socket_is_accessible_to_its_owner_only() {
     let server = Server::start(&[]);
-    let found = fs::symlink_metadata(server.admin_socket()).expect("it is there");
-    assert!(found.file_type().is_socket());
-    assert_eq!(found.permissions().mode() & 0o777, 0o600);
+    let metadata = fs::symlink_metadata(server.admin_socket()).expect("the socket does not exist");
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
     assert!(!server.folder().path().join("data/git/admin.sock").exists());
 }
 
 #[test]
-fn the_socket_can_be_elsewhere_or_nowhere() {
-    let folder = Arc::new(TempDir::new().expect("a folder"));
+fn socket_path_can_be_changed_or_disabled() {
+    let folder = Arc::new(TempDir::new().expect("cannot create a temporary folder"));
     let server = Server::start_in(&folder, &[("ADMIN_SOCKET", "run/a.sock")]);
     assert!(!server.admin_socket().exists());
-    server.run(&["status", "--admin-socket", "run/a.sock"]).well();
+    server.run(&["status", "--admin-socket", "run/a.sock"]).expect_success();
     drop(server);
     let server = Server::start_in(&folder, &[("ADMIN_SOCKET", "off")]);
     assert!(!server.admin_socket().exists());
-    server.run(&["status"]).badly(3);
+    server.run(&["status"]).expect_failure(3);
 }
 
 #[test]
-fn a_place_that_is_taken_is_left_alone() {
-    let folder = TempDir::new().expect("a folder");
-    let path = folder.path().join("place");
+fn socket_path_in_use_is_not_replaced() {
+    let folder = TempDir::new().expect("cannot create a temporary folder");
+    let path = folder.path().join("occupied");
     let start = || {
-        let output = command(folder.path(), &[("ADMIN_SOCKET", "place")]).output().expect("graspd runs");
-        Said::of(&output).badly(1)
+        let output = command(folder.path(), &[("ADMIN_SOCKET", "occupied")]).output().expect("cannot run graspd");
+        CommandOutput::new(&output).expect_failure(1)
     };
-    fs::write(&path, "precious").expect("written");
-    let said = start();
-    assert!(said.contains("something else of that name") && said.contains("NGIT_ADMIN_SOCKET"), "{said}");
-    assert_eq!(fs::read_to_string(&path).expect("still there"), "precious");
-    fs::remove_file(&path).expect("removed");
-    let _other = UnixListener::bind(&path).expect("bound");
-    let said = start();
-    assert!(said.contains("another server answers there") && said.contains("NGIT_ADMIN_SOCKET"), "{said}");
+    fs::write(&path, "precious").expect("cannot write");
+    let printed = start();
+    assert!(printed.contains("is not a socket") && printed.contains("NGIT_ADMIN_SOCKET"), "{printed}");
+    assert_eq!(fs::read_to_string(&path).expect("cannot read the file"), "precious");
+    fs::remove_file(&path).expect("cannot remove the file");
+    let _other = UnixListener::bind(&path).expect("cannot bind");
+    let printed = start();
+    assert!(
+        printed.contains("another server is listening there") && printed.contains("NGIT_ADMIN_SOCKET"),
+        "{printed}"
+    );
     assert!(path.exists());
 }
 
 #[test]
-fn a_path_that_is_too_long_is_a_wrong_setting() {
-    let folder = TempDir::new().expect("a folder");
+fn too_long_socket_path_is_an_invalid_setting() {
+    let folder = TempDir::new().expect("cannot create a temporary folder");
     let long = format!("{}/relay", "x".repeat(120));
     for settings in [[("RELAY_DATA_PATH", long.as_str())], [("ADMIN_SOCKET", long.as_str())]] {
-        let output = command(folder.path(), &settings).output().expect("graspd runs");
-        let said = Said::of(&output).badly(2);
-        assert!(said.contains("ADMIN_SOCKET") && said.contains("107"), "{said}");
+        let output = command(folder.path(), &settings).output().expect("cannot run graspd");
+        let printed = CommandOutput::new(&output).expect_failure(2);
+        assert!(printed.contains("ADMIN_SOCKET") && printed.contains("107"), "{printed}");
     }
 }
 
 #[test]
-fn whoever_hangs_up_or_talks_nonsense_does_no_harm() {
+fn aborted_and_malformed_requests_are_harmless() {
     let server = Server::start(&[]);
     for _ in 0..50 {
-        let mut stream = UnixStream::connect(server.admin_socket()).expect("connects");
-        stream.write_all(b"POST /status HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{").expect("sent");
+        // While earlier connections occupy every slot, the server closes a new one at once and the write fails.
+        let mut stream = UnixStream::connect(server.admin_socket()).expect("cannot connect");
+        let _ = stream.write_all(b"POST /status HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
         drop(stream);
-        let mut stream = UnixStream::connect(server.admin_socket()).expect("connects");
-        stream.write_all(b"POST /status HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}").expect("sent");
+        let mut stream = UnixStream::connect(server.admin_socket()).expect("cannot connect");
+        let _ = stream.write_all(b"POST /status HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
         drop(stream);
     }
-    // Those who are gone give their places back.
-    eventually("a place is free", || (server.run(&["status"]).code == Some(0)).then_some(()));
+    // Closed connections free their slots.
+    eventually("a connection slot is free", || (server.run(&["status"]).code == Some(0)).then_some(()));
     let close = "Host: x\r\nConnection: close\r\n";
-    assert!(raw(&server, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
-    assert!(raw(&server, &format!("GET /status HTTP/1.1\r\n{close}\r\n")).starts_with("HTTP/1.1 405"));
-    let unknown = raw(&server, &format!("POST /paint HTTP/1.1\r\n{close}Content-Length: 0\r\n\r\n"));
+    assert!(raw_request(&server, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+    assert!(raw_request(&server, &format!("GET /status HTTP/1.1\r\n{close}\r\n")).starts_with("HTTP/1.1 405"));
+    let unknown = raw_request(&server, &format!("POST /paint HTTP/1.1\r\n{close}Content-Length: 0\r\n\r\n"));
     assert!(unknown.contains("\"unknown_verb\"") && unknown.contains("paint"), "{unknown}");
-    server.run(&["status"]).well();
+    server.run(&["status"]).expect_success();
 }
 
 #[test]
-fn a_crowd_is_turned_away_and_then_there_is_room_again() {
+fn connection_limit_is_enforced_and_slots_are_reused() {
     let server = Server::start(&[]);
-    let mut crowd: Vec<UnixStream> =
-        (0..16).map(|_| UnixStream::connect(server.admin_socket()).expect("connects")).collect();
-    let said = server.run(&["status"]).badly(1);
-    assert!(said.contains("closed the connection"), "{said}");
-    crowd.clear();
-    eventually("a place is free", || (server.run(&["status"]).code == Some(0)).then_some(()));
+    let mut connections: Vec<UnixStream> =
+        (0..16).map(|_| UnixStream::connect(server.admin_socket()).expect("cannot connect")).collect();
+    let printed = server.run(&["status"]).expect_failure(1);
+    assert!(printed.contains("closed the connection"), "{printed}");
+    connections.clear();
+    eventually("a connection slot is free", || (server.run(&["status"]).code == Some(0)).then_some(()));
 }
 
 #[test]
-fn whoever_has_read_enough_may_go() {
+fn closed_output_pipe_is_not_an_error() {
     let server = Server::start(&[]);
-    let mut child = server.operator(&["status"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+    let mut child = server
+        .cli_command(&["status"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("cannot run the program");
     drop(child.stdout.take());
-    let output = child.wait_with_output().expect("it ends");
-    let said = Said::of(&output);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    let output = child.wait_with_output().expect("cannot wait for the process");
+    let printed = CommandOutput::new(&output);
+    assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""));
 }

@@ -1,4 +1,4 @@
-//! What the operator sees and wants of relays: `graspd relays`, `graspd sync`.
+//! Commands for the relays that the server syncs from: `graspd relays` and `graspd sync`.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -7,182 +7,189 @@ use grasp_sim::signer::Author;
 use serde_json::Value;
 
 use crate::support::eventually;
-use crate::support::peers::{Neighbour, Project, now, place, relay};
+use crate::support::peers::{Project, SyncServer, now, relay_url, unused_address};
 
-/// A server that follows another, and what both host.
-fn pair() -> (Neighbour, Neighbour, Project) {
-    let (mut a, mut b) = (Neighbour::start(&[]), Neighbour::start(&[]));
-    let project = Project::new(1, "common", &[a.place, b.place], &[]);
+/// Starts two servers that sync from each other, and a repository that both host.
+fn start_pair() -> (SyncServer, SyncServer, Project) {
+    let (mut a, mut b) = (SyncServer::start(&[]), SyncServer::start(&[]));
+    let project = Project::new(1, "common", &[a.address, b.address], &[]);
     a.host(&project);
     b.host(&project);
-    let (of_a, of_b) = (a.relay(), b.relay());
-    a.eventually_state(&of_b, 3.0);
-    b.eventually_state(&of_a, 3.0);
+    let (url_a, url_b) = (a.relay_url(), b.relay_url());
+    a.eventually_state(&url_b, 3.0);
+    b.eventually_state(&url_a, 3.0);
     (a, b, project)
 }
 
-/// What is known of a relay.
-fn known(server: &Neighbour, url: &str) -> Option<Value> {
-    let relays = server.server.run(&["relays", "--json"]).json();
+/// Returns what `graspd relays --json` prints for a relay.
+fn relay_info(server: &SyncServer, url: &str) -> Option<Value> {
+    let relays = server.process.run(&["relays", "--json"]).json_lines();
     relays.into_iter().find(|relay| relay["url"] == url)
 }
 
-fn eventually_known(server: &Neighbour, url: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    eventually(what, || known(server, url).filter(|relay| is_so(relay)))
+/// Waits until what is printed for a relay meets a condition.
+fn eventually_relay_info(server: &SyncServer, url: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    eventually(what, || relay_info(server, url).filter(|relay| condition(relay)))
 }
 
 #[test]
 fn relays_are_listed() {
-    let (a, b, _) = pair();
-    let url = b.relay();
-    let relay = eventually_known(&a, &url, "it is complete", |relay| relay["covered"] == 1);
+    let (a, b, _) = start_pair();
+    let url = b.relay_url();
+    let relay = eventually_relay_info(&a, &url, "the repository is synced", |relay| relay["covered"] == 1);
     assert_eq!(relay["state"], "connected");
     assert_eq!(relay["repositories"], 1);
     for arguments in [&["relays"][..], &["relays", "list"]] {
-        let text = a.server.run(arguments).well();
+        let text = a.process.run(arguments).expect_success();
         let line = text.lines().find(|line| line.contains(&url)).unwrap_or_else(|| panic!("{text}"));
         assert!(text.starts_with("RELAY") && line.contains("connected") && line.contains("1/1"), "{text}");
     }
     assert_eq!(
-        a.server.run(&["relays", "list", "--json"]).json().len(),
-        a.server.run(&["relays", "--json"]).json().len()
+        a.process.run(&["relays", "list", "--json"]).json_lines().len(),
+        a.process.run(&["relays", "--json"]).json_lines().len()
     );
 }
 
 #[test]
-fn a_relay_is_paused_over_a_restart_and_resumed() {
-    let (mut a, mut b, project) = pair();
-    let url = b.relay();
-    let said = a.server.run(&["relays", "pause", &url]).well();
-    assert!(said.contains(&url) && said.contains("restart"), "{said}");
-    eventually_known(&a, &url, "it is hung up", |relay| relay["paused"] == true && relay["state"] == "disconnected");
-    a.server.run(&["relays", "resume", &url]).well();
+fn paused_relay_stays_paused_over_a_restart_until_resumed() {
+    let (mut a, mut b, project) = start_pair();
+    let url = b.relay_url();
+    let printed = a.process.run(&["relays", "pause", &url]).expect_success();
+    assert!(printed.contains(&url) && printed.contains("restart"), "{printed}");
+    eventually_relay_info(&a, &url, "the relay is disconnected", |relay| {
+        relay["paused"] == true && relay["state"] == "disconnected"
+    });
+    a.process.run(&["relays", "resume", &url]).expect_success();
     a.eventually_state(&url, 3.0);
-    // An order is on disk before the command ends.
-    a.server.run(&["relays", "pause", &url]).well();
+    // The pause is on disk before the command ends.
+    a.process.run(&["relays", "pause", &url]).expect_success();
     a.kill();
-    a.again();
-    eventually_known(&a, &url, "it is still paused", |relay| relay["paused"] == true);
-    assert!(a.server.run(&["relays"]).well().contains("paused"));
-    let refused = a.server.run(&["sync", &url]).badly(1);
-    assert!(refused.contains("paused") && refused.contains("relays resume"), "{refused}");
+    a.start_again();
+    eventually_relay_info(&a, &url, "the relay is still paused", |relay| relay["paused"] == true);
+    assert!(a.process.run(&["relays"]).expect_success().contains("paused"));
+    let failed = a.process.run(&["sync", &url]).expect_failure(1);
+    assert!(failed.contains("paused") && failed.contains("relays resume"), "{failed}");
     let issue = project.issue(&Author::new(9), now());
     b.publish(&issue);
-    assert_eq!(known(&a, &url).map(|relay| relay["state"].clone()), Some("disconnected".into()));
+    assert_eq!(relay_info(&a, &url).map(|relay| relay["state"].clone()), Some("disconnected".into()));
 
-    let resumed = a.server.run(&["relays", "resume", &url, "--json"]).object();
+    let resumed = a.process.run(&["relays", "resume", &url, "--json"]).json_object();
     assert_eq!(resumed["url"], url.as_str());
     a.eventually_served(&[&issue]);
-    eventually_known(&a, &url, "it is followed", |relay| relay["paused"] == false && relay["state"] == "connected");
+    eventually_relay_info(&a, &url, "the relay is connected again", |relay| {
+        relay["paused"] == false && relay["state"] == "connected"
+    });
 }
 
 #[test]
-fn a_relay_that_rests_is_retried_at_once() {
-    let mut a = Neighbour::start(&[("SYNC_BASE_BACKOFF_SECS", "600"), ("SYNC_MAX_BACKOFF_SECS", "3600")]);
-    let there = place();
-    let project = Project::new(1, "common", &[a.place, there], &[]);
+fn retry_ends_the_backoff_of_a_relay() {
+    let mut a = SyncServer::start(&[("SYNC_BASE_BACKOFF_SECS", "600"), ("SYNC_MAX_BACKOFF_SECS", "3600")]);
+    let other_address = unused_address();
+    let project = Project::new(1, "common", &[a.address, other_address], &[]);
     a.host(&project);
-    let url = relay(there);
-    let resting = eventually_known(&a, &url, "it has failed", |relay| relay["why"].is_string());
-    assert!(resting["retry_in_seconds"].as_u64() > Some(30), "{resting}");
-    let text = a.server.run(&["relays"]).well();
-    assert!(text.contains("no connection"), "{text}");
-    // Nobody is there.
-    let failed = a.server.run(&["sync", &url]).badly(1);
-    assert!(failed.contains("no connection") && failed.contains(&url), "{failed}");
-    let _b = Neighbour::start_at(there, &[]);
-    a.server.run(&["relays", "retry", &url]).well();
+    let url = relay_url(other_address);
+    let failing = eventually_relay_info(&a, &url, "the connection has failed", |relay| relay["why"].is_string());
+    assert!(failing["retry_in_seconds"].as_u64() > Some(30), "{failing}");
+    let text = a.process.run(&["relays"]).expect_success();
+    assert!(text.contains("connection failed"), "{text}");
+    // No server listens at this address yet.
+    let failed = a.process.run(&["sync", &url]).expect_failure(1);
+    assert!(failed.contains("connection failed") && failed.contains(&url), "{failed}");
+    let _b = SyncServer::start_at(other_address, &[]);
+    a.process.run(&["relays", "retry", &url]).expect_success();
     a.eventually_state(&url, 3.0);
 }
 
 #[test]
-fn what_is_known_of_a_relay_is_forgotten() {
-    let (a, b, _) = pair();
-    let url = b.relay();
-    eventually_known(&a, &url, "it has a past", |relay| relay["uptime_ratio"].as_f64().is_some());
-    a.server.run(&["relays", "forget", &url]).well();
-    // It is still named, so that it is met again, as a stranger.
+fn forget_discards_the_record_of_a_relay() {
+    let (a, b, _) = start_pair();
+    let url = b.relay_url();
+    eventually_relay_info(&a, &url, "the relay has an uptime record", |relay| relay["uptime_ratio"].as_f64().is_some());
+    a.process.run(&["relays", "forget", &url]).expect_success();
+    // The repository still lists the relay, so it is connected again, with a new record.
     a.eventually_state(&url, 3.0);
-    eventually_known(&a, &url, "it is known again", |relay| relay["failures"] == 0 && relay["covered"] == 1);
+    eventually_relay_info(&a, &url, "the relay is synced again", |relay| {
+        relay["failures"] == 0 && relay["covered"] == 1
+    });
 }
 
 #[test]
-fn a_name_that_is_not_known_is_refused_with_the_nearest() {
-    let (a, b, _) = pair();
-    let url = b.relay();
+fn unknown_relay_is_an_error_that_suggests_the_nearest() {
+    let (a, b, _) = start_pair();
+    let url = b.relay_url();
     let wrong = url.replace("7077", "7078");
     for arguments in [["relays", "retry", &wrong], ["relays", "pause", &wrong], ["relays", "forget", &wrong]] {
-        let said = a.server.run(&arguments).badly(1);
-        assert!(said.contains("not known") && said.contains(&format!("did you mean {url}?")), "{said}");
+        let printed = a.process.run(&arguments).expect_failure(1);
+        assert!(printed.contains("not known") && printed.contains(&format!("did you mean {url}?")), "{printed}");
     }
-    let said = a.server.run(&["sync", "wss://nothing.like.it.example"]).badly(1);
-    assert!(said.contains("not known") && said.contains("graspd relays"), "{said}");
-    assert!(a.server.run(&["sync", "no url at all"]).badly(1).contains("not the URL of a relay"));
-    a.server.run(&["sync"]).badly(2);
-    assert_eq!(a.server.run(&["relays", "--json"]).json().len(), 1, "nothing was invented");
+    let printed = a.process.run(&["sync", "wss://nothing.like.it.example"]).expect_failure(1);
+    assert!(printed.contains("not known") && printed.contains("graspd relays"), "{printed}");
+    assert!(a.process.run(&["sync", "no url at all"]).expect_failure(1).contains("not the URL of a relay"));
+    a.process.run(&["sync"]).expect_failure(2);
+    assert_eq!(a.process.run(&["relays", "--json"]).json_lines().len(), 1, "failed commands add no relay");
 }
 
 #[test]
-fn everything_is_reconciled_now() {
-    let (mut a, mut b, project) = pair();
-    let url = b.relay();
-    // While it is paused something comes to the other that is older than what `since` reaches back to.
+fn sync_command_reconciles_at_once() {
+    let (mut a, mut b, project) = start_pair();
+    let url = b.relay_url();
+    // While the relay is paused, it receives events that are older than the `since` of a quick reconnect.
     let author = Author::new(9);
-    let issues = project.issues(&author, crate::support::git::THEN, 40);
-    a.server.run(&["relays", "pause", &url]).well();
-    eventually_known(&a, &url, "it is hung up", |relay| relay["state"] == "disconnected");
+    let issues = project.issues(&author, crate::support::git::BASE_TIME, 40);
+    a.process.run(&["relays", "pause", &url]).expect_success();
+    eventually_relay_info(&a, &url, "the relay is disconnected", |relay| relay["state"] == "disconnected");
     for issue in &issues {
         b.publish(issue);
     }
-    a.server.run(&["relays", "resume", &url]).well();
+    a.process.run(&["relays", "resume", &url]).expect_success();
     a.eventually_state(&url, 3.0);
     let issues: Vec<_> = issues.iter().collect();
-    let served = a.served(&issues);
-    let said = a.server.run(&["sync", &url]).well();
-    assert!(said.contains("Everything of 1 repositories") && said.contains(&url), "{said}");
-    assert_eq!(a.served(&issues), issues.len(), "{served} were there before");
+    let served = a.count_served(&issues);
+    let printed = a.process.run(&["sync", &url]).expect_success();
+    assert!(printed.contains("Everything of 1 repositories") && printed.contains(&url), "{printed}");
+    assert_eq!(a.count_served(&issues), issues.len(), "{served} were served before");
 
-    // The same for programs: lines of progress, then what came.
-    let lines = a.server.run(&["sync", &url, "--json"]).json();
-    let (last, before) = lines.split_last().expect("lines");
+    // With --json: lines of progress, then the summary.
+    let lines = a.process.run(&["sync", &url, "--json"]).json_lines();
+    let (last, before) = lines.split_last().expect("no lines");
     assert_eq!(last["events"], 0);
     assert_eq!(last["compared"], last["shared"], "{last}");
     assert!(!before.is_empty() && before.iter().all(|line| line["progress"]["what"].is_string()), "{before:?}");
 }
 
 #[test]
-fn what_was_begun_goes_on_when_nobody_watches() {
-    let (a, b, _) = pair();
-    let url = b.relay();
-    let passes = |server: &Neighbour| server.log().matches("caught up").count();
+fn sync_continues_after_the_command_is_interrupted() {
+    let (a, b, _) = start_pair();
+    let url = b.relay_url();
+    let passes = |server: &SyncServer| server.log().matches("caught up").count();
     let before = passes(&a);
-    let mut command = a.server.operator(&["sync", &url, "--json"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("graspd runs");
+    let mut command = a.process.cli_command(&["sync", &url, "--json"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("cannot run graspd");
     let mut first = String::new();
-    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut first).expect("a line");
-    child.kill().expect("it runs or has ended");
-    child.wait().expect("it ends");
-    eventually("it ends by itself", || {
-        let relay = known(&a, &url)?;
+    BufReader::new(child.stdout.take().expect("output is piped")).read_line(&mut first).expect("no line");
+    child.kill().expect("cannot kill the process");
+    child.wait().expect("cannot wait for the process");
+    eventually("the reconciliation ends", || {
+        let relay = relay_info(&a, &url)?;
         (relay["daily"] == false && relay["state"] == "connected").then_some(())
     });
     assert!(passes(&a) >= before);
-    a.server.run(&["sync", &url]).well();
+    a.process.run(&["sync", &url]).expect_success();
 }
 
 #[test]
-fn a_relay_that_goes_away_ends_the_wait() {
-    let (a, mut b, _) = pair();
-    let url = b.relay();
+fn sync_command_ends_when_the_relay_disconnects() {
+    let (a, mut b, _) = start_pair();
+    let url = b.relay_url();
     b.kill();
-    let said = a.server.run(&["sync", &url]).badly(1);
-    assert!(said.contains(&url) && said.contains("connection"), "{said}");
+    let printed = a.process.run(&["sync", &url]).expect_failure(1);
+    assert!(printed.contains(&url) && printed.contains("connection"), "{printed}");
 }
 
 #[test]
-fn without_sync_there_are_no_relays() {
+fn relay_commands_fail_when_sync_is_disabled() {
     let server = crate::support::Server::start(&[]);
     for arguments in [&["relays"][..], &["sync", "wss://a.example"], &["relays", "pause", "wss://a.example"]] {
-        assert!(server.run(arguments).badly(1).contains("SYNC_ENABLE is false"), "{arguments:?}");
+        assert!(server.run(arguments).expect_failure(1).contains("SYNC_ENABLE is false"), "{arguments:?}");
     }
 }

@@ -1,24 +1,24 @@
-//! What the operator sees of repositories and of what waits for git data: `graspd repos`, `graspd purgatory`.
+//! Commands for repositories and for events that wait for git data: `graspd repos` and `graspd purgatory`.
 
 use serde_json::{Value, json};
 
 use crate::support::eventually;
-use crate::support::git::{MAIN, THEN};
-use crate::support::git_server::{GitServer, Mood};
-use crate::support::peers::{Neighbour, Project};
-use crate::support::test_server::{End, Stage, main_at, one_commit};
+use crate::support::git::{BASE_TIME, MAIN};
+use crate::support::git_server::{GitServer, GitServerMode};
+use crate::support::peers::{Project, SyncServer};
+use crate::support::test_server::{StopSignal, TestServer, main_at, one_commit};
 
 #[test]
 fn repositories_are_listed() {
-    let mut stage = Stage::new();
-    let [owner, other, ..] = stage.cast();
+    let mut server = TestServer::new();
+    let [owner, other, ..] = server.maintainers();
     let (work, oid) = one_commit("content");
-    let (_, state) = stage.found(&owner, "tool", &[], &work, &main_at(&oid));
-    stage.hold(&other.announce("empty", THEN, &[]));
-    let newer = owner.state("tool", THEN + 1, &main_at(&"a".repeat(40)));
-    stage.hold(&newer);
+    let (_, state) = server.create_repo(&owner, "tool", &[], &work, &main_at(&oid));
+    server.publish_held(&other.announce("empty", BASE_TIME, &[]));
+    let newer = owner.state("tool", BASE_TIME + 1, &main_at(&"a".repeat(40)));
+    server.publish_held(&newer);
 
-    let rows = stage.server.run(&["repos", "--json"]).json();
+    let rows = server.process.run(&["repos", "--json"]).json_lines();
     let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{rows:?}"));
     let tool = row("tool");
     assert_eq!(tool["owner"], owner.npub().as_str());
@@ -31,11 +31,11 @@ fn repositories_are_listed() {
     assert_eq!((&empty["state"], &empty["refs"], &empty["held"]), (&json!("waiting"), &json!(0), &json!(1)));
     assert_eq!(rows.len(), 2);
 
-    let text = stage.server.run(&["repos"]).well();
+    let text = server.process.run(&["repos"]).expect_success();
     assert!(text.starts_with("OWNER") && text.contains("tool") && text.contains("behind"), "{text}");
     let names = |arguments: &[&str]| -> Vec<String> {
-        let rows = stage.server.run(&[&["repos", "--json"], arguments].concat()).json();
-        rows.iter().map(|row| row["name"].as_str().expect("a name").to_owned()).collect()
+        let rows = server.process.run(&[&["repos", "--json"], arguments].concat()).json_lines();
+        rows.iter().map(|row| row["name"].as_str().expect("no name").to_owned()).collect()
     };
     assert_eq!(names(&["tool"]), ["tool"]);
     assert_eq!(names(&[&format!("{}/tool.git", owner.npub())]), ["tool"]);
@@ -43,139 +43,155 @@ fn repositories_are_listed() {
     assert_eq!(names(&["--missing"]).len(), 2);
     assert_eq!(names(&["--missing", "--owner", &owner.npub()]), ["tool"]);
     assert!(names(&["nothing"]).is_empty());
-    assert_eq!(stage.server.run(&["repos", "nothing"]).well(), "No repository matches.\n");
-    assert!(stage.server.run(&["repos", "--owner", "me"]).badly(1).contains("npub1"));
+    assert_eq!(server.process.run(&["repos", "nothing"]).expect_success(), "No repository matches.\n");
+    assert!(server.process.run(&["repos", "--owner", "me"]).expect_failure(1).contains("npub1"));
 }
 
 #[test]
-fn relays_that_have_it_are_counted() {
-    let (mut a, mut b) = (Neighbour::start(&[]), Neighbour::start(&[]));
-    let project = Project::new(1, "common", &[a.place, b.place], &[]);
+fn synced_relays_are_counted() {
+    let (mut a, mut b) = (SyncServer::start(&[]), SyncServer::start(&[]));
+    let project = Project::new(1, "common", &[a.address, b.address], &[]);
     a.host(&project);
-    a.eventually_state(&b.relay(), 3.0);
-    let row = a.server.run(&["repos", "common", "--json"]).object();
-    assert_eq!((&row["relays"]["named"], &row["relays"]["complete"]), (&json!(1), &json!(0)), "it has nothing of it");
+    a.eventually_state(&b.relay_url(), 3.0);
+    let row = a.process.run(&["repos", "common", "--json"]).json_object();
+    assert_eq!(
+        (&row["relays"]["named"], &row["relays"]["complete"]),
+        (&json!(1), &json!(0)),
+        "the relay has no event of the repository"
+    );
     b.host(&project);
-    eventually("the other has it", || {
-        let row = a.server.run(&["repos", "common", "--json"]).object();
+    eventually("the relay has all events", || {
+        let row = a.process.run(&["repos", "common", "--json"]).json_object();
         (row["state"] == "current" && row["relays"] == json!({"named": 1, "complete": 1, "unknown": 0})).then_some(())
     });
-    assert_eq!(a.server.run(&["repos", "--missing", "--json"]).json().len(), 0);
+    assert_eq!(a.process.run(&["repos", "--missing", "--json"]).json_lines().len(), 0);
 }
 
 #[test]
-fn what_waits_is_listed_and_dropped_for_good() {
-    let mut stage = Stage::new();
-    let [owner, ..] = stage.cast();
-    let announcement = owner.announce("tool", THEN, &[]);
+fn held_events_are_listed_and_dropped_permanently() {
+    let mut server = TestServer::new();
+    let [owner, ..] = server.maintainers();
+    let announcement = owner.announce("tool", BASE_TIME, &[]);
     let oid = "ab".repeat(20);
-    let state = owner.state("tool", THEN, &main_at(&oid));
-    stage.hold(&announcement);
-    stage.hold(&state);
+    let state = owner.state("tool", BASE_TIME, &main_at(&oid));
+    server.publish_held(&announcement);
+    server.publish_held(&state);
 
-    let rows = stage.server.run(&["purgatory", "--json"]).json();
+    let rows = server.process.run(&["purgatory", "--json"]).json_lines();
     assert_eq!(rows.len(), 2, "{rows:?}");
-    let row = rows.iter().find(|row| row["kind"] == "state").expect("a state waits");
+    let row = rows.iter().find(|row| row["kind"] == "state").expect("no held state");
     assert_eq!(row["id"], state.id.to_string().as_str());
     assert_eq!((&row["names"], &row["needs"], &row["objects"]), (&json!(["tool"]), &json!(1), &json!([oid])));
-    assert!((1_700..=1_800).contains(&row["left_seconds"].as_u64().expect("a number")), "{row}");
+    assert!((1_700..=1_800).contains(&row["left_seconds"].as_u64().expect("not a number")), "{row}");
     for arguments in [&["purgatory"][..], &["purgatory", "list"]] {
-        let text = stage.server.run(arguments).well();
+        let text = server.process.run(arguments).expect_success();
         for expected in ["EVENT", "state", "announcement", "tool", &oid[..12], &state.id.to_string()[..12], "min"] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
     }
 
     for wrong in ["tool", "abc", "zz", &"0".repeat(64), &"f".repeat(65)] {
-        let said = stage.server.run(&["purgatory", "drop", wrong]).badly(1);
-        assert!(said.contains("nothing that waits") && said.contains("graspd purgatory"), "{said}");
+        let printed = server.process.run(&["purgatory", "drop", wrong]).expect_failure(1);
+        assert!(
+            printed.contains("no held event or repository matches") && printed.contains("graspd purgatory"),
+            "{printed}"
+        );
     }
-    stage.server.run(&["purgatory", "drop"]).badly(2);
-    // A few digits are enough.
-    let said = stage.server.run(&["purgatory", "drop", &state.id.to_string()[..10]]).well();
-    assert!(said.contains("the state") && said.contains(&state.id.to_string()) && said.contains("tool"), "{said}");
-    let left = |stage: &Stage| -> Vec<Value> {
-        stage.server.run(&["purgatory", "--json"]).json().iter().map(|row| row["kind"].clone()).collect()
+    server.process.run(&["purgatory", "drop"]).expect_failure(2);
+    // A prefix of the id is enough.
+    let printed = server.process.run(&["purgatory", "drop", &state.id.to_string()[..10]]).expect_success();
+    assert!(
+        printed.contains("the state") && printed.contains(&state.id.to_string()) && printed.contains("tool"),
+        "{printed}"
+    );
+    let left = |server: &TestServer| -> Vec<Value> {
+        server.process.run(&["purgatory", "--json"]).json_lines().iter().map(|row| row["kind"].clone()).collect()
     };
-    assert_eq!(left(&stage), ["announcement"]);
-    stage.server.run(&["purgatory", "drop", &state.id.to_string()]).badly(1);
-    // What the command said is on disk.
-    let mut stage = stage.again(End::Killed);
-    assert_eq!(left(&stage), ["announcement"]);
-    // Nothing is held against it.
-    stage.hold(&state);
-    assert_eq!(left(&stage).len(), 2);
-    let dropped = stage.server.run(&["purgatory", "drop", &announcement.id.to_string(), "--json"]).object();
+    assert_eq!(left(&server), ["announcement"]);
+    server.process.run(&["purgatory", "drop", &state.id.to_string()]).expect_failure(1);
+    // The removal is durable.
+    let mut server = server.restart(StopSignal::Kill);
+    assert_eq!(left(&server), ["announcement"]);
+    // A dropped event can be published again.
+    server.publish_held(&state);
+    assert_eq!(left(&server).len(), 2);
+    let dropped = server.process.run(&["purgatory", "drop", &announcement.id.to_string(), "--json"]).json_object();
     assert_eq!(dropped["dropped"]["kind"], "announcement");
-    assert!(!stage.exists(&owner, "tool"), "nothing announces it any more");
-    stage.server.run(&["purgatory", "drop", &state.id.to_string()]).well();
-    assert_eq!(stage.server.run(&["purgatory"]).well(), "No event waits for git data.\n");
+    assert!(!server.repo_exists(&owner, "tool"), "a repository without an announcement is removed");
+    server.process.run(&["purgatory", "drop", &state.id.to_string()]).expect_success();
+    assert_eq!(server.process.run(&["purgatory"]).expect_success(), "No event waits for git data.\n");
 }
 
 #[test]
-fn a_pull_request_that_waits_can_go() {
-    let mut stage = Stage::new();
-    let [owner, contributor, ..] = stage.cast();
+fn held_pull_request_can_be_dropped() {
+    let mut server = TestServer::new();
+    let [owner, contributor, ..] = server.maintainers();
     let (work, oid) = one_commit("content");
-    stage.found(&owner, "tool", &[], &work, &main_at(&oid));
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&oid));
     let tip = "cd".repeat(20);
-    let pull = contributor.author.sign(1618, THEN, &[&["a", &owner.author.repo("tool")], &["c", &tip]], "please");
-    stage.hold(&pull);
-    let row = stage.server.run(&["purgatory", "--json"]).object();
+    let pull = contributor.author.sign(1618, BASE_TIME, &[&["a", &owner.author.repo("tool")], &["c", &tip]], "please");
+    server.publish_held(&pull);
+    let row = server.process.run(&["purgatory", "--json"]).json_object();
     assert_eq!((&row["kind"], &row["objects"]), (&json!("pull_request"), &json!([tip])));
-    stage.server.run(&["purgatory", "drop", &pull.id.to_string()]).well();
-    assert_eq!(stage.server.run(&["purgatory", "--json"]).json().len(), 0);
-    stage.expect_refs(&owner, "tool", &main_at(&oid));
+    server.process.run(&["purgatory", "drop", &pull.id.to_string()]).expect_success();
+    assert_eq!(server.process.run(&["purgatory", "--json"]).json_lines().len(), 0);
+    server.expect_refs(&owner, "tool", &main_at(&oid));
 }
 
 #[test]
-fn missing_git_data_is_looked_for_at_once() {
-    let elsewhere = GitServer::start();
-    elsewhere.be(Mood::Refusing(404, String::new()));
-    let mut server = Neighbour::start(&[]);
+fn retry_fetches_missing_git_data_at_once() {
+    let git_server = GitServer::start();
+    git_server.set_mode(GitServerMode::Failing(404, String::new()));
+    let mut server = SyncServer::start(&[]);
     let (work, oid) = one_commit("content");
     let owner = grasp_sim::signer::Author::new(1);
     let path = owner.repo_id("tool").path();
     let tags = vec![
         vec!["d".to_owned(), "tool".to_owned()],
-        vec!["clone".to_owned(), format!("http://{}/{path}", server.place), elsewhere.url("tool")],
-        vec!["relays".to_owned(), server.relay()],
+        vec!["clone".to_owned(), format!("http://{}/{path}", server.address), git_server.url("tool")],
+        vec!["relays".to_owned(), server.relay_url()],
     ];
-    let announcement = owner.sign_owned(30617, THEN, tags, "");
-    let state = owner.state("tool", THEN, &[(MAIN, &oid)]);
+    let announcement = owner.sign_owned(30617, BASE_TIME, tags, "");
+    let state = owner.state("tool", BASE_TIME, &[(MAIN, &oid)]);
     server.publish(&announcement);
     server.publish(&state);
-    // A client that publishes is expected to push: nothing is looked for within the first minutes.
-    let waiting = |server: &Neighbour| {
-        let rows = server.server.run(&["purgatory", "--json"]).json();
+    // A client that publishes is expected to push: no fetch is started within the first minutes.
+    let held_state = |server: &SyncServer| {
+        let rows = server.process.run(&["purgatory", "--json"]).json_lines();
         rows.into_iter().find(|row| row["kind"] == "state" && row["search"].is_object())
     };
-    let row = eventually("the search knows of it", || waiting(&server));
+    let row = eventually("the fetch is scheduled", || held_state(&server));
     assert!(row["search"]["next_in_seconds"].as_u64() > Some(30), "{row}");
-    assert_eq!(row["search"]["places"][0]["url"], elsewhere.url("tool").as_str());
-    assert_eq!(elsewhere.asked(), Vec::<String>::new());
-    let said = server.server.run(&["purgatory", "retry", "tool"]).well();
-    assert!(said.contains("one repository"), "{said}");
-    eventually("it is asked", || (!elsewhere.asked().is_empty()).then_some(()));
-    let text = eventually("it says what came of it", || {
-        let text = server.server.run(&["purgatory"]).well();
+    assert_eq!(row["search"]["places"][0]["url"], git_server.url("tool").as_str());
+    assert_eq!(git_server.requests(), Vec::<String>::new());
+    let printed = server.process.run(&["purgatory", "retry", "tool"]).expect_success();
+    assert!(printed.contains("one repository"), "{printed}");
+    eventually("the git server is asked", || (!git_server.requests().is_empty()).then_some(()));
+    let text = eventually("the outcome is shown", || {
+        let text = server.process.run(&["purgatory"]).expect_success();
         (text.contains("absent") || text.contains("lacks")).then_some(text)
     });
-    assert!(text.contains(elsewhere.url("tool").split('/').nth(2).expect("a host")), "{text}");
+    assert!(text.contains(git_server.url("tool").split('/').nth(2).expect("no host")), "{text}");
 
-    elsewhere.take("tool", &work, &[MAIN]);
-    elsewhere.be(Mood::Kind);
-    let retried = server.server.run(&["purgatory", "retry", &state.id.to_string()[..16], "--json"]).object();
+    git_server.import_refs("tool", &work, &[MAIN]);
+    git_server.set_mode(GitServerMode::Normal);
+    let retried = server.process.run(&["purgatory", "retry", &state.id.to_string()[..16], "--json"]).json_object();
     assert_eq!((&retried["count"], retried["repositories"].as_array().map(Vec::len)), (&json!(1), Some(1)));
     server.eventually_served(&[&announcement, &state]);
-    eventually("nothing is looked for any more", || {
-        server.server.run(&["purgatory", "retry"]).well().contains("No git data is missing").then_some(())
+    eventually("no fetch is pending", || {
+        server.process.run(&["purgatory", "retry"]).expect_success().contains("No git data is missing").then_some(())
     });
-    assert!(server.server.run(&["purgatory", "retry", "other"]).badly(1).contains("nothing that waits"));
+    assert!(
+        server
+            .process
+            .run(&["purgatory", "retry", "other"])
+            .expect_failure(1)
+            .contains("no held event or repository matches")
+    );
 }
 
 #[test]
-fn without_a_search_nothing_is_retried() {
-    let stage = Stage::new();
-    assert!(stage.server.run(&["purgatory", "retry"]).badly(1).contains("SYNC_ENABLE is false"));
+fn retry_fails_when_fetching_is_disabled() {
+    let server = TestServer::new();
+    assert!(server.process.run(&["purgatory", "retry"]).expect_failure(1).contains("SYNC_ENABLE is false"));
 }

@@ -1,4 +1,4 @@
-//! Backups: made while people push, whole, and servers again.
+//! Backups: taken under load, verified, restored and started as a server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,117 +11,123 @@ use grasp_core::repo::ServiceAddress;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::admin::Said;
-use crate::support::git::{MAIN, Maintainer, THEN, Work, ls_remote, refs, repo_path, try_ls_remote};
-use crate::support::test_server::{End, Stage, main_at, one_commit, served};
+use crate::support::admin::CommandOutput;
+use crate::support::git::{BASE_TIME, MAIN, Maintainer, WorkTree, ls_remote, refs, repo_path, try_ls_remote};
+use crate::support::test_server::{StopSignal, TestServer, is_served, main_at, one_commit};
 use crate::support::{Client, Server, command, eventually};
 
-/// Settings under which a server keeps its name.
-const NAMED: (&str, &str) = ("DOMAIN", "grasp.test");
+/// Gives the restored server the same domain as the original.
+const DOMAIN_SETTING: (&str, &str) = ("DOMAIN", "grasp.test");
 
-/// Runs a command in a folder, with settings, to its end.
-fn run(folder: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Said {
-    Said::of(&command(folder, settings).args(arguments).output().expect("graspd runs"))
+/// Runs a command in a folder with these settings until it ends.
+fn run(folder: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> CommandOutput {
+    CommandOutput::new(&command(folder, settings).args(arguments).output().expect("cannot run graspd"))
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().expect("text")
+fn path_str(path: &Path) -> &str {
+    path.to_str().expect("not text")
 }
 
-/// A new folder for a backup that does not exist yet.
-fn place(folder: &TempDir, name: &str) -> PathBuf {
+/// Returns a path in a temporary folder.
+fn join(folder: &TempDir, name: &str) -> PathBuf {
     folder.path().join(name)
 }
 
-/// Makes a server of a backup.
-fn revive(backup: &Path, settings: &[(&str, &str)]) -> (Arc<TempDir>, Server) {
-    let folder = Arc::new(TempDir::new().expect("a folder"));
-    run(folder.path(), settings, &["restore", text(backup)]).well();
+/// Restores a backup into a new folder and starts a server there.
+fn restore_and_start(backup: &Path, settings: &[(&str, &str)]) -> (Arc<TempDir>, Server) {
+    let folder = Arc::new(TempDir::new().expect("cannot create a temporary folder"));
+    run(folder.path(), settings, &["restore", path_str(backup)]).expect_success();
     let server = Server::start_in(&folder, settings);
     (folder, server)
 }
 
-/// The URL of a repository at a server.
+/// Returns the URL of a repository on a server.
 fn url(server: &Server, who: &Maintainer, d: &str) -> String {
     format!("http://{}{}{}", server.address, server.base, repo_path(&who.npub(), d))
 }
 
-/// What has been acknowledged and stays.
-struct Kept {
+/// A repository that was pushed and acknowledged, and is not changed afterwards.
+struct PushedRepo {
     who: u8,
     d: String,
     events: Vec<Arc<SignedEvent>>,
     oid: String,
 }
 
-/// Somebody who publishes and pushes without end.
-struct Crowd {
+/// A thread that publishes and pushes until it is stopped.
+struct LoadGenerator {
     stop: Arc<AtomicBool>,
-    kept: Arc<Mutex<Vec<Kept>>>,
+    pushed: Arc<Mutex<Vec<PushedRepo>>>,
     thread: std::thread::JoinHandle<()>,
 }
 
-/// Publishes, and demands that it is taken.
+/// Publishes an event that must be accepted.
 fn publish(client: &mut Client, event: &SignedEvent) {
-    let (accepted, why) = client.publish(event);
-    assert!(accepted, "{why}");
+    let (accepted, reason) = client.publish(event);
+    assert!(accepted, "{reason}");
 }
 
-impl Crowd {
-    fn begin(server: &Server, service: &ServiceAddress, n: u8) -> Self {
-        let (stop, kept) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (stopped, keeping, service) = (stop.clone(), kept.clone(), service.clone());
+impl LoadGenerator {
+    fn start(server: &Server, service: &ServiceAddress, n: u8) -> Self {
+        let (stop, pushed) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (stopped, pushed_by_thread, service) = (stop.clone(), pushed.clone(), service.clone());
         let (address, relay) = (server.address, server.url());
-        let site = format!("http://{}{}", server.address, server.base);
+        let base_url = format!("http://{}{}", server.address, server.base);
         let thread = std::thread::spawn(move || {
             let who = Maintainer::new(n, &service);
             let mut client = Client::connect(address, &relay);
-            let url = |d: &str| format!("{site}{}", repo_path(&who.npub(), d));
-            let work = Work::new();
-            publish(&mut client, &who.announce("moving", THEN, &[]));
+            let url = |d: &str| format!("{base_url}{}", repo_path(&who.npub(), d));
+            let work = WorkTree::new();
+            publish(&mut client, &who.announce("moving", BASE_TIME, &[]));
             for round in 0.. {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
-                let oid = work.orphan(&format!("b{round}"), &format!("{n} {round}"));
-                // One repository that stays as it is.
-                let d = format!("kept-{round}");
-                let (announcement, state) = (who.announce(&d, THEN, &[]), who.state(&d, THEN, &main_at(&oid)));
+                let oid = work.commit_orphan(&format!("b{round}"), &format!("{n} {round}"));
+                // A repository that is not changed again.
+                let d = format!("pushed-{round}");
+                let (announcement, state) =
+                    (who.announce(&d, BASE_TIME, &[]), who.state(&d, BASE_TIME, &main_at(&oid)));
                 publish(&mut client, &announcement);
                 publish(&mut client, &state);
-                work.push(&url(&d), &[&format!("{oid}:{MAIN}")]).done();
+                work.push(&url(&d), &[&format!("{oid}:{MAIN}")]).expect_success();
                 let events = vec![announcement, state];
-                keeping.lock().expect("a list").push(Kept { who: n, d, events, oid: oid.clone() });
-                // One whose history is replaced each time.
-                publish(&mut client, &who.state("moving", THEN + round, &main_at(&oid)));
-                work.push(&url("moving"), &[&format!("+{oid}:{MAIN}")]).done();
-                // One that comes and goes.
-                let at = THEN + 10 * round;
-                publish(&mut client, &who.announce("fleeting", at, &[]));
-                publish(&mut client, &who.state("fleeting", at, &main_at(&oid)));
-                // What was there before may go at the same time.
-                let push = || work.push(&url("fleeting"), &[&format!("+{oid}:{MAIN}")]).success.then_some(());
-                eventually("the push goes through", push);
-                publish(&mut client, &who.delete_all(at + 1, kinds::STATE, "fleeting"));
-                publish(&mut client, &who.delete_all(at + 1, kinds::ANNOUNCEMENT, "fleeting"));
+                pushed_by_thread.lock().expect("another thread panicked").push(PushedRepo {
+                    who: n,
+                    d,
+                    events,
+                    oid: oid.clone(),
+                });
+                // A repository whose history is replaced each time.
+                publish(&mut client, &who.state("moving", BASE_TIME + round, &main_at(&oid)));
+                work.push(&url("moving"), &[&format!("+{oid}:{MAIN}")]).expect_success();
+                // A repository that is created and deleted.
+                let at = BASE_TIME + 10 * round;
+                publish(&mut client, &who.announce("short-lived", at, &[]));
+                publish(&mut client, &who.state("short-lived", at, &main_at(&oid)));
+                // The deletion of the previous round may still be in progress.
+                let push = || work.push(&url("short-lived"), &[&format!("+{oid}:{MAIN}")]).success.then_some(());
+                eventually("the push is accepted", push);
+                publish(&mut client, &who.delete_coordinate(at + 1, kinds::STATE, "short-lived"));
+                publish(&mut client, &who.delete_coordinate(at + 1, kinds::ANNOUNCEMENT, "short-lived"));
             }
         });
-        Self { stop, kept, thread }
+        Self { stop, pushed, thread }
     }
 
     fn count(&self) -> usize {
-        self.kept.lock().expect("a list").len()
+        self.pushed.lock().expect("another thread panicked").len()
     }
 
-    fn end(self) -> Vec<Kept> {
+    fn finish(self) -> Vec<PushedRepo> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("nothing went wrong");
-        std::mem::take(&mut self.kept.lock().expect("a list"))
+        self.thread.join().expect("the load generator panicked");
+        std::mem::take(&mut self.pushed.lock().expect("another thread panicked"))
     }
 }
 
-/// The events of a kind at a relay.
-fn events_of(client: &mut Client, filter: &Value) -> Vec<Value> {
+/// Returns the stored events that match a filter.
+fn query_events(client: &mut Client, filter: &Value) -> Vec<Value> {
     client.send(&json!(["REQ", "all", filter]));
     let mut events = Vec::new();
     loop {
@@ -140,237 +146,258 @@ fn tag<'e>(event: &'e Value, name: &str) -> Option<&'e str> {
 }
 
 #[test]
-fn a_backup_under_load_is_whole_and_becomes_the_same_server() {
-    // Maintenance folds and prunes at once, without any grace.
-    let settings = [NAMED, ("GRASPD_HASTE", "1")];
-    let stage = Stage::bare(&settings);
-    let backups = TempDir::new().expect("a folder");
-    let crowds = [31, 32].map(|n| Crowd::begin(&stage.server, &stage.service, n));
+fn backup_under_load_is_complete_and_can_be_restored() {
+    // Maintenance repacks and prunes at once, without a grace period.
+    let settings = [DOMAIN_SETTING, ("GRASPD_TEST_NO_DELAYS", "1")];
+    let original = TestServer::with_only(&settings);
+    let backups = TempDir::new().expect("cannot create a temporary folder");
+    let generators = [31, 32].map(|n| LoadGenerator::start(&original.process, &original.service, n));
     for (nth, name) in ["first", "second"].into_iter().enumerate() {
-        let enough = 3 * (nth + 1);
-        eventually("some repositories", || crowds.iter().all(|crowd| crowd.count() >= enough).then_some(()));
-        let acknowledged: Vec<usize> = crowds.iter().map(Crowd::count).collect();
-        let into = place(&backups, name);
-        let said = stage.server.run(&["backup", text(&into), "--json", "--copy"]).object();
-        assert_eq!((said["key"].as_bool(), said["linked"].as_bool()), (Some(true), Some(false)), "{said}");
-        let verified = stage.server.run(&["verify", text(&into), "--json"]).object();
+        let needed = 3 * (nth + 1);
+        eventually("enough repositories are pushed", || {
+            generators.iter().all(|generator| generator.count() >= needed).then_some(())
+        });
+        let acknowledged: Vec<usize> = generators.iter().map(LoadGenerator::count).collect();
+        let into = join(&backups, name);
+        let output = original.process.run(&["backup", path_str(&into), "--json", "--copy"]).json_object();
+        assert_eq!((output["key"].as_bool(), output["linked"].as_bool()), (Some(true), Some(false)), "{output}");
+        let verified = original.process.run(&["verify", path_str(&into), "--json"]).json_object();
         for same in ["served", "held", "last_seq"] {
-            assert_eq!(said[same], verified[same], "{same}");
+            assert_eq!(output[same], verified[same], "{same}");
         }
-        assert!(!place(&backups, &format!("{name}.partial")).exists());
-        fs::write(backups.path().join(format!("{name}.count")), format!("{acknowledged:?}")).expect("writes");
+        assert!(!join(&backups, &format!("{name}.partial")).exists());
+        fs::write(backups.path().join(format!("{name}.count")), format!("{acknowledged:?}")).expect("cannot write");
     }
-    let during = crowds.iter().map(Crowd::count).sum::<usize>();
+    let during = generators.iter().map(LoadGenerator::count).sum::<usize>();
     let acknowledged = |name: &str| -> Vec<usize> {
-        let text = fs::read_to_string(backups.path().join(format!("{name}.count"))).expect("reads");
-        serde_json::from_str(&text).expect("numbers")
+        let text = fs::read_to_string(backups.path().join(format!("{name}.count"))).expect("cannot read");
+        serde_json::from_str(&text).expect("not a list of numbers")
     };
-    let kept: Vec<Vec<Kept>> = crowds.into_iter().map(Crowd::end).collect();
-    assert!(during > 6, "people pushed meanwhile: {during}");
-    // The server is as it was, too.
-    stage.server.run(&["verify"]).well();
+    let pushed: Vec<Vec<PushedRepo>> = generators.into_iter().map(LoadGenerator::finish).collect();
+    assert!(during > 6, "only {during} repositories were pushed meanwhile");
+    // The original server is intact too.
+    original.process.run(&["verify"]).expect_success();
     for name in ["first", "second"] {
-        let (_folder, server) = revive(&place(&backups, name), &[NAMED]);
+        let (_folder, server) = restore_and_start(&join(&backups, name), &[DOMAIN_SETTING]);
         let mut client = server.connect();
-        for (kept, count) in kept.iter().zip(acknowledged(name)) {
-            for Kept { who, d, events, oid } in &kept[..count] {
-                let who = Maintainer::new(*who, &stage.service);
+        for (pushed, count) in pushed.iter().zip(acknowledged(name)) {
+            for PushedRepo { who, d, events, oid } in &pushed[..count] {
+                let who = Maintainer::new(*who, &original.service);
                 for event in events {
-                    assert!(served(&mut client, event), "{name}: {d} was acknowledged before the backup began");
+                    assert!(is_served(&mut client, event), "{name}: {d} was acknowledged before the backup began");
                 }
                 assert_eq!(ls_remote(&url(&server, &who, d)).refs, refs(&main_at(oid)), "{name}: {d}");
             }
         }
-        // Whatever is served has exactly its git data.
-        let states = events_of(&mut client, &json!({"kinds": [kinds::STATE]}));
-        assert!(states.len() >= kept.iter().map(Vec::len).sum::<usize>() / 4, "{}", states.len());
+        // Every served state has exactly its git data.
+        let states = query_events(&mut client, &json!({"kinds": [kinds::STATE]}));
+        assert!(states.len() >= pushed.iter().map(Vec::len).sum::<usize>() / 4, "{}", states.len());
         for state in &states {
-            let d = tag(state, "d").expect("a name");
+            let d = tag(state, "d").expect("no name");
             let n = [31, 32].into_iter().find(|n| {
-                Maintainer::new(*n, &stage.service).author.key().to_string() == state["pubkey"].as_str().expect("a key")
+                Maintainer::new(*n, &original.service).author.key().to_string()
+                    == state["pubkey"].as_str().expect("no key")
             });
-            let who = Maintainer::new(n.expect("one of them"), &stage.service);
-            let oid = tag(state, MAIN).expect("a branch");
+            let who = Maintainer::new(n.expect("state by an unknown author"), &original.service);
+            let oid = tag(state, MAIN).expect("no branch");
             let remote = try_ls_remote(&url(&server, &who, d)).map(|remote| remote.refs);
             assert_eq!(remote, Some(refs(&main_at(oid))), "{name}: {d}: {state}");
-            let clone = Work::clone(&url(&server, &who, d));
+            let clone = WorkTree::clone(&url(&server, &who, d));
             assert_eq!(clone.oid("HEAD"), oid);
             clone.fsck();
         }
-        server.run(&["verify"]).well();
+        server.run(&["verify"]).expect_success();
     }
 }
 
 #[test]
-fn a_backup_of_a_stopped_server_can_be_linked_based_on_another_and_noticed_to_be_damaged() {
-    let mut stage = Stage::new();
-    let [owner, ..] = stage.cast();
+fn backup_of_a_stopped_server_shares_files_and_damage_is_detected() {
+    let mut original = TestServer::new();
+    let [owner, ..] = original.maintainers();
     let (work, oid) = one_commit("first");
-    let (announcement, state) = stage.found(&owner, "tool", &[], &work, &main_at(&oid));
+    let (announcement, state) = original.create_repo(&owner, "tool", &[], &work, &main_at(&oid));
     let nip11 = |server: &Server| -> Value {
         let answer = server.get("/", "Accept: application/nostr+json\r\n");
-        serde_json::from_str(answer.split_once("\r\n\r\n").expect("a body").1).expect("JSON")
+        serde_json::from_str(answer.split_once("\r\n\r\n").expect("no body").1).expect("invalid JSON")
     };
-    let before = nip11(&stage.server);
-    assert_eq!(stage.server.stop(), Some(0));
-    let folder = stage.server.folder().clone();
+    let before = nip11(&original.process);
+    assert_eq!(original.process.stop(), Some(0));
+    let folder = original.process.folder().clone();
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
-    let said = run(folder.path(), &[NAMED], &["backup", "first"]).well();
-    assert!(said.contains("does not protect against the loss of that disk"), "{said}");
-    assert!(run(folder.path(), &[NAMED], &["backup", text(&first)]).badly(1).contains("already"));
-    let said = run(folder.path(), &[NAMED], &["backup", text(&second), "--copy", "--base", "first", "--json"]).object();
-    assert!(said["files_shared"].as_u64().expect("a number") >= 2, "{said}");
-    assert_eq!(said["files_linked"], 0);
-    let sound = run(folder.path(), &[NAMED], &["verify", "second", "--json"]).object();
-    assert_eq!((&sound["served"], &sound["states"], &sound["repositories"]), (&json!(2), &json!(1), &json!(1)));
-    run(folder.path(), &[NAMED], &["verify"]).well();
+    let output = run(folder.path(), &[DOMAIN_SETTING], &["backup", "first"]).expect_success();
+    assert!(output.contains("does not protect against the loss of that disk"), "{output}");
+    assert!(run(folder.path(), &[DOMAIN_SETTING], &["backup", path_str(&first)]).expect_failure(1).contains("already"));
+    let output =
+        run(folder.path(), &[DOMAIN_SETTING], &["backup", path_str(&second), "--copy", "--base", "first", "--json"])
+            .json_object();
+    assert!(output["files_shared"].as_u64().expect("not a number") >= 2, "{output}");
+    assert_eq!(output["files_linked"], 0);
+    let verified = run(folder.path(), &[DOMAIN_SETTING], &["verify", "second", "--json"]).json_object();
+    assert_eq!(
+        (&verified["served"], &verified["states"], &verified["repositories"]),
+        (&json!(2), &json!(1), &json!(1))
+    );
+    run(folder.path(), &[DOMAIN_SETTING], &["verify"]).expect_success();
 
-    let (_folder, server) = revive(&second, &[NAMED]);
+    let (_folder, server) = restore_and_start(&second, &[DOMAIN_SETTING]);
     let after = nip11(&server);
-    assert_eq!(before["pubkey"], after["pubkey"], "the owner's key came along");
-    assert_ne!(before["instance"], after["instance"], "a restored backup is another store");
+    assert_eq!(before["pubkey"], after["pubkey"], "the backup contains the key of the service");
+    assert_ne!(before["instance"], after["instance"], "a restored store has a new instance id");
     let mut client = server.connect();
-    assert!(served(&mut client, &announcement) && served(&mut client, &state));
+    assert!(is_served(&mut client, &announcement) && is_served(&mut client, &state));
     assert_eq!(ls_remote(&url(&server, &owner, "tool")).refs, refs(&main_at(&oid)));
-    let full = run(server.folder().path(), &[NAMED], &["restore", text(&second)]);
-    assert!(full.badly(1).contains("another graspd"));
+    let in_use = run(server.folder().path(), &[DOMAIN_SETTING], &["restore", path_str(&second)]);
+    assert!(in_use.expect_failure(1).contains("another graspd"));
 
-    // Nothing that is not as it was is restored.
+    // A damaged backup is not restored.
     let mut packs = Vec::new();
-    for entry in walk(&second) {
+    for entry in files_below(&second) {
         if entry.extension().is_some_and(|extension| extension == "pack") {
             packs.push(entry);
         }
     }
-    let pack = packs.first().expect("a pack");
-    let mut bytes = fs::read(pack).expect("reads");
+    let pack = packs.first().expect("no pack");
+    let mut bytes = fs::read(pack).expect("cannot read");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    fs::remove_file(pack).expect("removes");
-    fs::write(pack, bytes).expect("writes");
-    let wrong = run(folder.path(), &[NAMED], &["verify", text(&second)]);
-    assert!(wrong.out.contains("its bytes have changed"), "{}", wrong.out);
-    wrong.badly(1);
-    let elsewhere = TempDir::new().expect("a folder");
-    assert!(run(elsewhere.path(), &[NAMED], &["restore", text(&second)]).badly(1).contains("damaged"));
-    assert!(run(elsewhere.path(), &[NAMED], &["serve"]).badly(1).contains("interrupted"));
-    // The first one has its own copy of nothing, and is whole because it was replaced and not written to.
-    let beside = Path::new("..").join(folder.path().file_name().expect("a name")).join("first");
-    run(elsewhere.path(), &[NAMED], &["restore", text(&beside)]).well();
-    let _ = Server::spawn(command(elsewhere.path(), &[NAMED]));
+    fs::remove_file(pack).expect("cannot remove the file");
+    fs::write(pack, bytes).expect("cannot write");
+    let damaged = run(folder.path(), &[DOMAIN_SETTING], &["verify", path_str(&second)]);
+    assert!(damaged.stdout.contains("wrong checksum"), "{}", damaged.stdout);
+    damaged.expect_failure(1);
+    let elsewhere = TempDir::new().expect("cannot create a temporary folder");
+    assert!(
+        run(elsewhere.path(), &[DOMAIN_SETTING], &["restore", path_str(&second)]).expect_failure(1).contains("damaged")
+    );
+    assert!(run(elsewhere.path(), &[DOMAIN_SETTING], &["serve"]).expect_failure(1).contains("interrupted"));
+    // The first backup shares its files with the second, and is intact because the damaged file was replaced, not
+    // overwritten.
+    let beside = Path::new("..").join(folder.path().file_name().expect("no name")).join("first");
+    run(elsewhere.path(), &[DOMAIN_SETTING], &["restore", path_str(&beside)]).expect_success();
+    let _ = Server::spawn(command(elsewhere.path(), &[DOMAIN_SETTING]));
 }
 
-/// All files below a folder.
-fn walk(folder: &Path) -> Vec<PathBuf> {
+/// Returns all files below a folder.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).expect("lists") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() { files.extend(walk(&path)) } else { files.push(path) }
+    for entry in fs::read_dir(folder).expect("cannot list the folder") {
+        let path = entry.expect("cannot read the folder entry").path();
+        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
     }
     files
 }
 
 #[test]
-fn a_restore_that_was_interrupted_is_noticed_and_begins_anew() {
-    let mut stage = Stage::new();
-    let [owner, ..] = stage.cast();
+fn interrupted_restore_is_detected_and_can_be_repeated() {
+    let mut original = TestServer::new();
+    let [owner, ..] = original.maintainers();
     let (work, oid) = one_commit("first");
-    stage.found(&owner, "tool", &[], &work, &main_at(&oid));
-    let backups = TempDir::new().expect("a folder");
-    let backup = place(&backups, "backup");
-    stage.server.run(&["backup", text(&backup)]).well();
+    original.create_repo(&owner, "tool", &[], &work, &main_at(&oid));
+    let backups = TempDir::new().expect("cannot create a temporary folder");
+    let backup = join(&backups, "backup");
+    original.process.run(&["backup", path_str(&backup)]).expect_success();
     for at in ["restore.copying", "restore.copied", "restore.anew"] {
-        let folder = TempDir::new().expect("a folder");
-        let crash = [NAMED, ("GRASPD_CRASH_AT", at)];
-        assert_eq!(run(folder.path(), &crash, &["restore", text(&backup)]).code, None, "{at}");
-        assert!(run(folder.path(), &[NAMED], &["serve"]).badly(1).contains("interrupted"), "{at}");
-        run(folder.path(), &[NAMED], &["restore", text(&backup)]).well();
-        let server = Server::spawn(command(folder.path(), &[NAMED]));
+        let folder = TempDir::new().expect("cannot create a temporary folder");
+        let crash = [DOMAIN_SETTING, ("GRASPD_CRASH_AT", at)];
+        assert_eq!(run(folder.path(), &crash, &["restore", path_str(&backup)]).code, None, "{at}");
+        assert!(run(folder.path(), &[DOMAIN_SETTING], &["serve"]).expect_failure(1).contains("interrupted"), "{at}");
+        run(folder.path(), &[DOMAIN_SETTING], &["restore", path_str(&backup)]).expect_success();
+        let server = Server::spawn(command(folder.path(), &[DOMAIN_SETTING]));
         assert_eq!(ls_remote(&url(&server, &owner, "tool")).refs, refs(&main_at(&oid)), "{at}");
         drop(server);
-        assert!(run(folder.path(), &[NAMED], &["restore", text(&backup)]).badly(1).contains("not empty"), "{at}");
+        assert!(
+            run(folder.path(), &[DOMAIN_SETTING], &["restore", path_str(&backup)])
+                .expect_failure(1)
+                .contains("not empty"),
+            "{at}"
+        );
     }
     for at in ["backup.copied", "backup.synced"] {
-        let into = place(&backups, at);
-        let mut crashing = stage.server.operator(&["backup", text(&into)]);
-        assert_eq!(crashing.env("GRASPD_CRASH_AT", at).output().expect("runs").status.code(), None);
-        assert!(!into.exists(), "{at}: nothing that looks complete");
-        stage.server.run(&["verify", text(&into)]).badly(1);
+        let into = join(&backups, at);
+        let mut crashing = original.process.cli_command(&["backup", path_str(&into)]);
+        assert_eq!(crashing.env("GRASPD_CRASH_AT", at).output().expect("cannot run the program").status.code(), None);
+        assert!(!into.exists(), "{at}: an incomplete backup has no final name");
+        original.process.run(&["verify", path_str(&into)]).expect_failure(1);
         if at == "backup.copied" {
-            stage.server.run(&["backup", text(&into)]).well();
-            stage.server.run(&["verify", text(&into)]).well();
+            original.process.run(&["backup", path_str(&into)]).expect_success();
+            original.process.run(&["verify", path_str(&into)]).expect_success();
         }
     }
-    // A server that is asked at the wrong place is not taken for one that has stopped.
-    let (more, nowhere) = (place(&backups, "more"), place(&backups, "no.sock"));
-    let said = stage.server.run(&["backup", text(&more), "--admin-socket", text(&nowhere)]).badly(1);
-    for expected in [text(&nowhere), "another graspd", "--admin-socket", "NGIT_ADMIN_SOCKET"] {
-        assert!(said.contains(expected), "{expected} in {said}");
+    // With a wrong socket path, a running server is not mistaken for a stopped one.
+    let (more, nowhere) = (join(&backups, "more"), join(&backups, "no.sock"));
+    let output =
+        original.process.run(&["backup", path_str(&more), "--admin-socket", path_str(&nowhere)]).expect_failure(1);
+    for expected in [path_str(&nowhere), "another graspd", "--admin-socket", "NGIT_ADMIN_SOCKET"] {
+        assert!(output.contains(expected), "{expected} in {output}");
     }
-    // The server has removed what it made for them.
-    let snapshots = stage.git_folder().join("snapshot");
+    // The server has removed its snapshots.
+    let snapshots = original.git_folder().join("snapshot");
     eventually("no snapshot is left", || (!snapshots.exists()).then_some(()));
 }
 
-/// The worst moment: the events of one backup and the git data of a later one.
-fn compose(events: &Path, git: &Path, into: &Path) {
-    let copy = |from: &Path| assert!(Command::new("cp").arg("-r").args([from, into]).status().expect("runs").success());
-    fs::create_dir(into).expect("a folder");
+/// Combines the events of one backup with the git data of a later one: the worst case of a backup that is taken while the
+/// server runs.
+fn combine_backups(events: &Path, git: &Path, into: &Path) {
+    let copy = |from: &Path| {
+        assert!(Command::new("cp").arg("-r").args([from, into]).status().expect("cannot run the program").success())
+    };
+    fs::create_dir(into).expect("cannot create or list a folder");
     copy(&events.join("events"));
     copy(&events.join("relay-owner.nsec"));
     copy(&git.join("git"));
-    let list = |folder: &Path| fs::read_to_string(folder.join("files")).expect("a list");
+    let list = |folder: &Path| fs::read_to_string(folder.join("files")).expect("cannot read the list of files");
     let is_git = |line: &&str| line.contains(" git/");
     let (old, new) = (list(events), list(git));
     let lines: Vec<&str> = old.lines().filter(|line| !is_git(line)).chain(new.lines().filter(is_git)).collect();
-    fs::write(into.join("files"), format!("{}\n", lines.join("\n"))).expect("writes");
-    let sum = Command::new("sha256sum").arg(into.join("files")).output().expect("runs");
-    let sum = String::from_utf8_lossy(&sum.stdout).split(' ').next().expect("a sum").to_owned();
-    let manifest = fs::read_to_string(events.join("manifest.json")).expect("a manifest");
-    let mut manifest: Value = serde_json::from_str(&manifest).expect("JSON");
+    fs::write(into.join("files"), format!("{}\n", lines.join("\n"))).expect("cannot write");
+    let sum = Command::new("sha256sum").arg(into.join("files")).output().expect("cannot run the program");
+    let sum = String::from_utf8_lossy(&sum.stdout).split(' ').next().expect("no checksum").to_owned();
+    let manifest = fs::read_to_string(events.join("manifest.json")).expect("cannot read the manifest");
+    let mut manifest: Value = serde_json::from_str(&manifest).expect("invalid JSON");
     manifest["files"] = json!(lines.len());
     manifest["list"] = json!(format!("sha256:{sum}"));
-    fs::write(into.join("manifest.json"), manifest.to_string()).expect("writes");
+    fs::write(into.join("manifest.json"), manifest.to_string()).expect("cannot write");
 }
 
 #[test]
-fn refs_that_are_newer_than_the_events_of_a_backup_are_brought_back_into_line() {
-    let mut stage = Stage::new();
-    let [owner, other, guest, _] = stage.cast();
-    let work = Work::new();
+fn refs_newer_than_the_events_of_a_backup_are_reset() {
+    let mut original = TestServer::new();
+    let [owner, other, guest, _] = original.maintainers();
+    let work = WorkTree::new();
     let first = work.commit("file", "first");
-    let (_, state) = stage.found(&owner, "tool", &[&other], &work, &main_at(&first));
-    let request = guest.pull_request(THEN, &[&owner.repo("tool")], &first, &[]);
+    let (_, state) = original.create_repo(&owner, "tool", &[&other], &work, &main_at(&first));
+    let request = guest.pull_request(BASE_TIME, &[&owner.repo("tool")], &first, &[]);
     let pull = format!("refs/nostr/{}", request.id);
-    stage.hold(&request);
-    work.push(&stage.url(&owner, "tool"), &[&format!("{first}:{pull}")]).done();
-    stage.eventually_served(&request);
-    let backups = TempDir::new().expect("a folder");
-    let [early, late, both] = ["early", "late", "both"].map(|name| place(&backups, name));
-    stage.server.run(&["backup", text(&early)]).well();
+    // Its commit is in the repository already, so it may be served before the push.
+    original.publish(&request);
+    work.push(&original.url(&owner, "tool"), &[&format!("{first}:{pull}")]).expect_success();
+    original.eventually_served(&request);
+    let backups = TempDir::new().expect("cannot create a temporary folder");
+    let [early, late, both] = ["early", "late", "both"].map(|name| join(&backups, name));
+    original.process.run(&["backup", path_str(&early)]).expect_success();
 
-    let second = work.orphan("second", "second");
-    let newer = stage.advance(&owner, &owner, "tool", THEN + 1, &work, &main_at(&second));
-    stage.publish(&guest.delete(THEN + 2, &[&request]));
-    stage.eventually_refs(&owner, "tool", &main_at(&second));
-    stage.found(&owner, "later", &[], &work, &main_at(&second));
-    stage.found(&other, "tool", &[], &work, &main_at(&second));
-    stage.server.run(&["backup", text(&late)]).well();
+    let second = work.commit_orphan("second", "second");
+    let newer = original.push_state(&owner, &owner, "tool", BASE_TIME + 1, &work, &main_at(&second));
+    original.publish(&guest.delete(BASE_TIME + 2, &[&request]));
+    original.eventually_refs(&owner, "tool", &main_at(&second));
+    original.create_repo(&owner, "later", &[], &work, &main_at(&second));
+    original.create_repo(&other, "tool", &[], &work, &main_at(&second));
+    original.process.run(&["backup", path_str(&late)]).expect_success();
 
-    compose(&early, &late, &both);
-    stage.server.run(&["verify", text(&both)]).well();
-    let (folder, server) = revive(&both, &[NAMED]);
+    combine_backups(&early, &late, &both);
+    original.process.run(&["verify", path_str(&both)]).expect_success();
+    let (folder, server) = restore_and_start(&both, &[DOMAIN_SETTING]);
     let mut client = server.connect();
-    assert!(served(&mut client, &state) && served(&mut client, &request) && !served(&mut client, &newer));
+    assert!(is_served(&mut client, &state) && is_served(&mut client, &request) && !is_served(&mut client, &newer));
     let expected = refs(&[(MAIN, &first), (&pull, &first)]);
-    assert_eq!(ls_remote(&url(&server, &owner, "tool")).refs, expected, "as its events say, from the first moment on");
+    assert_eq!(ls_remote(&url(&server, &owner, "tool")).refs, expected, "the refs match the events from the start");
     assert!(try_ls_remote(&url(&server, &owner, "later")).is_none());
     let gone = |who: &Maintainer, d: &str| {
         let path = folder.path().join("data/git/repos").join(who.npub()).join(format!("{d}.git"));
-        eventually("what no event speaks of goes", || (!path.exists()).then_some(()));
+        eventually("a repository without events is removed", || (!path.exists()).then_some(()));
     };
     gone(&owner, "later");
     gone(&other, "tool");
-    server.run(&["verify"]).well();
-    let _ = stage.again(End::Asked);
+    server.run(&["verify"]).expect_success();
+    let _ = original.restart(StopSignal::Term);
 }

@@ -1,4 +1,4 @@
-//! Whatever a stranger sends, the answer says what was wrong and the server goes on.
+//! Malformed messages and frames: the response says what is wrong, and the server continues.
 
 use std::io::{ErrorKind, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,64 +12,64 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::support::{Client, Server};
 
-// Messages: the connection survives every one of them.
+// Malformed messages: the connection stays open.
 
-/// What a message is, the message, and the answer, if there is to be one.
+/// A message with its description and the expected response, if any.
 struct Case {
     what: &'static str,
     message: String,
-    answer: Option<Value>,
+    response: Option<Value>,
 }
 
 #[test]
-fn every_bad_message_has_its_answer_and_the_connection_goes_on() {
+fn malformed_messages_are_answered_and_the_connection_stays_open() {
     let server = Server::start(&[("POLICY", "open")]);
     let mut client = server.connect();
-    let mut cases = shapes();
-    cases.extend(events());
-    cases.extend(["REQ", "COUNT"].into_iter().flat_map(queries));
-    cases.extend(negentropy());
-    cases.extend(odd_but_fine());
+    let mut cases = malformed_messages();
+    cases.extend(malformed_events());
+    cases.extend(["REQ", "COUNT"].into_iter().flat_map(malformed_queries));
+    cases.extend(malformed_negentropy());
+    cases.extend(unusual_but_valid());
     assert!(cases.len() >= 60, "{} cases", cases.len());
     for case in &cases {
-        let _naming = Naming(case.what);
+        let _case_name = CaseName(case.what);
         client.send_text(&case.message);
-        if let Some(expected) = &case.answer {
-            expect_answer(&client.receive(), expected);
+        if let Some(expected) = &case.response {
+            expect_response(&client.receive(), expected);
         }
         expect_alive(&mut client);
     }
 }
 
-/// The answers must be equal; of a refusal's text, only the beginning.
-fn expect_answer(answer: &Value, expected: &Value) {
+/// Asserts that two messages are equal; the text of a rejection may be longer than expected.
+fn expect_response(answer: &Value, expected: &Value) {
     let (Value::Array(got), Value::Array(wanted)) = (answer, expected) else { panic!("{answer}, not {expected}") };
     let (Some((got_text, got)), Some((text, wanted))) = (got.split_last(), wanted.split_last()) else {
         panic!("{answer}, not {expected}")
     };
     assert_eq!(got, wanted, "{answer}, not {expected}");
     match (got_text.as_str(), text.as_str()) {
-        (Some(got), Some(text)) if is_refusal(wanted) => assert!(got.starts_with(text), "{answer}, not {expected}"),
+        (Some(got), Some(text)) if is_rejection(wanted) => assert!(got.starts_with(text), "{answer}, not {expected}"),
         _ => assert_eq!(got_text, text, "{answer}, not {expected}"),
     }
 }
 
-fn is_refusal(answer: &[Value]) -> bool {
+fn is_rejection(answer: &[Value]) -> bool {
     let verb = answer[0].as_str().unwrap_or_default();
     matches!(verb, "NOTICE" | "CLOSED" | "NEG-ERR") || (verb == "OK" && answer[2] == false)
 }
 
-/// A question is answered, and nothing else comes before the answer.
+/// Asserts that a query is answered, and that no other message precedes its response.
 fn expect_alive(client: &mut Client) {
     client.send(&json!(["REQ", "alive", {"limit": 0}]));
     assert_eq!(client.receive(), json!(["EOSE", "alive"]));
     client.send(&json!(["CLOSE", "alive"]));
 }
 
-/// Says which case it was if the test panics.
-struct Naming(&'static str);
+/// Prints the name of the case if the test panics.
+struct CaseName(&'static str);
 
-impl Drop for Naming {
+impl Drop for CaseName {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("failed at: {}", self.0);
@@ -77,22 +77,22 @@ impl Drop for Naming {
     }
 }
 
-fn case(what: &'static str, message: impl Into<String>, answer: Value) -> Case {
-    Case { what, message: message.into(), answer: Some(answer) }
+fn case(what: &'static str, message: impl Into<String>, response: Value) -> Case {
+    Case { what, message: message.into(), response: Some(response) }
 }
 
-fn silence(what: &'static str, message: impl Into<String>) -> Case {
-    Case { what, message: message.into(), answer: None }
+fn without_response(what: &'static str, message: impl Into<String>) -> Case {
+    Case { what, message: message.into(), response: None }
 }
 
 fn notice(text: &str) -> Value {
     json!(["NOTICE", text])
 }
 
-fn shapes() -> Vec<Case> {
+fn malformed_messages() -> Vec<Case> {
     let shape = |text: &str| notice(&format!("invalid: not a client message: {text}"));
     vec![
-        case("nothing", "", shape("EOF while parsing a value")),
+        case("an empty message", "", shape("EOF while parsing a value")),
         case("only white space", " \r\n\t ", shape("EOF while parsing a value")),
         case("not JSON", "hello", shape("expected value")),
         case("half an array", r#"["REQ","x""#, shape("EOF while parsing a list")),
@@ -101,14 +101,14 @@ fn shapes() -> Vec<Case> {
         case("an object", r#"{"EVENT":{}}"#, shape("invalid type: map, expected an array")),
         case("a string", r#""REQ""#, shape("invalid type: string")),
         case("null", "null", shape("invalid type: null, expected an array")),
-        case("a number as verb", "[1]", shape("invalid type: integer `1`, expected a string")),
-        case("an array as verb", r#"[["REQ"],"x",{}]"#, shape("invalid type: sequence, expected a string")),
-        case("an unknown verb", r#"["HELLO","x"]"#, notice("invalid: unknown message type \"HELLO\"")),
-        case("a verb in lower case", r#"["req","x",{}]"#, notice("invalid: unknown message type \"req\"")),
-        case("an empty verb", r#"["",1]"#, notice("invalid: unknown message type \"\"")),
-        case("a relay's verb", r#"["EOSE","x"]"#, notice("invalid: unknown message type \"EOSE\"")),
+        case("a number as message type", "[1]", shape("invalid type: integer `1`, expected a string")),
+        case("an array as message type", r#"[["REQ"],"x",{}]"#, shape("invalid type: sequence, expected a string")),
+        case("an unknown message type", r#"["HELLO","x"]"#, notice("invalid: unknown message type \"HELLO\"")),
+        case("a message type in lower case", r#"["req","x",{}]"#, notice("invalid: unknown message type \"req\"")),
+        case("an empty message type", r#"["",1]"#, notice("invalid: unknown message type \"\"")),
+        case("a message type of relays", r#"["EOSE","x"]"#, notice("invalid: unknown message type \"EOSE\"")),
         case(
-            "a verb of a megabyte",
+            "a message type of a megabyte",
             format!(r#"["{}"]"#, "x".repeat(1 << 20)),
             notice(&format!("invalid: unknown message type \"{}\"", "x".repeat(40))),
         ),
@@ -118,12 +118,12 @@ fn shapes() -> Vec<Case> {
         case("a NUL in a string", "[\"CLOSE\",\"\0\"]", shape("control character")),
         case("a line break in a string", "[\"CLOSE\",\"a\nb\"]", shape("control character")),
         case("a byte order mark", "\u{feff}[\"CLOSE\",\"x\"]", shape("expected value")),
-        case("a comma too many", r#"["CLOSE","x",]"#, shape("trailing comma")),
+        case("a trailing comma", r#"["CLOSE","x",]"#, shape("trailing comma")),
         case("single quotes", "['CLOSE','x']", shape("expected value")),
         case("an unknown escape", r#"["CLOSE","\x"]"#, shape("invalid escape")),
-        case("a lone surrogate as verb", r#"["\ud800"]"#, shape("unexpected end of hex escape")),
-        case("300 arrays in each other", deep("[", "", "]", 300), shape("invalid type: sequence, expected a string")),
-        case("500,000 arrays that never end", "[".repeat(500_000), shape("EOF while parsing")),
+        case("a lone surrogate as message type", r#"["\ud800"]"#, shape("unexpected end of hex escape")),
+        case("300 nested arrays", nested("[", "", "]", 300), shape("invalid type: sequence, expected a string")),
+        case("500,000 unclosed arrays", "[".repeat(500_000), shape("EOF while parsing")),
         case("CLOSE without an id", r#"["CLOSE"]"#, notice("invalid: expected [\"CLOSE\", id]")),
         case("CLOSE with two ids", r#"["CLOSE","x","y"]"#, notice("invalid: expected [\"CLOSE\", id]")),
         case(
@@ -131,23 +131,23 @@ fn shapes() -> Vec<Case> {
             r#"["CLOSE",1]"#,
             notice("invalid: a subscription id must be a string of 1 to 250 bytes"),
         ),
-        silence("CLOSE of nothing", r#"["CLOSE","unknown"]"#),
+        without_response("CLOSE of an unknown subscription", r#"["CLOSE","unknown"]"#),
         case("AUTH without an event", r#"["AUTH"]"#, notice("invalid: expected [\"AUTH\", event]")),
-        case("AUTH with a word", r#"["AUTH","x"]"#, notice("invalid: an event must be a JSON object")),
-        case("AUTH with nothing in it", r#"["AUTH",{}]"#, notice("invalid: missing field `id`")),
+        case("AUTH with a string", r#"["AUTH","x"]"#, notice("invalid: an event must be a JSON object")),
+        case("AUTH with an empty object", r#"["AUTH",{}]"#, notice("invalid: missing field `id`")),
     ]
 }
 
-/// `["…[middle]…"]`, so deep.
-fn deep(open: &str, middle: &str, close: &str, depth: usize) -> String {
+/// Nests `middle` `depth` times.
+fn nested(open: &str, middle: &str, close: &str, depth: usize) -> String {
     format!("{}{middle}{}", open.repeat(depth), close.repeat(depth))
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is before 1970").as_secs()
 }
 
-fn events() -> Vec<Case> {
+fn malformed_events() -> Vec<Case> {
     let author = Author::new(1);
     let note = author.note(now(), &[&["t", "x"]], "fine");
     let good = note.json();
@@ -172,9 +172,9 @@ fn events() -> Vec<Case> {
             event(&values_only(good)),
             notice("invalid: an event must be a JSON object"),
         ),
-        case("EVENT with nothing in it", event("{}"), notice("invalid: missing field")),
+        case("EVENT with an empty object", event("{}"), notice("invalid: missing field")),
         case(
-            "three things too many",
+            "three extra elements",
             format!("[\"EVENT\",{good},1,2,3]"),
             notice("invalid: expected [\"EVENT\", event]"),
         ),
@@ -197,26 +197,36 @@ fn events() -> Vec<Case> {
         swap("no kind", ",\"kind\":1", "", "missing field `kind`"),
         swap("no signature", &format!(",\"sig\":\"{sig}\""), "", "missing field `sig`"),
         swap("two kinds", "\"kind\":1", "\"kind\":1,\"kind\":1", "duplicate field `kind`"),
-        swap("a kind beyond all", "\"kind\":1", "\"kind\":65536", "invalid value: integer `65536`, expected u16"),
+        swap(
+            "a kind above the maximum",
+            "\"kind\":1",
+            "\"kind\":65536",
+            "invalid value: integer `65536`, expected u16",
+        ),
         swap("a negative kind", "\"kind\":1", "\"kind\":-1", "invalid value: integer `-1`, expected u16"),
         swap("a kind as text", "\"kind\":1", "\"kind\":\"1\"", "invalid type: string \"1\", expected u16"),
         swap("a negative time", &created_at, "\"created_at\":-1", "invalid value: integer `-1`, expected u64"),
-        swap("half a second", &created_at, "\"created_at\":1.5", "invalid type: floating point `1.5`, expected u64"),
+        swap(
+            "a fractional time",
+            &created_at,
+            "\"created_at\":1.5",
+            "invalid type: floating point `1.5`, expected u64",
+        ),
         swap(
             "a time beyond 64 bits",
             &created_at,
             "\"created_at\":18446744073709551616",
             "invalid type: floating point",
         ),
-        swap("a time beyond all numbers", &created_at, "\"created_at\":1e999", "number out of range"),
+        swap("a time above every number", &created_at, "\"created_at\":1e999", "number out of range"),
         swap(
-            "the last second of 64 bits",
+            "the greatest time of 64 bits",
             &created_at,
             "\"created_at\":18446744073709551615",
             "created_at is more than 15 minutes in the future",
         ),
         swap("a time as text", &created_at, "\"created_at\":\"1\"", "invalid type: string \"1\", expected u64"),
-        swap("no time at all", &created_at, "\"created_at\":null", "invalid type: null, expected u64"),
+        swap("a null time", &created_at, "\"created_at\":null", "invalid type: null, expected u64"),
         swap(
             "a key in capitals",
             &pubkey,
@@ -232,7 +242,7 @@ fn events() -> Vec<Case> {
         swap(
             "content that is 300 deep",
             "\"fine\"",
-            &deep("[", "", "]", 300),
+            &nested("[", "", "]", 300),
             "invalid type: sequence, expected a string",
         ),
         swap("a lone surrogate", "\"fine\"", "\"\\ud800\"", "unexpected end of hex escape"),
@@ -246,13 +256,13 @@ fn events() -> Vec<Case> {
             ok_false(&"00".repeat(32), "the id is not the hash of the event"),
         ),
     ];
-    let refused = [
+    let rejected = [
         (
-            "another's signature",
+            "a signature by another author",
             forged(&author.note(now(), &[], "mine"), &Author::new(2)),
             "the signature does not verify".to_owned(),
         ),
-        ("a key that is no point", nobodys(), "the signature does not verify".to_owned()),
+        ("a key that is not a point", event_with_invalid_key(), "the signature does not verify".to_owned()),
         (
             "expired",
             author.note(now(), &[&["expiration", "1"]], "").json().to_owned(),
@@ -284,41 +294,41 @@ fn events() -> Vec<Case> {
             ("an event over 192 KiB", large, text)
         },
     ];
-    cases.extend(refused.map(|(what, json, text)| {
+    cases.extend(rejected.map(|(what, json, text)| {
         let id = json[7..71].to_owned();
         case(what, event(&json), ok_false(&id, &text))
     }));
     cases.push(case(
-        "an answer to a challenge that was never sent",
+        "a response to a challenge that was never sent",
         format!("[\"AUTH\",{good}]"),
         ok_false(&id, "no challenge was sent"),
     ));
     cases
 }
 
-/// An event's members without their names, in the order in which they are declared.
+/// Returns the values of an event without their names, in the order of declaration.
 fn values_only(json: &str) -> String {
-    let event: Value = serde_json::from_str(json).expect("JSON");
+    let event: Value = serde_json::from_str(json).expect("invalid JSON");
     let members = ["id", "pubkey", "created_at", "kind", "tags", "content", "sig"];
     Value::from(members.map(|name| event[name].clone()).to_vec()).to_string()
 }
 
-/// The same event under the signature of somebody else.
+/// Returns the event with the signature of another author.
 fn forged(event: &SignedEvent, by: &Author) -> String {
     let other = by.note(event.created_at.0, &[], &event.content);
     event.json().replace(&hex::encode(&event.sig), &hex::encode(&other.sig))
 }
 
-/// An event whose id is right and whose author is no point on the curve.
-fn nobodys() -> String {
+/// Returns an event with a correct id whose author is not a point on the curve.
+fn event_with_invalid_key() -> String {
     let mut event = Author::new(1).note(now(), &[], "").event().clone();
     event.pubkey = PublicKey([0xff; 32]);
     event.id = EventId(signed_event::compute_id(&event));
     SignedEvent::from_trusted(event).json().to_owned()
 }
 
-fn queries(verb: &'static str) -> Vec<Case> {
-    let ask = |rest: &str| format!("[\"{verb}\",{rest}]");
+fn malformed_queries(verb: &'static str) -> Vec<Case> {
+    let message = |rest: &str| format!("[\"{verb}\",{rest}]");
     let filter = |filter: &str| format!("[\"{verb}\",\"q\",{filter}]");
     let closed = |text: &str| json!(["CLOSED", "q", text]);
     let bad = |text: &str| closed(&format!("invalid: bad filter: {text}"));
@@ -327,14 +337,14 @@ fn queries(verb: &'static str) -> Vec<Case> {
     let many = |count: usize| vec!["{}"; count].join(",");
     vec![
         case("a query without an id", format!("[\"{verb}\"]"), notice(form)),
-        case("an empty id", ask(r#""",{}"#), bad_id()),
-        case("an id of 251 bytes", ask(&format!("\"{}\",{{}}", "x".repeat(251))), bad_id()),
-        case("an id of 126 letters of two bytes", ask(&format!("\"{}\",{{}}", "é".repeat(126))), bad_id()),
-        case("an id that is a number", ask("1,{}"), bad_id()),
-        case("an id that is null", ask("null,{}"), bad_id()),
-        case("an id that is a lone surrogate", ask(r#""\ud800",{}"#), bad_id()),
-        case("a filter instead of an id", ask("{}"), bad_id()),
-        case("no filter", ask("\"q\""), closed(form)),
+        case("an empty id", message(r#""",{}"#), bad_id()),
+        case("an id of 251 bytes", message(&format!("\"{}\",{{}}", "x".repeat(251))), bad_id()),
+        case("an id of 126 letters of two bytes", message(&format!("\"{}\",{{}}", "é".repeat(126))), bad_id()),
+        case("an id that is a number", message("1,{}"), bad_id()),
+        case("an id that is null", message("null,{}"), bad_id()),
+        case("an id that is a lone surrogate", message(r#""\ud800",{}"#), bad_id()),
+        case("a filter instead of an id", message("{}"), bad_id()),
+        case("no filter", message("\"q\""), closed(form)),
         case("21 filters", filter(&many(21)), closed("invalid: at most 20 filters in one message")),
         case("100 filters", filter(&many(100)), closed("invalid: at most 20 filters in one message")),
         case("100,000 filters", filter(&many(100_000)), closed("invalid: at most 20 filters in one message")),
@@ -342,9 +352,9 @@ fn queries(verb: &'static str) -> Vec<Case> {
         case("a filter that is null", filter("null"), bad("invalid type: null, expected a filter object")),
         case("a filter that is text", filter("\"{}\""), bad("invalid type: string \"{}\", expected a filter object")),
         case("a second filter that is bad", filter("{},1"), bad("invalid type: integer `1`, expected a filter object")),
-        case("a filter 300 deep", filter(&deep("[", "", "]", 300)), bad("invalid type: sequence")),
+        case("a filter 300 deep", filter(&nested("[", "", "]", 300)), bad("invalid type: sequence")),
         case(
-            "a short id to look for",
+            "a short id in a filter",
             filter(r#"{"ids":["ab"]}"#),
             bad("`ids` values must be 64 lower-case hex digits"),
         ),
@@ -353,12 +363,24 @@ fn queries(verb: &'static str) -> Vec<Case> {
             filter(&format!(r#"{{"authors":["{}"]}}"#, "AB".repeat(32))),
             bad("`authors` values must be 64 lower-case hex digits"),
         ),
-        case("ids that are no list", filter(r#"{"ids":"x"}"#), bad("invalid type: string \"x\", expected a sequence")),
+        case(
+            "ids that are not a list",
+            filter(r#"{"ids":"x"}"#),
+            bad("invalid type: string \"x\", expected a sequence"),
+        ),
         case("ids that are null", filter(r#"{"ids":null}"#), bad("invalid type: null, expected a sequence")),
-        case("kinds that are no list", filter(r#"{"kinds":1}"#), bad("invalid type: integer `1`, expected a sequence")),
+        case(
+            "kinds that are not a list",
+            filter(r#"{"kinds":1}"#),
+            bad("invalid type: integer `1`, expected a sequence"),
+        ),
         case("kinds as text", filter(r#"{"kinds":["1"]}"#), bad("invalid type: string \"1\", expected u64")),
         case("a negative kind", filter(r#"{"kinds":[-1]}"#), bad("invalid value: integer `-1`, expected u64")),
-        case("half a kind", filter(r#"{"kinds":[1.5]}"#), bad("invalid type: floating point `1.5`, expected u64")),
+        case(
+            "a fractional kind",
+            filter(r#"{"kinds":[1.5]}"#),
+            bad("invalid type: floating point `1.5`, expected u64"),
+        ),
         case("a negative limit", filter(r#"{"limit":-1}"#), bad("invalid value: integer `-1`, expected u64")),
         case("a limit as text", filter(r#"{"limit":"5"}"#), bad("invalid type: string \"5\", expected u64")),
         case("a negative time", filter(r#"{"since":-1}"#), bad("invalid value: integer `-1`, expected u64")),
@@ -369,7 +391,7 @@ fn queries(verb: &'static str) -> Vec<Case> {
             filter(r##"{"#e":"x"}"##),
             bad("invalid type: string \"x\", expected a sequence"),
         ),
-        case("a lone surrogate to look for", filter(r##"{"#t":["\ud800"]}"##), bad("unexpected end of hex escape")),
+        case("a lone surrogate in a filter", filter(r##"{"#t":["\ud800"]}"##), bad("unexpected end of hex escape")),
         case("a search", filter(r#"{"search":"x"}"#), closed("unsupported: filter field `search` is not supported")),
         case(
             "a long tag",
@@ -394,7 +416,7 @@ fn queries(verb: &'static str) -> Vec<Case> {
     ]
 }
 
-fn negentropy() -> Vec<Case> {
+fn malformed_negentropy() -> Vec<Case> {
     let err = |text: &str| json!(["NEG-ERR", "n", text]);
     let open = |message: &str| format!(r#"["NEG-OPEN","n",{{"kinds":[9]}},{message}]"#);
     let not_hex = || err("invalid: a negentropy message must be hex");
@@ -417,11 +439,11 @@ fn negentropy() -> Vec<Case> {
             r#"["NEG-OPEN","n",[{}],"61"]"#,
             err("invalid: bad filter: invalid type: sequence"),
         ),
-        case("no hex", open("\"xy\""), not_hex()),
+        case("not hex", open("\"xy\""), not_hex()),
         case("half a byte", open("\"610\""), not_hex()),
         case("a message that is a number", open("61"), not_hex()),
         case("an empty message", open("\"\""), err("invalid: the message is empty")),
-        case("no negentropy", open("\"00\""), err("invalid: 0x00 is not a negentropy version")),
+        case("not negentropy", open("\"00\""), err("invalid: 0x00 is not a negentropy version")),
         case("the version after the last", open("\"70\""), err("invalid: 0x70 is not a negentropy version")),
         case("a range that ends early", open("\"610000\""), err("invalid: the message ends inside a range")),
         case("a mode that does not exist", open("\"61000003\""), err("invalid: unknown range mode 3")),
@@ -436,26 +458,26 @@ fn negentropy() -> Vec<Case> {
             err("invalid: an id prefix of 33 bytes is longer than an id"),
         ),
         case("NEG-MSG alone", r#"["NEG-MSG","n"]"#, notice("invalid: expected [\"NEG-MSG\", id, message]")),
-        case("NEG-MSG to nobody", r#"["NEG-MSG","n","61"]"#, err("closed: unknown subscription")),
+        case("NEG-MSG without a session", r#"["NEG-MSG","n","61"]"#, err("closed: unknown subscription")),
         case("NEG-MSG without hex", r#"["NEG-MSG","n","x"]"#, not_hex()),
         case("NEG-CLOSE alone", r#"["NEG-CLOSE"]"#, notice("invalid: expected [\"NEG-CLOSE\", id]")),
-        silence("NEG-CLOSE of nothing", r#"["NEG-CLOSE","unknown"]"#),
+        without_response("NEG-CLOSE of an unknown session", r#"["NEG-CLOSE","unknown"]"#),
     ];
     for version in ["\"60\"", "\"62\"", "\"6f00000200\""] {
         cases.push(case("another version", open(version), json!(["NEG-MSG", "n", "61"])));
-        cases.push(silence("and the end of that", r#"["NEG-CLOSE","n"]"#));
+        cases.push(without_response("close of that session", r#"["NEG-CLOSE","n"]"#));
     }
     cases
 }
 
-/// Unusual, and right all the same.
-fn odd_but_fine() -> Vec<Case> {
+/// Returns messages that are unusual but valid.
+fn unusual_but_valid() -> Vec<Case> {
     let author = Author::new(3);
     let event = |what, json: &str| {
-        let id = Event::claimed_id(json).expect("an id").to_string();
+        let id = Event::claimed_id(json).expect("no id").to_string();
         case(what, format!("[\"EVENT\",{json}]"), json!(["OK", id, true, ""]))
     };
-    let close = |id: &str| silence("and its end", format!("[\"CLOSE\",\"{id}\"]"));
+    let close = |id: &str| without_response("close of that subscription", format!("[\"CLOSE\",\"{id}\"]"));
     let note = |content: &str| author.note(now(), &[], content).json().to_owned();
     vec![
         case("white space everywhere", " \r\n\t[ \"REQ\" ,\n\"w\" , { \"limit\" : 0 } ] \n", json!(["EOSE", "w"])),
@@ -478,22 +500,22 @@ fn odd_but_fine() -> Vec<Case> {
             json!(["COUNT", "c", {"count": 0}]),
         ),
         case(
-            "a kind beyond all in a filter",
+            "a kind above the maximum in a filter",
             r#"["COUNT","c",{"kinds":[65536]}]"#,
             json!(["COUNT", "c", {"count": 0}]),
         ),
         case("empty lists", r#"["COUNT","c",{"ids":[]}]"#, json!(["COUNT", "c", {"count": 0}])),
         case(
             "an unknown member 300 deep",
-            format!(r#"["COUNT","c",{{"kinds":[9],"x":{}}}]"#, deep("{\"a\":", "1", "}", 300)),
+            format!(r#"["COUNT","c",{{"kinds":[9],"x":{}}}]"#, nested("{\"a\":", "1", "}", 300)),
             json!(["COUNT", "c", {"count": 0}]),
         ),
         event("NUL, quotes and line breaks in an event", &note("\0\u{1}\u{1f}\u{7f}\"\\\n\r\t\u{8}\u{c}/")),
-        event("all of Unicode's corners", &note("\u{feff}\u{2028}\u{fffd}\u{10ffff}🚀")),
-        event("escapes that need not be", &note("a/b").replace("a/b", r"\u0061\/b")),
+        event("unusual Unicode characters", &note("\u{feff}\u{2028}\u{fffd}\u{10ffff}🚀")),
+        event("unnecessary escapes", &note("a/b").replace("a/b", r"\u0061\/b")),
         event(
-            "a member that nobody signed",
-            &note("extra").replacen('{', &format!("{{\"x\":{},", deep("[", "", "]", 300)), 1),
+            "an unsigned member",
+            &note("extra").replacen('{', &format!("{{\"x\":{},", nested("[", "", "]", 300)), 1),
         ),
         event("members in another order", &reversed(&note("order"))),
         event("an event with 2,000 tags", author.note(now(), &vec![&["t", "x"][..]; 2_000], "").json()),
@@ -501,16 +523,16 @@ fn odd_but_fine() -> Vec<Case> {
     ]
 }
 
-/// The same event with its members the other way round.
+/// Returns the event with its members in reverse order.
 fn reversed(json: &str) -> String {
-    let event: Value = serde_json::from_str(json).expect("JSON");
+    let event: Value = serde_json::from_str(json).expect("invalid JSON");
     let members = ["sig", "content", "tags", "kind", "created_at", "pubkey", "id"];
     let members: Vec<String> = members.iter().map(|name| format!("\"{name}\": {}", event[name])).collect();
     format!("{{{}}}", members.join(", "))
 }
 
 #[test]
-fn a_protected_event_brings_a_challenge_and_bad_proofs_are_refused() {
+fn protected_event_triggers_a_challenge_and_invalid_responses_are_rejected() {
     let server = Server::start(&[("POLICY", "open")]);
     let author = Author::new(1);
     let protected = author.note(now(), &[&["-"]], "mine");
@@ -518,10 +540,10 @@ fn a_protected_event_brings_a_challenge_and_bad_proofs_are_refused() {
     for text in [protected.json().to_owned(), protected.json().replace("[[\"-\"]]", "[ [ \"-\" ] ]")] {
         let mut client = server.connect();
         client.send_text(&format!("[\"EVENT\",{text}]"));
-        let asked = client.receive();
-        assert_eq!(asked[0], "AUTH", "{asked} for {text}");
-        let challenge = asked[1].as_str().expect("a challenge").to_owned();
-        expect_answer(&client.receive(), &json!(["OK", protected.id.to_string(), false, "auth-required: "]));
+        let auth = client.receive();
+        assert_eq!(auth[0], "AUTH", "{auth} for {text}");
+        let challenge = auth[1].as_str().expect("no challenge").to_owned();
+        expect_response(&client.receive(), &json!(["OK", protected.id.to_string(), false, "auth-required: "]));
 
         let relay = server.url();
         let tags = |relay: &str, challenge: &str| {
@@ -546,24 +568,24 @@ fn a_protected_event_brings_a_challenge_and_bad_proofs_are_refused() {
             ("long ago", author.sign_owned(22242, now() - 3_600, tags(&relay, &challenge), ""), "invalid: created_at"),
             ("no tags", author.sign(22242, now(), &[], ""), "invalid: the challenge does not match"),
         ] {
-            let _naming = Naming(what);
+            let _case_name = CaseName(what);
             client.send_text(&format!("[\"AUTH\",{}]", event.json()));
-            expect_answer(&client.receive(), &json!(["OK", event.id.to_string(), false, text]));
-            assert!(!client.publish(&protected).0, "still a stranger");
+            expect_response(&client.receive(), &json!(["OK", event.id.to_string(), false, text]));
+            assert!(!client.publish(&protected).0, "the connection is not authenticated");
             expect_alive(&mut client);
         }
     }
 }
 
 #[test]
-fn too_many_proofs_are_not_even_looked_at() {
+fn authentication_attempts_are_limited() {
     let server = Server::start(&[]);
     let mut client = server.connect();
     let event = Author::new(1).sign(22242, now(), &[], "");
     let answers: Vec<String> = (0..21)
         .map(|_| {
             client.send_text(&format!("[\"AUTH\",{}]", event.json()));
-            client.receive()[3].as_str().expect("a text").to_owned()
+            client.receive()[3].as_str().expect("not text").to_owned()
         })
         .collect();
     assert!(
@@ -574,31 +596,31 @@ fn too_many_proofs_are_not_even_looked_at() {
     expect_alive(&mut client);
 }
 
-/// CLOSED and NEG-ERR say that something has ended. It must have.
+/// CLOSED and NEG-ERR tell the client that a subscription has ended, so it must not stay open.
 #[test]
-fn a_refusal_ends_what_had_the_same_name() {
+fn rejection_closes_the_subscription_with_that_id() {
     let server = Server::start(&[("POLICY", "open"), ("RELAY_MAX_NEG_SESSIONS", "1")]);
     let mut client = server.connect();
     client.subscribe("s", &[json!({"kinds": [1]})]);
     client.send(&json!(["REQ", "s", {"search": "x"}]));
-    expect_answer(&client.receive(), &json!(["CLOSED", "s", "unsupported: "]));
-    let event = Author::new(1).note(now(), &[], "nobody listens");
+    expect_response(&client.receive(), &json!(["CLOSED", "s", "unsupported: "]));
+    let event = Author::new(1).note(now(), &[], "not delivered");
     client.send_text(&format!("[\"EVENT\",{}]", event.json()));
     assert_eq!(client.receive(), json!(["OK", event.id.to_string(), true, ""]));
-    // The live room hears of the event before this question.
+    // The event is broadcast before this query is answered.
     expect_alive(&mut client);
 
-    for refused in [json!(["NEG-MSG", "n", "no hex"]), json!(["NEG-OPEN", "n", {"search": "x"}, "61"])] {
+    for rejected in [json!(["NEG-MSG", "n", "not hex"]), json!(["NEG-OPEN", "n", {"search": "x"}, "61"])] {
         client.send(&json!(["NEG-OPEN", "n", {"kinds": [9]}, "61"]));
         assert_eq!(client.receive(), json!(["NEG-MSG", "n", "61"]));
-        client.send(&refused);
-        assert_eq!(client.receive()[0], "NEG-ERR", "{refused}");
+        client.send(&rejected);
+        assert_eq!(client.receive()[0], "NEG-ERR", "{rejected}");
         client.send(&json!(["NEG-MSG", "n", "61"]));
-        assert_eq!(client.receive(), json!(["NEG-ERR", "n", "closed: unknown subscription"]), "after {refused}");
+        assert_eq!(client.receive(), json!(["NEG-ERR", "n", "closed: unknown subscription"]), "after {rejected}");
     }
 }
 
-// Frames: those that break the protocol end the connection, with the right code, and nothing else.
+// Malformed frames: the connection is closed with the matching code; other connections are not affected.
 
 const TEXT: u8 = 0x1;
 const BINARY: u8 = 0x2;
@@ -606,15 +628,15 @@ const CLOSE: u8 = 0x8;
 const PING: u8 = 0x9;
 const FIN: u8 = 0x80;
 
-/// A client's frame: the mask is all zeros, so the payload stands as it is.
+/// Returns a client frame. The mask is all zeros, so the payload is unchanged.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = head(first, payload.len() as u64);
+    let mut frame = frame_header(first, payload.len() as u64);
     frame.extend_from_slice(payload);
     frame
 }
 
-/// The beginning of a client's frame that announces so many bytes.
-fn head(first: u8, length: u64) -> Vec<u8> {
+/// Returns the header of a client frame with a payload of `length` bytes.
+fn frame_header(first: u8, length: u64) -> Vec<u8> {
     let mut head = vec![first];
     match length {
         0..=125 => head.push(0x80 | length as u8),
@@ -632,7 +654,7 @@ fn head(first: u8, length: u64) -> Vec<u8> {
 }
 
 #[test]
-fn broken_frames_close_the_connection_with_the_right_code() {
+fn malformed_frames_close_the_connection_with_the_matching_code() {
     let server = Server::start(&[]);
     let megabyte = vec![b' '; 1 << 20];
     let (invalid, too_big, protocol) = (CloseCode::Invalid, CloseCode::Size, CloseCode::Protocol);
@@ -642,66 +664,68 @@ fn broken_frames_close_the_connection_with_the_right_code() {
         ("a surrogate as UTF-8", frame(FIN | TEXT, b"\xed\xa0\x80"), invalid),
         ("an overlong slash", frame(FIN | TEXT, b"\xc0\xaf"), invalid),
         ("invalid UTF-8 in a later part", [frame(TEXT, b"[\""), frame(FIN, b"\xff\"]")].concat(), invalid),
-        ("a close reason that is no text", frame(FIN | CLOSE, b"\x03\xe8\xff"), invalid),
+        ("a close reason that is not UTF-8", frame(FIN | CLOSE, b"\x03\xe8\xff"), invalid),
         ("3 MiB in one frame", frame(FIN | TEXT, &megabyte.repeat(3)), too_big),
         (
             "3 MiB in three frames",
             [frame(TEXT, &megabyte), frame(0, &megabyte), frame(FIN, &megabyte)].concat(),
             too_big,
         ),
-        ("3 MiB of nothing readable", frame(FIN | BINARY, &megabyte.repeat(3)), too_big),
-        ("2 MiB and a byte", head(FIN | TEXT, (2 << 20) + 1), too_big),
-        ("a promise of 4 GiB", head(FIN | TEXT, 1 << 32), too_big),
-        ("a promise of 8 EiB", head(FIN | TEXT, i64::MAX as u64), too_big),
+        ("3 MiB of binary data", frame(FIN | BINARY, &megabyte.repeat(3)), too_big),
+        ("2 MiB and a byte", frame_header(FIN | TEXT, (2 << 20) + 1), too_big),
+        ("a header that announces 4 GiB", frame_header(FIN | TEXT, 1 << 32), too_big),
+        ("a header that announces 8 EiB", frame_header(FIN | TEXT, i64::MAX as u64), too_big),
         ("no mask", vec![FIN | TEXT, 2, b'[', b']'], protocol),
         ("a reserved bit", frame(FIN | 0x40 | TEXT, b"[]"), protocol),
         ("a reserved kind of frame", frame(FIN | 0x3, b"[]"), protocol),
         ("a reserved kind of control frame", frame(FIN | 0xb, b""), protocol),
-        ("a ping in parts", frame(PING, b"x"), protocol),
+        ("a fragmented ping", frame(PING, b"x"), protocol),
         ("a ping of 126 bytes", frame(FIN | PING, &[0; 126]), protocol),
-        ("a part of nothing", frame(FIN, b"[]"), protocol),
+        ("a continuation without a beginning", frame(FIN, b"[]"), protocol),
         ("a message within a message", [frame(TEXT, b"["), frame(FIN | TEXT, b"]")].concat(), protocol),
         ("a close code of one byte", frame(FIN | CLOSE, b"\x03"), protocol),
-        ("a close code that nobody may send", frame(FIN | CLOSE, &999u16.to_be_bytes()), protocol),
+        ("an invalid close code", frame(FIN | CLOSE, &999u16.to_be_bytes()), protocol),
         ("HTTP", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), protocol),
     ];
     let mut bystander = server.connect();
     for (what, bytes, code) in cases {
-        let _naming = Naming(what);
+        let _case_name = CaseName(what);
         let mut client = server.connect();
-        // The server may hang up before it has heard everything.
+        // The server may close the connection before it has read everything.
         let _ = client.socket.get_mut().write_all(&bytes);
-        let frame = close_frame(&mut client).expect("a close frame");
+        let frame = close_frame(&mut client).expect("no close frame");
         assert_eq!(frame.code, code, "{}", frame.reason);
         expect_alive(&mut server.connect());
         expect_alive(&mut bystander);
     }
 }
 
-/// Reads until the server says goodbye; `None` if it hangs up without.
+/// Reads until the server closes the connection; returns its close frame, or `None` if there is none.
 fn close_frame(client: &mut Client) -> Option<CloseFrame> {
     loop {
         match client.socket.read() {
             Ok(Message::Close(frame)) => return frame,
             Ok(_) => {}
-            Err(Error::Io(problem)) if problem.kind() == ErrorKind::WouldBlock => panic!("nothing happens"),
+            Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => {
+                panic!("the server neither answers nor closes the connection")
+            }
             Err(_) => return None,
         }
     }
 }
 
 #[test]
-fn a_goodbye_is_returned() {
+fn close_frames_are_echoed() {
     let server = Server::start(&[]);
     for code in [CloseCode::Normal, CloseCode::Away, CloseCode::Library(4_000)] {
         let mut client = server.connect();
-        let goodbye = CloseFrame { code, reason: "thanks".into() };
-        client.socket.close(Some(goodbye.clone())).expect("sends");
-        assert_eq!(close_frame(&mut client), Some(goodbye));
+        let close = CloseFrame { code, reason: "thanks".into() };
+        client.socket.close(Some(close.clone())).expect("cannot send");
+        assert_eq!(close_frame(&mut client), Some(close));
     }
     let mut client = server.connect();
-    client.socket.get_mut().write_all(&frame(FIN | CLOSE, b"")).expect("writes");
-    assert!(matches!(client.socket.read(), Ok(Message::Close(None))), "a goodbye without words is returned as such");
+    client.socket.get_mut().write_all(&frame(FIN | CLOSE, b"")).expect("cannot write");
+    assert!(matches!(client.socket.read(), Ok(Message::Close(None))), "an empty close frame is echoed as an empty one");
 }
 
 #[test]
@@ -710,7 +734,7 @@ fn unusual_frames_work() {
     let mut client = server.connect();
     let request = r#"["REQ","é🚀",{"limit":0}]"#.as_bytes();
 
-    // In parts, one of which ends within a character; with a ping between.
+    // Fragmented, with a boundary inside a character and a ping between the fragments.
     let inside = request.iter().position(|byte| *byte >= 0x80).expect("not ASCII") + 1;
     let parts = [
         frame(TEXT, &request[..inside]),
@@ -719,34 +743,34 @@ fn unusual_frames_work() {
         frame(0, &request[inside..inside + 3]),
         frame(FIN, &request[inside + 3..]),
     ];
-    client.socket.get_mut().write_all(&parts.concat()).expect("writes");
-    assert_eq!(client.socket.read().expect("a pong"), Message::Pong("between".into()));
+    client.socket.get_mut().write_all(&parts.concat()).expect("cannot write");
+    assert_eq!(client.socket.read().expect("no pong"), Message::Pong("between".into()));
     assert_eq!(client.receive(), json!(["EOSE", "é🚀"]));
 
     // Byte by byte.
     for byte in frame(FIN | TEXT, request) {
-        client.socket.get_mut().write_all(&[byte]).expect("writes");
+        client.socket.get_mut().write_all(&[byte]).expect("cannot write");
     }
     assert_eq!(client.receive(), json!(["EOSE", "é🚀"]));
 
-    // Exactly as long as a message may be.
+    // A message of exactly the maximum size.
     let mut longest = request.to_vec();
     longest.resize(2 << 20, b' ');
-    client.socket.get_mut().write_all(&frame(FIN | TEXT, &longest)).expect("writes");
+    client.socket.get_mut().write_all(&frame(FIN | TEXT, &longest)).expect("cannot write");
     assert_eq!(client.receive(), json!(["EOSE", "é🚀"]));
 
     // Pings with and without payload, up to the longest.
     for payload in [&b""[..], b"hello", &[0xff; 125]] {
-        client.socket.send(Message::Ping(payload.to_vec().into())).expect("sends");
-        assert_eq!(client.socket.read().expect("a pong"), Message::Pong(payload.to_vec().into()));
+        client.socket.send(Message::Ping(payload.to_vec().into())).expect("cannot send");
+        assert_eq!(client.socket.read().expect("no pong"), Message::Pong(payload.to_vec().into()));
     }
 
-    // A pong that nobody asked for, an empty text, a binary frame that would be a message if it were text.
-    client.socket.send(Message::Pong("unasked".into())).expect("sends");
+    // An unsolicited pong, and binary frames, one of which would be a valid message if it were text.
+    client.socket.send(Message::Pong("unasked".into())).expect("cannot send");
     expect_alive(&mut client);
     for bytes in [&b"[\"CLOSE\",\"x\"]"[..], b"", &[0xff, 0, 0x80]] {
-        client.socket.send(Message::binary(bytes.to_vec())).expect("sends");
-        assert_eq!(client.receive(), notice("invalid: binary frames are not spoken here"));
+        client.socket.send(Message::binary(bytes.to_vec())).expect("cannot send");
+        assert_eq!(client.receive(), notice("invalid: binary frames are not supported"));
         expect_alive(&mut client);
     }
 }

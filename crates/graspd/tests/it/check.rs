@@ -1,4 +1,4 @@
-//! `graspd check` against set-ups that are broken: it says what is wrong and what mends it.
+//! `graspd check` with misconfigured proxies and servers: it reports what is wrong and how to fix it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,49 +7,49 @@ use std::{fs, thread};
 
 use serde_json::Value;
 
-use crate::support::admin::Said;
+use crate::support::admin::CommandOutput;
 use crate::support::nginx::Nginx;
 use crate::support::{DEADLINE, Server, eventually};
 
 const TRUSTED: [(&str, &str); 1] = [("TRUSTED_PROXY_CIDRS", "127.0.0.0/8")];
 
-/// What a proxy does wrong.
+/// What a test proxy does wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mood {
-    Good,
-    /// Websockets are not passed on.
+enum ProxyFault {
+    None,
+    /// Does not forward websocket upgrades.
     NoUpgrade,
-    /// At most a megabyte.
+    /// Rejects bodies of more than a megabyte.
     SmallBodies,
-    /// Only bodies whose length is told.
+    /// Rejects bodies without a Content-Length.
     NoChunks,
-    /// Nobody is told who asks.
-    SaysNothing,
-    /// What clients say about themselves is passed on.
-    BelievesAnybody,
-    /// Another name is asked for.
+    /// Does not send X-Forwarded-For.
+    NoForwardedFor,
+    /// Forwards the X-Forwarded-For of the client without adding its address.
+    TrustsClientHeader,
+    /// Changes the Host header.
     WrongHost,
-    /// It does not reach the server.
+    /// Cannot reach the server.
     BadGateway,
-    /// It sends everybody elsewhere.
+    /// Redirects to another host.
     Redirects,
-    /// Something else answers.
-    Blog,
+    /// Another web site answers.
+    OtherSite,
 }
 
-/// A proxy with a mood; it lives as long as the test.
-fn proxy(to: SocketAddr, mood: Mood) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("an address");
+/// Starts a proxy with a fault, which runs until the test process ends. Returns its URL.
+fn start_proxy(to: SocketAddr, fault: ProxyFault) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("no port");
+    let address = listener.local_addr().expect("no address");
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || pass_on(client, to, mood));
+            thread::spawn(move || forward(client, to, fault));
         }
     });
     format!("http://{address}")
 }
 
-/// Reads a head; gives it, and what came behind it.
+/// Reads the head of a request; returns it and the bytes that follow it.
 fn read_head(client: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -63,16 +63,17 @@ fn read_head(client: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     }
 }
 
-/// Answers by itself, and listens until the client has said everything.
-fn refuse(mut client: TcpStream, status: &str, more: &str) {
-    let answer = format!("HTTP/1.1 {status}\r\nConnection: close\r\n{more}Content-Length: 5\r\n\r\nsorry");
-    let _ = client.write_all(answer.as_bytes());
+/// Responds without the server, and reads until the client has sent everything.
+fn respond(mut client: TcpStream, status: &str, more: &str) {
+    let response = format!("HTTP/1.1 {status}\r\nConnection: close\r\n{more}Content-Length: 5\r\n\r\nsorry");
+    let _ = client.write_all(response.as_bytes());
     let _ = client.shutdown(Shutdown::Write);
     let _ = std::io::copy(&mut client, &mut std::io::sink());
 }
 
-fn pass_on(mut client: TcpStream, to: SocketAddr, mood: Mood) {
-    client.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+/// Forwards a request to the server with the fault.
+fn forward(mut client: TcpStream, to: SocketAddr, fault: ProxyFault) {
+    client.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
     let Some((head, rest)) = read_head(&mut client) else { return };
     let header = |line: &str, name: &str| line.to_ascii_lowercase().starts_with(&format!("{name}:"));
     let value = |name: &str| {
@@ -81,38 +82,41 @@ fn pass_on(mut client: TcpStream, to: SocketAddr, mood: Mood) {
     };
     let length = value("content-length").and_then(|length| length.parse::<usize>().ok());
     let is_chunked = value("transfer-encoding").is_some();
-    match mood {
-        Mood::BadGateway => return refuse(client, "502 Bad Gateway", "Server: nginx/1.22.1\r\n"),
-        Mood::Redirects => return refuse(client, "301 Moved Permanently", "Location: https://www.example.com/\r\n"),
-        Mood::Blog => return refuse(client, "200 OK", "Content-Type: text/html\r\n"),
-        Mood::SmallBodies if length.is_some_and(|length| length > 1 << 20) || is_chunked => {
-            return refuse(client, "413 Content Too Large", "Server: nginx/1.22.1\r\n");
+    match fault {
+        ProxyFault::BadGateway => return respond(client, "502 Bad Gateway", "Server: nginx/1.22.1\r\n"),
+        ProxyFault::Redirects => {
+            return respond(client, "301 Moved Permanently", "Location: https://www.example.com/\r\n");
         }
-        Mood::NoChunks if is_chunked => return refuse(client, "411 Length Required", ""),
+        ProxyFault::OtherSite => return respond(client, "200 OK", "Content-Type: text/html\r\n"),
+        ProxyFault::SmallBodies if length.is_some_and(|length| length > 1 << 20) || is_chunked => {
+            return respond(client, "413 Content Too Large", "Server: nginx/1.22.1\r\n");
+        }
+        ProxyFault::NoChunks if is_chunked => return respond(client, "411 Length Required", ""),
         _ => {}
     }
     let mut lines: Vec<String> = head.lines().map(str::to_owned).collect();
-    match mood {
-        Mood::NoUpgrade => lines.retain(|line| !header(line, "upgrade") && !header(line, "connection")),
-        Mood::SaysNothing => lines.retain(|line| !header(line, "x-forwarded-for")),
-        Mood::WrongHost => {
+    match fault {
+        ProxyFault::NoUpgrade => lines.retain(|line| !header(line, "upgrade") && !header(line, "connection")),
+        ProxyFault::NoForwardedFor => lines.retain(|line| !header(line, "x-forwarded-for")),
+        ProxyFault::WrongHost => {
             lines.retain(|line| !header(line, "host"));
             lines.push("Host: backend".to_owned());
         }
         _ => {}
     }
-    if !matches!(mood, Mood::SaysNothing | Mood::BelievesAnybody) {
-        let before = value("x-forwarded-for").map(|said| format!("{said}, ")).unwrap_or_default();
+    if !matches!(fault, ProxyFault::NoForwardedFor | ProxyFault::TrustsClientHeader) {
+        let before = value("x-forwarded-for").map(|printed| format!("{printed}, ")).unwrap_or_default();
         lines.retain(|line| !header(line, "x-forwarded-for"));
         lines.push(format!("X-Forwarded-For: {before}198.51.100.7"));
     }
-    if mood == Mood::NoUpgrade {
+    if fault == ProxyFault::NoUpgrade {
         lines.push("Connection: close".to_owned());
     }
-    let mut server = TcpStream::connect(to).expect("connects");
-    server.write_all(format!("{}\r\n\r\n", lines.join("\r\n")).as_bytes()).expect("writes");
-    server.write_all(&rest).expect("writes");
-    let (mut from, mut into) = (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
+    let mut server = TcpStream::connect(to).expect("cannot connect");
+    server.write_all(format!("{}\r\n\r\n", lines.join("\r\n")).as_bytes()).expect("cannot write");
+    server.write_all(&rest).expect("cannot write");
+    let (mut from, mut into) =
+        (client.try_clone().expect("cannot clone the socket"), server.try_clone().expect("cannot clone the socket"));
     thread::spawn(move || {
         let _ = std::io::copy(&mut from, &mut into);
     });
@@ -121,116 +125,117 @@ fn pass_on(mut client: TcpStream, to: SocketAddr, mood: Mood) {
     let _ = server.shutdown(Shutdown::Both);
 }
 
-/// What was found.
-struct Report {
+/// Exit code and findings of `graspd check --json`.
+struct CheckReport {
     code: Option<i32>,
     value: Value,
 }
 
-impl Report {
-    fn of(said: Said) -> Self {
-        let value = serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("no JSON: {}{}", said.out, said.err));
-        Self { code: said.code, value }
+impl CheckReport {
+    fn new(printed: CommandOutput) -> Self {
+        let value = serde_json::from_str(&printed.stdout)
+            .unwrap_or_else(|_| panic!("invalid JSON: {}{}", printed.stdout, printed.stderr));
+        Self { code: printed.code, value }
     }
 
-    /// How something is, in a word.
+    /// Returns the level of a check.
     fn level(&self, check: &str) -> String {
-        self.part(check, "level")
+        self.member(check, "level")
     }
 
-    fn part(&self, check: &str, part: &str) -> String {
-        let findings = self.value["findings"].as_array().expect("findings");
+    fn member(&self, check: &str, member: &str) -> String {
+        let findings = self.value["findings"].as_array().expect("no findings");
         let found = findings.iter().find(|finding| finding["check"] == check);
-        found.and_then(|finding| finding[part].as_str()).unwrap_or_default().to_owned()
+        found.and_then(|finding| finding[member].as_str()).unwrap_or_default().to_owned()
     }
 
-    /// What is wrong.
-    fn wrongs(&self) -> Vec<String> {
-        let findings = self.value["findings"].as_array().expect("findings");
+    /// Returns the names of the checks that report an error.
+    fn errors(&self) -> Vec<String> {
+        let findings = self.value["findings"].as_array().expect("no findings");
         let wrong = findings.iter().filter(|finding| finding["level"] == "error");
-        wrong.map(|finding| finding["check"].as_str().expect("a word").to_owned()).collect()
+        wrong.map(|finding| finding["check"].as_str().expect("no check name").to_owned()).collect()
     }
 }
 
-fn check(server: &Server, via: &str) -> Report {
-    Report::of(server.run(&["check", "--json", "--via", via]))
+fn check(server: &Server, via: &str) -> CheckReport {
+    CheckReport::new(server.run(&["check", "--json", "--via", via]))
 }
 
 #[test]
-fn a_good_proxy_is_praised() {
+fn correct_proxy_passes_every_check() {
     let server = Server::start(&TRUSTED);
-    let report = check(&server, &proxy(server.address, Mood::Good));
-    assert_eq!((report.code, report.wrongs()), (Some(0), vec![]), "{}", report.value);
+    let report = check(&server, &start_proxy(server.address, ProxyFault::None));
+    assert_eq!((report.code, report.errors()), (Some(0), vec![]), "{}", report.value);
     for fine in
         ["server", "git", "key", "disk", "endpoint", "host", "forwarded", "websocket", "body", "chunked", "clock"]
     {
         assert_eq!(report.level(fine), "ok", "{fine}: {}", report.value);
     }
-    assert!(report.part("forwarded", "says").contains("198.51.100.7"), "{}", report.value);
+    assert!(report.member("forwarded", "says").contains("198.51.100.7"), "{}", report.value);
     assert_eq!(report.value["ok"], true);
-    assert_eq!(report.value["sites"], serde_json::json!({}), "nothing needs to be mended");
-    // An address is no name for others.
+    assert_eq!(report.value["sites"], serde_json::json!({}), "nothing needs to be fixed");
+    // A domain that is an IP address is a warning.
     assert_eq!(report.level("domain"), "warning");
 }
 
 #[test]
-fn every_mistake_of_a_proxy_is_found_and_no_other() {
+fn each_proxy_fault_is_reported_and_no_other() {
     let server = Server::start(&TRUSTED);
-    for (mood, wrong, says, fix) in [
-        (Mood::NoUpgrade, &["websocket"][..], "instead of 101", "proxy_set_header Upgrade $http_upgrade"),
-        (Mood::SmallBodies, &["body", "chunked"], "413", "client_max_body_size 0"),
-        (Mood::NoChunks, &["chunked"], "411", "proxy_http_version 1.1"),
-        (Mood::SaysNothing, &["forwarded"], "does not send X-Forwarded-For", "$proxy_add_x_forwarded_for"),
-        (Mood::BelievesAnybody, &["forwarded"], "can claim any address", "$proxy_add_x_forwarded_for"),
-        (Mood::BadGateway, &["endpoint"], "502", &format!("proxy_pass http://{};", server.address)),
-        (Mood::Redirects, &["endpoint"], "https://www.example.com/", "at this address"),
-        (Mood::Blog, &["endpoint"], "is not graspd", "forward all requests"),
+    for (fault, wrong, says, fix) in [
+        (ProxyFault::NoUpgrade, &["websocket"][..], "instead of 101", "proxy_set_header Upgrade $http_upgrade"),
+        (ProxyFault::SmallBodies, &["body", "chunked"], "413", "client_max_body_size 0"),
+        (ProxyFault::NoChunks, &["chunked"], "411", "proxy_http_version 1.1"),
+        (ProxyFault::NoForwardedFor, &["forwarded"], "does not send X-Forwarded-For", "$proxy_add_x_forwarded_for"),
+        (ProxyFault::TrustsClientHeader, &["forwarded"], "can claim any address", "$proxy_add_x_forwarded_for"),
+        (ProxyFault::BadGateway, &["endpoint"], "502", &format!("proxy_pass http://{};", server.address)),
+        (ProxyFault::Redirects, &["endpoint"], "https://www.example.com/", "at this address"),
+        (ProxyFault::OtherSite, &["endpoint"], "is not graspd", "forward all requests"),
     ] {
-        let report = check(&server, &proxy(server.address, mood));
+        let report = check(&server, &start_proxy(server.address, fault));
         assert_eq!(
-            (report.code, report.wrongs()),
+            (report.code, report.errors()),
             (Some(1), wrong.iter().map(|check| (*check).to_owned()).collect()),
-            "{mood:?}: {}",
+            "{fault:?}: {}",
             report.value
         );
-        assert!(report.part(wrong[0], "says").contains(says), "{mood:?}: {}", report.value);
-        assert!(report.part(wrong[0], "fix").contains(fix), "{mood:?}: {}", report.value);
-        let site = report.value["sites"]["nginx"].as_str().unwrap_or_else(|| panic!("{mood:?}: {}", report.value));
+        assert!(report.member(wrong[0], "says").contains(says), "{fault:?}: {}", report.value);
+        assert!(report.member(wrong[0], "fix").contains(fix), "{fault:?}: {}", report.value);
+        let site = report.value["sites"]["nginx"].as_str().unwrap_or_else(|| panic!("{fault:?}: {}", report.value));
         assert!(site.contains(&format!("server {};", server.address)), "{site}");
     }
-    let report = check(&server, &proxy(server.address, Mood::WrongHost));
+    let report = check(&server, &start_proxy(server.address, ProxyFault::WrongHost));
     assert_eq!((report.code, report.level("host").as_str()), (Some(0), "warning"), "{}", report.value);
-    assert!(report.part("host", "fix").contains("proxy_set_header Host $host"), "{}", report.value);
+    assert!(report.member("host", "fix").contains("proxy_set_header Host $host"), "{}", report.value);
 }
 
 #[test]
-fn a_proxy_that_is_not_believed_is_found() {
+fn untrusted_proxy_is_reported() {
     let server = Server::start(&[]);
-    let report = check(&server, &proxy(server.address, Mood::Good));
-    assert_eq!(report.wrongs(), ["forwarded"], "{}", report.value);
-    assert!(report.part("forwarded", "fix").contains("NGIT_TRUSTED_PROXY_CIDRS=127.0.0.1/32"), "{}", report.value);
-    // Without a proxy there is none to be believed.
+    let report = check(&server, &start_proxy(server.address, ProxyFault::None));
+    assert_eq!(report.errors(), ["forwarded"], "{}", report.value);
+    assert!(report.member("forwarded", "fix").contains("NGIT_TRUSTED_PROXY_CIDRS=127.0.0.1/32"), "{}", report.value);
+    // Without a proxy, none has to be trusted.
     let report = check(&server, &format!("http://{}", server.address));
     assert_eq!((report.code, report.level("forwarded").as_str()), (Some(0), "note"), "{}", report.value);
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_is_found() {
-    let (server, other) = (Server::start(&TRUSTED), Server::start(&[("RELAY_NAME", "somebody else's")]));
-    let report = check(&server, &proxy(other.address, Mood::Good));
-    assert_eq!(report.wrongs(), ["endpoint"], "{}", report.value);
-    assert!(report.part("endpoint", "says").contains("somebody else's"), "{}", report.value);
-    let report = check(&server, &format!("http://{}", crate::support::peers::place()));
-    assert_eq!(report.wrongs(), ["endpoint"], "{}", report.value);
-    assert!(report.part("endpoint", "says").contains("cannot be reached"), "{}", report.value);
+fn address_of_another_server_is_reported() {
+    let (server, other) = (Server::start(&TRUSTED), Server::start(&[("RELAY_NAME", "another relay")]));
+    let report = check(&server, &start_proxy(other.address, ProxyFault::None));
+    assert_eq!(report.errors(), ["endpoint"], "{}", report.value);
+    assert!(report.member("endpoint", "says").contains("another relay"), "{}", report.value);
+    let report = check(&server, &format!("http://{}", crate::support::peers::unused_address()));
+    assert_eq!(report.errors(), ["endpoint"], "{}", report.value);
+    assert!(report.member("endpoint", "says").contains("cannot be reached"), "{}", report.value);
 }
 
 #[test]
-fn without_a_server_it_looks_at_the_rest() {
+fn other_checks_run_without_a_server() {
     let mut server = Server::start(&TRUSTED);
     let other = Server::start(&[]);
     assert_eq!(server.stop(), Some(0));
-    let report = check(&server, &proxy(other.address, Mood::Good));
+    let report = check(&server, &start_proxy(other.address, ProxyFault::None));
     assert_eq!(
         (report.code, report.level("server"), report.level("endpoint")),
         (Some(0), "warning".into(), "warning".into()),
@@ -238,37 +243,37 @@ fn without_a_server_it_looks_at_the_rest() {
         report.value
     );
     assert_eq!(report.level("websocket"), "ok", "{}", report.value);
-    assert_eq!(report.level("body"), "", "nobody would count it");
+    assert_eq!(report.level("body"), "", "the body check needs a running server");
 }
 
 #[test]
-fn what_is_wrong_on_the_machine_is_found() {
+fn faults_of_the_machine_are_reported() {
     let mut server = Server::start(&TRUSTED);
     let key = server.folder().path().join("data/relay/.relay-owner.nsec");
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("its owner may");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("cannot change the permissions");
     let via = format!("http://{}", server.address);
     let report = check(&server, &via);
-    assert_eq!(report.wrongs(), ["key"], "{}", report.value);
-    assert!(report.part("key", "fix").contains("chmod 0600"), "{}", report.value);
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("its owner may");
+    assert_eq!(report.errors(), ["key"], "{}", report.value);
+    assert!(report.member("key", "fix").contains("chmod 0600"), "{}", report.value);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("cannot change the permissions");
 
-    // A terabyte is to be kept free, and git cannot be found.
+    // A terabyte must stay free; and git cannot be found.
     let run = |name: &str, value: &str| {
-        let mut command = server.operator(&["check", "--json", "--via", &via]);
-        Report::of(Said::of(&command.env(name, value).output().expect("graspd runs")))
+        let mut command = server.cli_command(&["check", "--json", "--via", &via]);
+        CheckReport::new(CommandOutput::new(&command.env(name, value).output().expect("cannot run graspd")))
     };
-    assert!(run("NGIT_STORE_RESERVE_BYTES", "1099511627776").wrongs().contains(&"disk".to_owned()));
-    assert!(run("PATH", "/nonexistent").wrongs().contains(&"git".to_owned()));
-    // A name that leads nowhere.
-    let mut command = server.operator(&["check", "--json", "--domain", "nowhere.invalid"]);
+    assert!(run("NGIT_STORE_RESERVE_BYTES", "1099511627776").errors().contains(&"disk".to_owned()));
+    assert!(run("PATH", "/nonexistent").errors().contains(&"git".to_owned()));
+    // A domain that does not resolve.
+    let mut command = server.cli_command(&["check", "--json", "--domain", "nowhere.invalid"]);
     assert_eq!(server.stop(), Some(0));
-    let report = Report::of(Said::of(&command.output().expect("graspd runs")));
-    assert_eq!(report.wrongs(), ["dns", "endpoint"], "{}", report.value);
+    let report = CheckReport::new(CommandOutput::new(&command.output().expect("cannot run graspd")));
+    assert_eq!(report.errors(), ["dns", "endpoint"], "{}", report.value);
 }
 
-/// What a check sends is special only while it runs, and only with its token.
+/// The server treats requests of a check specially only while it runs, and only with its token.
 #[test]
-fn strangers_cannot_pretend_to_be_a_check() {
+fn clients_cannot_impersonate_a_check() {
     let server = Server::start(&TRUSTED);
     for token in ["", "X-Graspd-Check: \r\n", "X-Graspd-Check: 00000000000000000000000000000000\r\n"] {
         let request = format!(
@@ -280,48 +285,48 @@ fn strangers_cannot_pretend_to_be_a_check() {
 }
 
 #[test]
-fn people_are_told_in_words() {
+fn text_output_shows_levels_and_configuration() {
     let server = Server::start(&TRUSTED);
-    let said = server.run(&["check", "--via", &proxy(server.address, Mood::SmallBodies)]);
-    assert_eq!(said.code, Some(1));
-    assert!(said.out.lines().any(|line| line.starts_with("✗ body")), "{}", said.out);
-    assert!(said.out.lines().any(|line| line.starts_with("✓ websocket")), "{}", said.out);
-    assert!(said.out.contains("Configuration for nginx that fixes all of this:"), "{}", said.out);
-    // Only the proxy that answers is told about, if it says who it is.
-    let said = server.run(&["check", "--via", &proxy(server.address, Mood::BadGateway)]);
+    let printed = server.run(&["check", "--via", &start_proxy(server.address, ProxyFault::SmallBodies)]);
+    assert_eq!(printed.code, Some(1));
+    assert!(printed.stdout.lines().any(|line| line.starts_with("✗ body")), "{}", printed.stdout);
+    assert!(printed.stdout.lines().any(|line| line.starts_with("✓ websocket")), "{}", printed.stdout);
+    assert!(printed.stdout.contains("Configuration for nginx that fixes all of this:"), "{}", printed.stdout);
+    // If the proxy names itself, only its configuration is printed.
+    let printed = server.run(&["check", "--via", &start_proxy(server.address, ProxyFault::BadGateway)]);
     assert!(
-        said.out.contains("Configuration for nginx") && !said.out.contains("Configuration for Caddy"),
+        printed.stdout.contains("Configuration for nginx") && !printed.stdout.contains("Configuration for Caddy"),
         "{}",
-        said.out
+        printed.stdout
     );
-    let said = server.run(&["check", "--via", "ftp://nobody"]);
-    assert_eq!(said.code, Some(2), "{}", said.err);
+    let printed = server.run(&["check", "--via", "ftp://example"]);
+    assert_eq!(printed.code, Some(2), "{}", printed.stderr);
 }
 
-/// The site that is printed mends everything that a bare one does wrong.
+/// The printed nginx site fixes every error of a minimal one.
 #[test]
 #[ignore = "needs nginx; .ci/run runs it"]
-fn the_lines_for_nginx_mend_it() {
+fn printed_nginx_configuration_fixes_all_errors() {
     let server = Server::start(&TRUSTED);
-    let (front, other) = (crate::support::peers::place(), crate::support::peers::place());
-    let bare = format!("server {{ listen {front}; location / {{ proxy_pass http://{}; }} }}", server.address);
-    let nginx = Nginx::with(&bare);
+    let (front, other) = (crate::support::peers::unused_address(), crate::support::peers::unused_address());
+    let minimal = format!("server {{ listen {front}; location / {{ proxy_pass http://{}; }} }}", server.address);
+    let nginx = Nginx::start(&minimal);
     eventually("nginx listens", || TcpStream::connect(front).ok());
     let report = check(&server, &format!("http://{front}"));
-    let wrongs = report.wrongs();
+    let errors = report.errors();
     for expected in ["websocket", "body", "forwarded"] {
-        assert!(wrongs.contains(&expected.to_owned()), "{expected}: {}", report.value);
+        assert!(errors.contains(&expected.to_owned()), "{expected}: {}", report.value);
     }
-    assert_eq!(report.level("host"), "odd", "{}", report.value);
-    let site = report.value["sites"]["nginx"].as_str().expect("lines for nginx").to_owned();
-    assert_eq!(report.value["sites"].as_object().map(serde_json::Map::len), Some(1), "it says who it is");
+    assert_eq!(report.level("host"), "warning", "{}", report.value);
+    let site = report.value["sites"]["nginx"].as_str().expect("no configuration for nginx").to_owned();
+    assert_eq!(report.value["sites"].as_object().map(serde_json::Map::len), Some(1), "the proxy names itself");
     drop(nginx);
-    // The same without TLS, at ports of this test.
+    // The printed site without TLS, at the ports of this test.
     let lines = site.lines().filter(|line| !line.contains("[::]") && !line.contains("ssl_certificate"));
     let lines =
         lines.map(|line| line.replace("443 ssl", &front.to_string()).replace("listen 80", &format!("listen {other}")));
-    let _nginx = Nginx::with(&lines.collect::<Vec<_>>().join("\n"));
+    let _nginx = Nginx::start(&lines.collect::<Vec<_>>().join("\n"));
     eventually("nginx listens", || TcpStream::connect(front).ok());
     let report = check(&server, &format!("http://{front}"));
-    assert_eq!((report.code, report.wrongs()), (Some(0), vec![]), "{}", report.value);
+    assert_eq!((report.code, report.errors()), (Some(0), vec![]), "{}", report.value);
 }

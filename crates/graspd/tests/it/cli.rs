@@ -1,4 +1,4 @@
-//! The program as its operator meets it: help, settings, starting and stopping.
+//! The command line: help, settings, start and stop.
 
 use std::fs;
 use std::io::Write;
@@ -16,13 +16,13 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::support::{Client, Server, command, eventually};
 
-fn folder() -> TempDir {
-    TempDir::new().expect("a folder")
+fn temp_folder() -> TempDir {
+    TempDir::new().expect("cannot create a temporary folder")
 }
 
-/// Runs graspd to its end, in a folder, with these settings and arguments.
+/// Runs graspd in a folder with these settings and arguments until it ends.
 fn run(folder: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Output {
-    command(folder, settings).args(arguments).output().expect("graspd runs")
+    command(folder, settings).args(arguments).output().expect("cannot run graspd")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -30,14 +30,14 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is before 1970").as_secs()
 }
 
-// Telling.
+// Help and settings.
 
 #[test]
-fn it_explains_itself() {
-    let folder = folder();
+fn help_version_and_settings_are_printed() {
+    let folder = temp_folder();
     for (arguments, expected) in [
         (
             &["--help"][..],
@@ -54,73 +54,77 @@ fn it_explains_itself() {
         let output = run(folder.path(), &[], arguments);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
         assert_eq!(text(&output.stderr), "", "{arguments:?}");
-        let said = text(&output.stdout);
+        let printed = text(&output.stdout);
         for expected in expected {
-            assert!(said.contains(expected), "{arguments:?} does not say {expected}: {said}");
+            assert!(printed.contains(expected), "{arguments:?} does not print {expected}: {printed}");
         }
     }
-    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "telling makes no files");
+    assert_eq!(
+        fs::read_dir(folder.path()).expect("cannot create or list a folder").count(),
+        0,
+        "commands that only print create no files"
+    );
 }
 
 #[test]
-fn the_reference_and_the_effective_settings_know_the_same_names() {
-    let folder = folder();
+fn reference_and_effective_settings_have_the_same_names() {
+    let folder = temp_folder();
     let reference = text(&run(folder.path(), &[], &["config", "--reference"]).stdout);
     let effective = effective(folder.path(), &[], &[]);
-    let settings = effective["settings"].as_array().expect("a list");
+    let settings = effective["settings"].as_array().expect("not a list");
     assert!(settings.len() >= 16, "{} settings", settings.len());
     for setting in settings {
-        let name = setting["name"].as_str().expect("a name");
+        let name = setting["name"].as_str().expect("no name");
         assert!(reference.contains(&format!("| `NGIT_{name}` |")), "{name}");
     }
     assert_eq!(reference.matches("\n| `NGIT_").count(), settings.len());
 }
 
-/// What `graspd config --json` says.
+/// Returns what `graspd config --json` prints.
 fn effective(folder: &Path, settings: &[(&str, &str)], flags: &[&str]) -> Value {
     let output = run(folder, settings, &[&["config", "--json"], flags].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    serde_json::from_slice(&output.stdout).expect("invalid JSON")
 }
 
 #[test]
-fn flags_win_over_the_environment_over_dotenv_over_the_file() {
-    let folder = folder();
+fn precedence_is_flags_environment_dotenv_file() {
+    let folder = temp_folder();
     let relay_name = |settings: &[(&str, &str)], flags: &[&str]| {
         let effective = effective(folder.path(), settings, flags);
-        let list = effective["settings"].as_array().expect("a list");
-        let found = list.iter().find(|setting| setting["name"] == "RELAY_NAME").expect("a setting");
-        let part = |name: &str| found[name].as_str().expect("a text").to_owned();
+        let list = effective["settings"].as_array().expect("not a list");
+        let found = list.iter().find(|setting| setting["name"] == "RELAY_NAME").expect("no such setting");
+        let part = |name: &str| found[name].as_str().expect("not text").to_owned();
         [part("value"), part("source")]
     };
     let environment = [("RELAY_NAME", "by environment")];
     assert_eq!(relay_name(&[], &[])[1], "default");
-    fs::write(folder.path().join("graspd.toml"), "relay_name = \"by file\"").expect("written");
+    fs::write(folder.path().join("graspd.toml"), "relay_name = \"by file\"").expect("cannot write");
     assert_eq!(relay_name(&[], &[]), ["by file", "file"]);
-    fs::write(folder.path().join(".env"), "NGIT_RELAY_NAME='by dotenv'\n").expect("written");
+    fs::write(folder.path().join(".env"), "NGIT_RELAY_NAME='by dotenv'\n").expect("cannot write");
     assert_eq!(relay_name(&[], &[]), ["by dotenv", "dotenv"]);
     assert_eq!(relay_name(&environment, &[]), ["by environment", "environment"]);
     assert_eq!(relay_name(&[("RELAY_NAME", "")], &[]), ["by dotenv", "dotenv"], "an empty variable is not set");
     assert_eq!(relay_name(&environment, &["--relay-name", "by flag"]), ["by flag", "flag"]);
-    fs::write(folder.path().join("other.toml"), "relay_name = \"by another file\"").expect("written");
-    fs::remove_file(folder.path().join(".env")).expect("removed");
+    fs::write(folder.path().join("other.toml"), "relay_name = \"by another file\"").expect("cannot write");
+    fs::remove_file(folder.path().join(".env")).expect("cannot remove the file");
     assert_eq!(relay_name(&[], &["--config", "other.toml"]), ["by another file", "file"]);
 }
 
-// Refusing.
+// Invalid settings.
 
 #[test]
-fn all_wrong_settings_are_listed_at_once() {
-    let folder = folder();
-    fs::write(folder.path().join(".env"), "NGIT_POLICY=maybe\n").expect("written");
-    fs::write(folder.path().join("graspd.toml"), "relay_filter_limit = 0\nno_such_thing = 1\n").expect("written");
+fn all_invalid_settings_are_listed_at_once() {
+    let folder = temp_folder();
+    fs::write(folder.path().join(".env"), "NGIT_POLICY=maybe\n").expect("cannot write");
+    fs::write(folder.path().join("graspd.toml"), "relay_filter_limit = 0\nno_such_thing = 1\n").expect("cannot write");
     let settings = [("MAX_CONNECTIONS", "many"), ("DOMAIN", "https://code.example"), ("GIT_DATA_PATH", "./data/relay")];
     for arguments in
         [&["--bind-address", "here"][..], &["serve", "--bind-address", "here"], &["config", "--bind-address", "here"]]
     {
         let output = run(folder.path(), &settings, arguments);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
         assert_eq!(text(&output.stdout), "");
         for expected in [
             "the settings have 7 errors:",
@@ -132,24 +136,24 @@ fn all_wrong_settings_are_listed_at_once() {
             "no_such_thing",
             "GIT_DATA_PATH and RELAY_DATA_PATH: are the same folder",
         ] {
-            assert!(said.contains(expected), "{expected:?} is not in: {said}");
+            assert!(printed.contains(expected), "{expected:?} is not in: {printed}");
         }
     }
-    assert!(!folder.path().join("data").exists(), "nothing was begun");
+    assert!(!folder.path().join("data").exists(), "the server did not start");
 }
 
 #[test]
-fn an_event_that_fits_no_message_is_not_promised() {
-    // What NIP-11 says of events must be possible in a message.
-    let output = run(folder().path(), &[("RELAY_MAX_EVENT_SIZE_BYTES", "4194304")], &["config"]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("NGIT_RELAY_MAX_EVENT_SIZE_BYTES"), "{said}");
+fn event_size_limit_above_the_message_size_is_rejected() {
+    // An event of the size that the NIP-11 document states must fit into a message.
+    let output = run(temp_folder().path(), &[("RELAY_MAX_EVENT_SIZE_BYTES", "4194304")], &["config"]);
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("NGIT_RELAY_MAX_EVENT_SIZE_BYTES"), "{printed}");
 }
 
 #[test]
-fn secrets_are_not_arguments_and_are_never_shown() {
-    let folder = folder();
+fn secrets_are_not_accepted_as_arguments_and_never_printed() {
+    let folder = temp_folder();
     let secret = "11".repeat(32);
     for arguments in [&["--relay-owner-nsec", &secret][..], &["config", &format!("--relay-owner-nsec={secret}")]] {
         let output = run(folder.path(), &[], arguments);
@@ -158,8 +162,8 @@ fn secrets_are_not_arguments_and_are_never_shown() {
     }
     for arguments in [&["config"][..], &["config", "--json"]] {
         let output = run(folder.path(), &[("RELAY_OWNER_NSEC", &secret)], arguments);
-        let said = text(&output.stdout) + &text(&output.stderr);
-        assert!(said.contains("(hidden)") && !said.contains(&secret), "{said}");
+        let printed = text(&output.stdout) + &text(&output.stderr);
+        assert!(printed.contains("(hidden)") && !printed.contains(&secret), "{printed}");
     }
     let output = run(folder.path(), &[("RELAY_OWNER_NSEC", "nsec1hush")], &["config"]);
     assert_eq!(output.status.code(), Some(2));
@@ -167,55 +171,58 @@ fn secrets_are_not_arguments_and_are_never_shown() {
 }
 
 #[test]
-fn a_second_server_on_the_same_folder_is_refused() {
+fn second_server_on_the_same_folder_does_not_start() {
     let first = Server::start(&[]);
     let mut client = first.connect();
-    // Whoever wants a quiet log still wants to know why nothing runs.
+    // The error is printed even if the log is off.
     for level in ["info", "off"] {
         let output = run(first.folder().path(), &[("LOG_LEVEL", level)], &[]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("another graspd is using") && said.contains("NGIT_RELAY_DATA_PATH"), "{level}: {said:?}");
-        assert!(client.query(&[json!({})]).is_empty(), "the first goes on");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert!(
+            printed.contains("another graspd is using") && printed.contains("NGIT_RELAY_DATA_PATH"),
+            "{level}: {printed:?}"
+        );
+        assert!(client.query(&[json!({})]).is_empty(), "the first server is not affected");
     }
     assert!(first.connect().query(&[json!({})]).is_empty());
 }
 
 #[test]
-fn an_address_that_is_taken_is_an_error_that_names_it() {
+fn occupied_address_is_named_in_the_error() {
     let first = Server::start(&[]);
     let address = first.address.to_string();
-    let output = run(folder().path(), &[("BIND_ADDRESS", &address)], &[]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
+    let output = run(temp_folder().path(), &[("BIND_ADDRESS", &address)], &[]);
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains(&format!("cannot listen on {address}")), "{printed}");
 }
 
-// Starting and stopping.
+// Start and stop.
 
 #[test]
-fn it_says_where_it_is() {
+fn addresses_are_printed_at_start() {
     let server = Server::start(&[("BASE_PATH", "/grasp")]);
-    let said = server.welcome.join("\n");
+    let printed = server.startup_output.join("\n");
     for expected in [
         format!("listening  {}", server.address),
         format!("relay      ws://{}/grasp", server.address),
         format!("git        http://{}/grasp/<npub>/<identifier>.git", server.address),
         "data/relay".to_owned(),
     ] {
-        assert!(said.contains(&expected), "{expected} is not in: {said}");
+        assert!(printed.contains(&expected), "{expected} is not in: {printed}");
     }
 }
 
-/// Sends a signal and gives the exit code.
+/// Sends a signal and returns the exit code.
 fn stop(server: &mut Server, signal: &str) -> Option<i32> {
     let status = Command::new("kill").args([signal, &server.child.id().to_string()]).status();
-    assert!(status.expect("kill runs").success());
-    eventually("graspd stops", || server.child.try_wait().expect("can be waited for")).code()
+    assert!(status.expect("cannot run kill").success());
+    eventually("graspd stops", || server.child.try_wait().expect("cannot wait for the process")).code()
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_stop_in_the_middle_of_work() {
+fn acknowledged_events_survive_a_stop_under_load() {
     for signal in ["-TERM", "-INT"] {
         let mut server = Server::start(&[("POLICY", "open")]);
         let mut idle = server.connect();
@@ -226,16 +233,16 @@ fn what_was_acknowledged_survives_a_stop_in_the_middle_of_work() {
             let event = author.note(now(), &[], &nth.to_string());
             busy.send_text(&format!("[\"EVENT\",{}]", event.json()));
         }
-        assert_eq!(busy.receive()[2], true, "work has begun");
+        assert_eq!(busy.receive()[2], true, "the first event is accepted");
         assert_eq!(stop(&mut server, signal), Some(0), "{signal}");
 
-        let (told, code) = until_goodbye(&mut idle);
-        assert_eq!((told.len(), code), (0, Some(CloseCode::Away)), "{signal}");
-        let (answers, code) = until_goodbye(&mut busy);
+        let (messages, code) = read_until_close(&mut idle);
+        assert_eq!((messages.len(), code), (0, Some(CloseCode::Away)), "{signal}");
+        let (answers, code) = read_until_close(&mut busy);
         assert_eq!(code, Some(CloseCode::Away), "{signal}");
         let acknowledged: Vec<&str> =
             answers.iter().filter(|answer| answer[2] == true).filter_map(|answer| answer[1].as_str()).collect();
-        assert_eq!(acknowledged.len(), answers.len(), "no event was refused because of the stop");
+        assert_eq!(acknowledged.len(), answers.len(), "no event was rejected because of the stop");
 
         let again = Server::start_in(server.folder(), &[("POLICY", "open")]);
         let mut client = again.connect();
@@ -245,12 +252,12 @@ fn what_was_acknowledged_survives_a_stop_in_the_middle_of_work() {
     }
 }
 
-/// Everything that still came, and the code of the goodbye, if there was one.
-fn until_goodbye(client: &mut Client) -> (Vec<Value>, Option<CloseCode>) {
+/// Returns all remaining messages and the close code, if there was one.
+fn read_until_close(client: &mut Client) -> (Vec<Value>, Option<CloseCode>) {
     let mut messages = Vec::new();
     loop {
         match client.socket.read() {
-            Ok(Message::Text(text)) => messages.push(serde_json::from_str(&text).expect("JSON")),
+            Ok(Message::Text(text)) => messages.push(serde_json::from_str(&text).expect("invalid JSON")),
             Ok(Message::Close(frame)) => return (messages, frame.map(|frame| frame.code)),
             Ok(_) => {}
             Err(_) => return (messages, None),
@@ -259,43 +266,43 @@ fn until_goodbye(client: &mut Client) -> (Vec<Value>, Option<CloseCode>) {
 }
 
 #[test]
-fn those_who_do_not_finish_cannot_hold_up_a_stop() {
+fn unfinished_requests_do_not_delay_a_stop() {
     let mut server = Server::start(&[("SHUTDOWN_GRACE_SECS", "1")]);
-    let mut half = TcpStream::connect(server.address).expect("connects");
-    half.write_all(b"GET / HTTP/1.1\r\nX-Slow: ").expect("writes");
-    let _silent = TcpStream::connect(server.address).expect("connects");
+    let mut half = TcpStream::connect(server.address).expect("cannot connect");
+    half.write_all(b"GET / HTTP/1.1\r\nX-Slow: ").expect("cannot write");
+    let _silent = TcpStream::connect(server.address).expect("cannot connect");
     let mut client = server.connect();
-    assert!(client.query(&[json!({})]).is_empty(), "the others were accepted before");
+    assert!(client.query(&[json!({})]).is_empty(), "the earlier connections were accepted before");
     assert_eq!(server.stop(), Some(0));
-    assert!(TcpStream::connect(server.address).is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(server.address).is_err(), "the port is closed");
 }
 
 #[test]
-fn the_owner_key_is_private_and_stays_the_same() {
+fn owner_key_file_is_private_and_permanent() {
     let mut server = Server::start(&[]);
     let path = server.folder().path().join("data/relay/.relay-owner.nsec");
-    let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
-    let (key, secret) = (owner(&server), fs::read_to_string(&path).expect("a key"));
+    let mode = |path: &Path| fs::metadata(path).expect("cannot access the file").permissions().mode() & 0o777;
+    let (key, secret) = (owner_key(&server), fs::read_to_string(&path).expect("no key"));
     assert_eq!(mode(&path), 0o600);
     assert!(secret.starts_with("nsec1"));
     assert_eq!(server.stop(), Some(0));
 
     let again = Server::start_in(server.folder(), &[]);
-    assert_eq!((owner(&again), fs::read_to_string(&path).expect("a key"), mode(&path)), (key, secret, 0o600));
+    assert_eq!((owner_key(&again), fs::read_to_string(&path).expect("no key"), mode(&path)), (key, secret, 0o600));
 }
 
 #[test]
-fn a_given_owner_key_is_used_and_not_written_down() {
+fn configured_owner_key_is_used_and_not_written_to_disk() {
     let one = "0000000000000000000000000000000000000000000000000000000000000001";
     let server = Server::start(&[("RELAY_OWNER_NSEC", one)]);
-    assert_eq!(owner(&server), "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798");
+    assert_eq!(owner_key(&server), "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798");
     assert!(!server.folder().path().join("data/relay/.relay-owner.nsec").exists());
 }
 
-/// The owner's public key, as the information document has it.
-fn owner(server: &Server) -> String {
+/// Returns the owner's public key from the NIP-11 document.
+fn owner_key(server: &Server) -> String {
     let answer = server.get("/", "Accept: application/nostr+json\r\n");
-    let (_, body) = answer.split_once("\r\n\r\n").expect("an answer");
-    let document: Value = serde_json::from_str(body).expect("JSON");
-    document["pubkey"].as_str().expect("a key").to_owned()
+    let (_, body) = answer.split_once("\r\n\r\n").expect("no response");
+    let document: Value = serde_json::from_str(body).expect("invalid JSON");
+    document["pubkey"].as_str().expect("no key").to_owned()
 }

@@ -1,4 +1,5 @@
-//! A server that is asked to stop lets everybody finish, says goodbye, and is gone in time.
+//! Shutdown on SIGTERM: requests in progress are completed, websockets are closed with a code, and the server ends
+//! after the grace period at the latest.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,38 +14,38 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::support::git::{MAIN, Maintainer, THEN, Work, noise, repo_path};
-use crate::support::integrity::{entries, expect_objects, expect_sound};
-use crate::support::test_server::{Stage, main_at, one_commit};
+use crate::support::git::{BASE_TIME, MAIN, Maintainer, WorkTree, incompressible_text, repo_path};
+use crate::support::integrity::{entries, expect_intact_repos, expect_needed_objects};
+use crate::support::test_server::{TestServer, main_at, one_commit};
 use crate::support::wire::{CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, ZERO, packet, push_body};
 use crate::support::{Client, DEADLINE, Server, command, eventually, wire};
 
-/// SIGTERM, without waiting for what comes of it.
-fn ask_to_stop(server: &Server) {
+/// Sends SIGTERM and does not wait.
+fn send_sigterm(server: &Server) {
     let pid = server.child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("cannot run kill").success());
 }
 
-/// Waits until nobody is let in any more.
+/// Waits until the server accepts no more connections.
 fn eventually_closed(address: SocketAddr) {
-    eventually("the door is closed", || TcpStream::connect(address).err());
+    eventually("the server does not listen any more", || TcpStream::connect(address).err());
 }
 
-/// Waits until it is gone; gives the exit code.
-fn eventually_gone(server: &mut Server) -> Option<i32> {
-    eventually("graspd stops", || server.child.try_wait().expect("can be waited for")).code()
+/// Waits until the server has ended; returns its exit code.
+fn eventually_exited(server: &mut Server) -> Option<i32> {
+    eventually("graspd exits", || server.child.try_wait().expect("cannot wait for the server")).code()
 }
 
-/// Reads to the goodbye; gives the messages before it.
-fn read_to_goodbye(client: &mut Client) -> Vec<Value> {
+/// Reads up to the close frame, which must have the code and reason of a shutdown; returns the messages before it.
+fn read_until_shutdown(client: &mut Client) -> Vec<Value> {
     let mut messages = Vec::new();
     loop {
-        match client.socket.read().expect("messages, then a goodbye") {
-            Message::Text(text) => messages.push(serde_json::from_str(&text).expect("JSON")),
+        match client.socket.read().expect("the connection ends without a close frame") {
+            Message::Text(text) => messages.push(serde_json::from_str(&text).expect("valid JSON")),
             Message::Ping(_) | Message::Pong(_) => {}
             Message::Close(frame) => {
-                let frame = frame.expect("a goodbye with a reason");
-                assert_eq!((frame.code, frame.reason.as_str()), (CloseCode::Away, "the server is going down"));
+                let frame = frame.expect("the close frame has no reason");
+                assert_eq!((frame.code, frame.reason.as_str()), (CloseCode::Away, "the server is shutting down"));
                 return messages;
             }
             other => panic!("unexpected {other:?}"),
@@ -52,18 +53,18 @@ fn read_to_goodbye(client: &mut Client) -> Vec<Value> {
     }
 }
 
-/// A push that has said half of what it has to say, and that the server has begun to take in.
-struct Half {
+/// A push of which half the pack has been sent and the server has begun to receive it.
+struct UnfinishedPush {
     stream: TcpStream,
     rest: Vec<u8>,
     state: Arc<SignedEvent>,
 }
 
-impl Half {
-    fn begin(stage: &mut Stage, owner: &Maintainer, work: &Work, oid: &str) -> Self {
-        let state = owner.state("tool", THEN, &main_at(oid));
-        stage.hold(&owner.announce("tool", THEN, &[]));
-        stage.hold(&state);
+impl UnfinishedPush {
+    fn begin(server: &mut TestServer, owner: &Maintainer, work: &WorkTree, oid: &str) -> Self {
+        let state = owner.state("tool", BASE_TIME, &main_at(oid));
+        server.publish_held(&owner.announce("tool", BASE_TIME, &[]));
+        server.publish_held(&state);
         let pack = work.pack(
             &[oid, &format!("{oid}^{{tree}}"), &format!("{oid}:file")]
                 .map(|name| work.oid(name))
@@ -73,243 +74,252 @@ impl Half {
         let body = push_body(&[[ZERO, oid, MAIN]], CAPABILITIES, &pack);
         let length = format!("Content-Length: {}", body.len());
         let path = format!("{}/git-receive-pack", repo_path(&owner.npub(), "tool"));
-        let head = wire::head(&stage.server, "POST", &path, &[RECEIVE_REQUEST, &length]);
-        let mut stream = TcpStream::connect(stage.server.address).expect("connects");
-        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        let head = wire::request_head(&server.process, "POST", &path, &[RECEIVE_REQUEST, &length]);
+        let mut stream = TcpStream::connect(server.process.address).expect("cannot connect");
+        stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
         let (first, rest) = body.split_at(body.len() - pack.len() / 2);
-        stream.write_all(&[head.as_bytes(), first].concat()).expect("writes");
-        let incoming = stage.git_folder().join("incoming");
+        stream.write_all(&[head.as_bytes(), first].concat()).expect("cannot write to the connection");
+        let incoming = server.git_folder().join("incoming");
         eventually("the push has begun", || (!entries(&incoming).is_empty()).then_some(()));
         Self { stream, rest: rest.to_vec(), state }
     }
 
-    /// Says the rest byte by byte; gives the report.
+    /// Sends the rest byte by byte; returns the report.
     fn finish(mut self) -> String {
-        self.stream.set_nodelay(true).expect("an option");
+        self.stream.set_nodelay(true).expect("cannot set TCP_NODELAY");
         for byte in &self.rest {
-            self.stream.write_all(&[*byte]).expect("it is listened to");
+            self.stream.write_all(&[*byte]).expect("cannot write to the connection");
         }
-        let answer = wire::finish(self.stream);
-        assert_eq!(answer.status, 200, "{}", answer.head);
-        answer.text()
+        let response = wire::read_response(self.stream);
+        assert_eq!(response.status, 200, "{}", response.head);
+        response.text()
     }
 }
 
 #[test]
-fn a_push_in_flight_is_finished_and_stays() {
-    let side = crate::support::peers::place();
-    let watched: &'static str = Box::leak(side.to_string().into_boxed_str());
-    let mut stage = Stage::with(&[("METRICS_BIND_ADDRESS", watched)]);
-    let owner = stage.person(1);
+fn push_in_progress_is_completed() {
+    let monitoring = crate::support::peers::unused_address();
+    let monitoring_text: &'static str = Box::leak(monitoring.to_string().into_boxed_str());
+    let mut server = TestServer::with_settings(&[("METRICS_BIND_ADDRESS", monitoring_text)]);
+    let owner = server.maintainer(1);
     let (work, oid) = one_commit("one");
-    let push = Half::begin(&mut stage, &owner, &work, &oid);
+    let push = UnfinishedPush::begin(&mut server, &owner, &work, &oid);
     let state = push.state.clone();
-    let mut idle = stage.server.connect();
+    let mut idle = server.process.connect();
 
-    ask_to_stop(&stage.server);
-    eventually_closed(stage.server.address);
-    assert!(read_to_goodbye(&mut idle).is_empty());
-    // Those who watch see what it is doing.
-    let main = std::mem::replace(&mut stage.server.address, side);
-    let answer = stage.server.get("/readyz", "");
-    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    let ready: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).expect("a body")).expect("JSON");
+    send_sigterm(&server.process);
+    eventually_closed(server.process.address);
+    assert!(read_until_shutdown(&mut idle).is_empty());
+    // The monitoring port still answers.
+    let main = std::mem::replace(&mut server.process.address, monitoring);
+    let response = server.process.get("/readyz", "");
+    assert!(response.starts_with("HTTP/1.1 503 "), "{response}");
+    let ready: Value =
+        serde_json::from_str(response.split("\r\n\r\n").nth(1).expect("response has a body")).expect("valid JSON");
     assert_eq!((&ready["ready"], &ready["checks"]["serving"]["ok"]), (&json!(false), &json!(false)), "{ready}");
-    assert!(stage.server.get("/healthz", "").starts_with("HTTP/1.1 200 "), "it lives");
-    stage.server.address = main;
-    assert_eq!(stage.server.child.try_wait().expect("can be waited for"), None, "a push is going on");
+    assert!(server.process.get("/healthz", "").starts_with("HTTP/1.1 200 "), "the server is not healthy");
+    server.process.address = main;
+    assert_eq!(
+        server.process.child.try_wait().expect("cannot wait for the server"),
+        None,
+        "the server did not wait for the push"
+    );
 
     let report = push.finish();
     assert!(report.contains("unpack ok") && report.contains(&format!("ok {MAIN}")), "{report}");
-    assert_eq!(eventually_gone(&mut stage.server), Some(0));
+    assert_eq!(eventually_exited(&mut server.process), Some(0));
 
-    let server = Server::start_in(stage.server.folder(), &[("DOMAIN", "grasp.test")]);
-    assert!(crate::support::test_server::served(&mut server.connect(), &state));
-    expect_objects(&server, &[repo_path(&owner.npub(), "tool")]);
-    expect_sound(&stage.git_folder());
+    let process = Server::start_in(server.process.folder(), &[("DOMAIN", "grasp.test")]);
+    assert!(crate::support::test_server::is_served(&mut process.connect(), &state));
+    expect_needed_objects(&process, &[repo_path(&owner.npub(), "tool")]);
+    expect_intact_repos(&server.git_folder());
 }
 
 #[test]
-fn a_clone_in_flight_is_finished() {
-    let mut stage = Stage::new();
-    let owner = stage.person(1);
-    // More than the system takes for a client that does not read.
-    let (work, oid) = one_commit(&noise(24_000_000));
-    stage.found(&owner, "tool", &[], &work, &main_at(&oid));
+fn clone_in_progress_is_completed() {
+    let mut server = TestServer::new();
+    let owner = server.maintainer(1);
+    // More than the socket buffers hold.
+    let (work, oid) = one_commit(&incompressible_text(24_000_000));
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&oid));
     let body = packet(&format!("want {oid} ofs-delta\n")) + "0000" + &packet("done\n");
     let path = format!("{}/git-upload-pack", repo_path(&owner.npub(), "tool"));
     let length = format!("Content-Length: {}", body.len());
-    let head = wire::head(&stage.server, "POST", &path, &[UPLOAD_REQUEST, &length]);
-    let mut stream = TcpStream::connect(stage.server.address).expect("connects");
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    stream.write_all(format!("{head}{body}").as_bytes()).expect("writes");
+    let head = wire::request_head(&server.process, "POST", &path, &[UPLOAD_REQUEST, &length]);
+    let mut stream = TcpStream::connect(server.process.address).expect("cannot connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
+    stream.write_all(format!("{head}{body}").as_bytes()).expect("cannot write to the connection");
     let mut first = [0; 1_000];
-    stream.read_exact(&mut first).expect("an answer begins");
+    stream.read_exact(&mut first).expect("cannot read the start of the response");
 
-    ask_to_stop(&stage.server);
-    eventually_closed(stage.server.address);
-    let mut answer = first.to_vec();
-    stream.read_to_end(&mut answer).expect("the answer goes on");
-    assert_eq!(eventually_gone(&mut stage.server), Some(0));
-    let answer = wire::Answer::of(&answer);
-    let begin = answer.body.windows(4).position(|window| window == b"PACK").expect("a pack");
-    work.feed(&["index-pack", "--stdin", "--strict"], &answer.body[begin..]).done();
+    send_sigterm(&server.process);
+    eventually_closed(server.process.address);
+    let mut response = first.to_vec();
+    stream.read_to_end(&mut response).expect("cannot read the rest of the response");
+    assert_eq!(eventually_exited(&mut server.process), Some(0));
+    let response = wire::HttpResponse::parse(&response);
+    let begin = response.body.windows(4).position(|window| window == b"PACK").expect("response contains no pack");
+    work.git_with_input(&["index-pack", "--stdin", "--strict"], &response.body[begin..]).expect_success();
 }
 
 #[test]
-fn questions_are_answered_before_the_goodbye() {
-    let mut stage = Stage::with(&[("POLICY", "open")]);
-    let author = stage.person(1).author;
-    // More than the system takes for a client that does not read.
-    let text = noise(60_000);
-    let events: Vec<_> = (0..200).map(|n| author.sign(1, THEN + n, &[], &text)).collect();
+fn queries_are_answered_before_the_connection_is_closed() {
+    let mut server = TestServer::with_settings(&[("POLICY", "open")]);
+    let author = server.maintainer(1).author;
+    // More than the socket buffers hold.
+    let text = incompressible_text(60_000);
+    let events: Vec<_> = (0..200).map(|n| author.sign(1, BASE_TIME + n, &[], &text)).collect();
     for event in &events {
-        stage.publish(event);
+        server.publish(event);
     }
-    let mut slow = stage.server.connect();
+    let mut slow = server.process.connect();
     slow.send(&json!(["REQ", "all", {"kinds": [1]}]));
-    // It has begun to be answered.
+    // The first event of the response has arrived.
     assert_eq!(slow.receive()[0], "EVENT");
-    let mut idle = stage.server.connect();
+    let mut idle = server.process.connect();
     assert_eq!(idle.subscribe("live", &[json!({"kinds": [1], "limit": 1})]).len(), 1);
 
-    ask_to_stop(&stage.server);
-    assert!(read_to_goodbye(&mut idle).is_empty());
-    assert!(read_to_goodbye(&mut stage.client).is_empty());
-    let messages = read_to_goodbye(&mut slow);
-    assert_eq!(messages.len(), events.len(), "the other events, and the end");
+    send_sigterm(&server.process);
+    assert!(read_until_shutdown(&mut idle).is_empty());
+    assert!(read_until_shutdown(&mut server.client).is_empty());
+    let messages = read_until_shutdown(&mut slow);
+    assert_eq!(messages.len(), events.len(), "expected the other events and EOSE");
     assert_eq!(messages.last(), Some(&json!(["EOSE", "all"])));
-    assert_eq!(eventually_gone(&mut stage.server), Some(0));
+    assert_eq!(eventually_exited(&mut server.process), Some(0));
 }
 
-/// What was answered stays, and the goodbye reaches a client that was still talking.
+/// Events that were answered are stored, and a client that is still sending receives the close frame.
 #[test]
-fn whoever_is_still_talking_hears_the_answers_and_the_goodbye() {
-    let mut stage = Stage::with(&[("POLICY", "open")]);
-    let author = stage.person(1).author;
-    let events: Vec<_> = (0..3_000).map(|n| author.sign(1, THEN + n, &[], "a word")).collect();
-    let talking = stage.server.connect();
-    let mut ear = Client {
+fn sending_client_receives_answers_and_the_close_frame() {
+    let mut server = TestServer::with_settings(&[("POLICY", "open")]);
+    let author = server.maintainer(1).author;
+    let events: Vec<_> = (0..3_000).map(|n| author.sign(1, BASE_TIME + n, &[], "a word")).collect();
+    let mut sender = server.process.connect();
+    let mut receiver = Client {
         socket: tokio_tungstenite::tungstenite::protocol::WebSocket::from_raw_socket(
-            talking.socket.get_ref().try_clone().expect("another handle"),
+            sender.socket.get_ref().try_clone().expect("cannot clone the stream"),
             tokio_tungstenite::tungstenite::protocol::Role::Client,
             None,
         ),
     };
-    let mut mouth = talking;
     let answered = thread::scope(|scope| {
         scope.spawn(|| {
             for event in &events {
-                if mouth.socket.send(Message::text(format!("[\"EVENT\",{}]", event.json()))).is_err() {
+                if sender.socket.send(Message::text(format!("[\"EVENT\",{}]", event.json()))).is_err() {
                     break;
                 }
             }
         });
-        assert_eq!(ear.receive()[0], "OK");
-        ask_to_stop(&stage.server);
-        read_to_goodbye(&mut ear)
+        assert_eq!(receiver.receive()[0], "OK");
+        send_sigterm(&server.process);
+        read_until_shutdown(&mut receiver)
     });
-    assert_eq!(eventually_gone(&mut stage.server), Some(0));
-    assert!(answered.iter().all(|answer| answer[0] == "OK" && answer[2] == true), "{answered:?}");
-    let mut again = stage.again_after_its_end();
-    for answer in &answered {
-        let id = answer[1].as_str().expect("an id");
-        assert_eq!(again.client.query(&[json!({"ids": [id]})]), [id], "it was taken");
+    assert_eq!(eventually_exited(&mut server.process), Some(0));
+    assert!(answered.iter().all(|message| message[0] == "OK" && message[2] == true), "{answered:?}");
+    let mut restarted = server.start_after_exit();
+    for message in &answered {
+        let id = message[1].as_str().expect("event has an id");
+        assert_eq!(restarted.client.query(&[json!({"ids": [id]})]), [id], "an accepted event is lost");
     }
 }
 
 #[test]
-fn after_the_grace_it_ends_whoever_is_there() {
-    let mut stage = Stage::with(&[("SHUTDOWN_GRACE_SECS", "1")]);
-    let owner = stage.person(1);
+fn server_ends_after_the_grace_period_despite_a_push() {
+    let mut server = TestServer::with_settings(&[("SHUTDOWN_GRACE_SECS", "1")]);
+    let owner = server.maintainer(1);
     let (work, oid) = one_commit("one");
-    let push = Half::begin(&mut stage, &owner, &work, &oid);
-    let began = Instant::now();
-    ask_to_stop(&stage.server);
-    assert_eq!(eventually_gone(&mut stage.server), Some(0));
-    assert!(began.elapsed() >= Duration::from_secs(1), "it waited");
-    let mut again = stage.again_after_its_end();
-    assert!(!again.served(&push.state));
-    again.expect_refs(&owner, "tool", &[]);
-    work.push(&again.url(&owner, "tool"), &[&format!("{oid}:{MAIN}")]).done();
-    again.expect_served(&[&push.state]);
-    expect_sound(&again.git_folder());
+    let push = UnfinishedPush::begin(&mut server, &owner, &work, &oid);
+    let start = Instant::now();
+    send_sigterm(&server.process);
+    assert_eq!(eventually_exited(&mut server.process), Some(0));
+    assert!(start.elapsed() >= Duration::from_secs(1), "the server did not wait for the push");
+    let mut restarted = server.start_after_exit();
+    assert!(!restarted.is_served(&push.state));
+    restarted.expect_refs(&owner, "tool", &[]);
+    work.push(&restarted.url(&owner, "tool"), &[&format!("{oid}:{MAIN}")]).expect_success();
+    restarted.expect_served(&[&push.state]);
+    expect_intact_repos(&restarted.git_folder());
 }
 
-/// A thread that waits for a git process does not keep the server, either, and the process goes.
+/// The server ends even if a thread waits for a git process, and the git process is ended too.
 #[test]
-fn after_the_grace_it_ends_whatever_git_does() {
-    let folder = Arc::new(tempfile::TempDir::new().expect("a folder"));
-    let at = |name: &str| folder.path().join(name);
-    let found = Command::new("sh").args(["-c", "command -v git"]).output().expect("runs").stdout;
-    let git = String::from_utf8(found).expect("a path").trim().to_owned();
-    let began = at("began").display().to_string();
+fn server_ends_after_the_grace_period_despite_a_git_process() {
+    let folder = Arc::new(tempfile::TempDir::new().expect("cannot create a temporary folder"));
+    let path_of = |name: &str| folder.path().join(name);
+    let found = Command::new("sh").args(["-c", "command -v git"]).output().expect("cannot run sh").stdout;
+    let git = String::from_utf8(found).expect("path is UTF-8").trim().to_owned();
+    let began = path_of("began").display().to_string();
     let script = format!(
         "#!/bin/sh\ncase \" $* \" in *' index-pack '*) echo $$ >{began}.new; mv {began}.new {began}; exec sleep 3600;; esac\n\
          exec {git} \"$@\"\n"
     );
-    fs::create_dir(at("bin")).expect("a new folder");
-    fs::write(at("bin/git"), script).expect("a file");
-    fs::set_permissions(at("bin/git"), fs::Permissions::from_mode(0o755)).expect("its owner may");
+    fs::create_dir(path_of("bin")).expect("cannot create the folder");
+    fs::write(path_of("bin/git"), script).expect("cannot write the file");
+    fs::set_permissions(path_of("bin/git"), fs::Permissions::from_mode(0o755)).expect("cannot set the permissions");
     let mut command = command(folder.path(), &[("DOMAIN", "grasp.test"), ("SHUTDOWN_GRACE_SECS", "1")]);
-    let path = std::env::var("PATH").expect("a search path");
-    command.env("PATH", format!("{}:{path}", at("bin").display()));
+    let path = std::env::var("PATH").expect("PATH is not set");
+    command.env("PATH", format!("{}:{path}", path_of("bin").display()));
     let mut server = Server::spawn(command);
 
-    let owner = Maintainer::new(1, &grasp_core::repo::ServiceAddress::new("grasp.test", "").expect("a host name"));
+    let owner = Maintainer::new(1, &grasp_core::repo::ServiceAddress::new("grasp.test", "").expect("valid host name"));
     let (work, oid) = one_commit("one");
     let mut client = server.connect();
-    for event in [owner.announce("tool", THEN, &[]), owner.state("tool", THEN, &main_at(&oid))] {
+    for event in [owner.announce("tool", BASE_TIME, &[]), owner.state("tool", BASE_TIME, &main_at(&oid))] {
         assert!(client.publish(&event).0);
     }
     let url = format!("http://{}{}", server.address, repo_path(&owner.npub(), "tool"));
     thread::scope(|scope| {
         let push = scope.spawn(|| work.push(&url, &[&format!("{oid}:{MAIN}")]));
-        let pid = eventually("git begins", || fs::read_to_string(at("began")).ok());
-        ask_to_stop(&server);
-        assert_eq!(eventually_gone(&mut server), Some(0));
-        assert!(!push.join().expect("it pushed").success, "nobody has said that it is done");
+        let pid = eventually("git starts", || fs::read_to_string(path_of("began")).ok());
+        send_sigterm(&server);
+        assert_eq!(eventually_exited(&mut server), Some(0));
+        assert!(!push.join().expect("the pushing thread panicked").success, "git reported success");
         let stat = format!("/proc/{}/stat", pid.trim());
         eventually("git ends", || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")).then_some(()));
     });
 }
 
 #[test]
-fn told_twice_it_does_not_wait() {
-    let mut stage = Stage::with(&[("SHUTDOWN_GRACE_SECS", "3600")]);
-    let owner = stage.person(1);
+fn second_sigterm_ends_the_server_at_once() {
+    let mut server = TestServer::with_settings(&[("SHUTDOWN_GRACE_SECS", "3600")]);
+    let owner = server.maintainer(1);
     let (work, oid) = one_commit("one");
-    let _push = Half::begin(&mut stage, &owner, &work, &oid);
-    ask_to_stop(&stage.server);
-    eventually_closed(stage.server.address);
-    assert_eq!(stage.server.child.try_wait().expect("can be waited for"), None, "it waits");
-    ask_to_stop(&stage.server);
-    assert_eq!(eventually_gone(&mut stage.server), Some(0));
+    let _push = UnfinishedPush::begin(&mut server, &owner, &work, &oid);
+    send_sigterm(&server.process);
+    eventually_closed(server.process.address);
+    assert_eq!(
+        server.process.child.try_wait().expect("cannot wait for the server"),
+        None,
+        "the server did not wait for the push"
+    );
+    send_sigterm(&server.process);
+    assert_eq!(eventually_exited(&mut server.process), Some(0));
 }
 
-/// Whoever was let in and has not said anything yet may say it: else a restart would turn somebody away.
+/// A connection that was accepted before the shutdown may still send its first request, so that a restart loses no
+/// request.
 #[test]
-fn whoever_was_let_in_is_answered() {
+fn accepted_connection_is_answered_during_shutdown() {
     let mut server = Server::start(&[]);
-    let mut early = TcpStream::connect(server.address).expect("connects");
-    early.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    // They are let in one after the other.
+    let mut early = TcpStream::connect(server.address).expect("cannot connect");
+    early.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
+    // Connections are accepted in order, so the first one is accepted now.
     assert!(server.get("/healthz", "").starts_with("HTTP/1.1 200 "));
-    ask_to_stop(&server);
+    send_sigterm(&server);
     eventually_closed(server.address);
-    early.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("writes");
-    let mut answer = String::new();
-    early.read_to_string(&mut answer).expect("an answer, and then no more");
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("</html>\n"), "{answer:?}");
-    assert_eq!(eventually_gone(&mut server), Some(0));
+    early.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("cannot write to the connection");
+    let mut response = String::new();
+    early.read_to_string(&mut response).expect("cannot read the response");
+    assert!(response.starts_with("HTTP/1.1 200 ") && response.ends_with("</html>\n"), "{response:?}");
+    assert_eq!(eventually_exited(&mut server), Some(0));
 }
 
 #[test]
-fn nobody_there_is_no_reason_to_wait() {
+fn idle_server_ends_at_once() {
     let mut server = Server::start(&[("SHUTDOWN_GRACE_SECS", "3600")]);
-    // A connection that asks for nothing more is none.
-    let mut idle = TcpStream::connect(server.address).expect("connects");
-    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").expect("writes");
-    assert!(idle.read(&mut [0; 1_000]).expect("an answer") > 0);
+    // An idle keep-alive connection does not count.
+    let mut idle = TcpStream::connect(server.address).expect("cannot connect");
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").expect("cannot write to the connection");
+    assert!(idle.read(&mut [0; 1_000]).expect("cannot read the response") > 0);
     assert_eq!(server.stop(), Some(0));
 }

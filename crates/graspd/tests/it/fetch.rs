@@ -1,4 +1,4 @@
-//! Document 002: git data that is missing here is found elsewhere, politely.
+//! Fetching of missing git data from other servers, within their limits (`docs/design/fetch.md`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,69 +9,69 @@ use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 
 use crate::support::eventually;
-use crate::support::git::{MAIN, THEN, Work, ls_remote, repo_path, try_ls_remote};
-use crate::support::git_server::{GitServer, Mood};
-use crate::support::peers::independent_relay::Independent;
-use crate::support::peers::{Neighbour, now, place};
+use crate::support::git::{BASE_TIME, MAIN, WorkTree, ls_remote, repo_path, try_ls_remote};
+use crate::support::git_server::{GitServer, GitServerMode};
+use crate::support::peers::independent_relay::IndependentRelay;
+use crate::support::peers::{SyncServer, now, unused_address};
 
-/// A repository whose owner signs and works.
-struct Repo {
+/// A repository with its owner's key and working tree.
+struct FetchedRepo {
     owner: Author,
     d: String,
-    work: Work,
+    work: WorkTree,
 }
 
-impl Repo {
+impl FetchedRepo {
     fn new(owner: u8, d: &str) -> Self {
-        let work = Work::new();
+        let work = WorkTree::new();
         work.commit("file", d);
         Self { owner: Author::new(owner), d: d.to_owned(), work }
     }
 
-    /// An announcement for some graspd, and further git servers and relays.
-    fn announce(&self, hosts: &[&Neighbour], clone: &[&str], relays: &[&str]) -> Arc<SignedEvent> {
+    /// Returns an announcement that lists these graspd servers, and further git servers and relays.
+    fn announce(&self, hosts: &[&SyncServer], clone: &[&str], relays: &[&str]) -> Arc<SignedEvent> {
         let path = self.owner.repo_id(&self.d).path();
         let list = |name: &str, own: Vec<String>, more: &[&str]| {
             let more = more.iter().map(|url| (*url).to_owned());
             std::iter::once(name.to_owned()).chain(own).chain(more).collect::<Vec<_>>()
         };
-        let clones = hosts.iter().map(|host| format!("http://{}/{path}", host.place)).collect();
+        let clones = hosts.iter().map(|host| format!("http://{}/{path}", host.address)).collect();
         let tags = vec![
             vec!["d".to_owned(), self.d.clone()],
             list("clone", clones, clone),
-            list("relays", hosts.iter().map(|host| host.relay()).collect(), relays),
+            list("relays", hosts.iter().map(|host| host.relay_url()).collect(), relays),
         ];
-        self.owner.sign_owned(kinds::ANNOUNCEMENT, THEN, tags, "")
+        self.owner.sign_owned(kinds::ANNOUNCEMENT, BASE_TIME, tags, "")
     }
 
-    /// A state of these refs, as they stand in the working tree.
+    /// Returns a state with these refs of the working tree.
     fn state(&self, at: u64, refs: &[&str]) -> Arc<SignedEvent> {
         let mut tags = vec![vec!["d".to_owned(), self.d.clone()], vec!["HEAD".to_owned(), format!("ref: {MAIN}")]];
         tags.extend(refs.iter().map(|name| vec![(*name).to_owned(), self.work.oid(name)]));
         self.owner.sign_owned(kinds::STATE, at, tags, "")
     }
 
-    fn url(&self, host: &Neighbour) -> String {
-        format!("http://{}{}", host.place, repo_path(&self.owner.key().npub(), &self.d))
+    fn url(&self, host: &SyncServer) -> String {
+        format!("http://{}{}", host.address, repo_path(&self.owner.key().npub(), &self.d))
     }
 
-    /// Demands that a server shows exactly these refs of the working tree, and that everything behind them is there.
+    /// Asserts that a server has exactly these refs of the working tree, with all objects.
     #[track_caller]
-    fn expect_at(&self, host: &Neighbour, refs: &[&str]) {
+    fn expect_refs_at(&self, host: &SyncServer, refs: &[&str]) {
         let remote = ls_remote(&self.url(host));
         let expected = refs.iter().map(|name| ((*name).to_owned(), self.work.oid(name))).collect();
         assert_eq!(remote.refs, expected);
-        Work::clone(&self.url(host)).fsck();
+        WorkTree::clone(&self.url(host)).fsck();
     }
 }
 
-/// A graspd that finds its repositories on an independent relay.
-fn follower(relay: &Independent, settings: &[(&str, &str)]) -> Neighbour {
+/// Starts a server that syncs from an independent relay.
+fn start_follower(relay: &IndependentRelay, settings: &[(&str, &str)]) -> SyncServer {
     let url = relay.url();
-    Neighbour::start(&[&[("SYNC_BOOTSTRAP_RELAY_URL", url.as_str())], settings].concat())
+    SyncServer::start(&[&[("SYNC_BOOTSTRAP_RELAY_URL", url.as_str())], settings].concat())
 }
 
-fn publish(relay: &Independent, events: &[&Arc<SignedEvent>]) {
+fn publish(relay: &IndependentRelay, events: &[&Arc<SignedEvent>]) {
     let mut client = relay.client();
     for event in events {
         assert!(client.publish(event).0);
@@ -79,140 +79,140 @@ fn publish(relay: &Independent, events: &[&Arc<SignedEvent>]) {
 }
 
 #[test]
-fn two_servers_one_push_and_the_first_goes_away() {
-    let (mut a, mut b) = (Neighbour::start(&[]), Neighbour::start(&[]));
-    let repo = Repo::new(1, "shared");
+fn pushed_data_is_fetched_by_the_other_server() {
+    let (mut a, mut b) = (SyncServer::start(&[]), SyncServer::start(&[]));
+    let repo = FetchedRepo::new(1, "shared");
     let announcement = repo.announce(&[&a, &b], &[], &[]);
-    let state = repo.state(THEN, &[MAIN]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
     a.publish(&announcement);
     a.publish(&state);
-    repo.work.push(&repo.url(&a), &[MAIN]).done();
+    repo.work.push(&repo.url(&a), &[MAIN]).expect_success();
     a.eventually_served(&[&announcement, &state]);
-    // B hears of the repository because somebody tells it that there is one; everything else it finds out.
+    // B receives only the announcement from a client, and syncs everything else.
     b.publish(&announcement);
     b.eventually_served(&[&announcement, &state]);
-    repo.expect_at(&b, &[MAIN]);
-    let (of_a, of_b) = (a.relay(), b.relay());
-    b.eventually_state(&of_a, 3.0);
-    a.eventually_state(&of_b, 3.0);
+    repo.expect_refs_at(&b, &[MAIN]);
+    let (url_a, url_b) = (a.relay_url(), b.relay_url());
+    b.eventually_state(&url_a, 3.0);
+    a.eventually_state(&url_b, 3.0);
 
-    // Now that they know each other: a push to one.
+    // Both are connected now: a push to one server is fetched by the other.
     repo.work.commit("file", "more");
-    let newer = repo.state(THEN + 1, &[MAIN]);
+    let newer = repo.state(BASE_TIME + 1, &[MAIN]);
     a.publish(&newer);
-    repo.work.push(&repo.url(&a), &[MAIN]).done();
+    repo.work.push(&repo.url(&a), &[MAIN]).expect_success();
     let pushed = Instant::now();
     b.eventually_served(&[&newer]);
     eprintln!("the other server has it {:?} after the push", pushed.elapsed());
     a.kill();
-    repo.expect_at(&b, &[MAIN]);
+    repo.expect_refs_at(&b, &[MAIN]);
     b.eventually_served(&[&announcement, &newer]);
 }
 
 #[test]
-fn timeline_a_a_push_that_comes_is_waited_for() {
+fn push_in_time_makes_a_fetch_unnecessary() {
     let server = GitServer::start();
-    let mut b = Neighbour::start(&[]);
-    let repo = Repo::new(1, "tool");
-    server.take("tool", &repo.work, &[MAIN]);
+    let mut b = SyncServer::start(&[]);
+    let repo = FetchedRepo::new(1, "tool");
+    server.import_refs("tool", &repo.work, &[MAIN]);
     let announcement = repo.announce(&[&b], &[&server.url("tool")], &[]);
-    let state = repo.state(THEN, &[MAIN]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
     b.publish(&announcement);
     b.publish(&state);
-    repo.work.push(&repo.url(&b), &[MAIN]).done();
+    repo.work.push(&repo.url(&b), &[MAIN]).expect_success();
     b.eventually_served(&[&announcement, &state]);
-    assert_eq!(server.asked(), Vec::<String>::new(), "nobody needed it");
+    assert_eq!(server.requests(), Vec::<String>::new(), "the git server was requested");
 }
 
 #[test]
-fn timeline_b_data_that_is_here_already_releases_at_once() {
-    let independent = Independent::start();
+fn synced_state_whose_data_is_present_is_released_at_once() {
+    let independent = IndependentRelay::start();
     let server = GitServer::start();
-    let mut b = follower(&independent, &[]);
-    let repo = Repo::new(1, "tool");
+    let mut b = start_follower(&independent, &[]);
+    let repo = FetchedRepo::new(1, "tool");
     let announcement = repo.announce(&[&b], &[&server.url("tool")], &[&independent.url()]);
-    let state = repo.state(THEN, &[MAIN]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
     b.publish(&announcement);
     b.publish(&state);
-    repo.work.push(&repo.url(&b), &[MAIN]).done();
-    // A branch to a commit that is here.
+    repo.work.push(&repo.url(&b), &[MAIN]).expect_success();
+    // A branch at a commit that is present.
     repo.work.branch("other");
-    let both = repo.state(THEN + 1, &[MAIN, "refs/heads/other"]);
+    let both = repo.state(BASE_TIME + 1, &[MAIN, "refs/heads/other"]);
     publish(&independent, &[&both]);
     b.eventually_served(&[&both]);
-    repo.expect_at(&b, &[MAIN, "refs/heads/other"]);
-    assert_eq!(server.asked(), Vec::<String>::new(), "nobody needed it");
+    repo.expect_refs_at(&b, &[MAIN, "refs/heads/other"]);
+    assert_eq!(server.requests(), Vec::<String>::new(), "the git server was requested");
 }
 
 #[test]
-fn timeline_c_synced_events_find_their_data() {
-    let independent = Independent::start();
+fn missing_data_of_synced_events_is_fetched() {
+    let independent = IndependentRelay::start();
     let server = GitServer::start();
-    let mut b = follower(&independent, &[]);
-    let repo = Repo::new(1, "tool");
+    let mut b = start_follower(&independent, &[]);
+    let repo = FetchedRepo::new(1, "tool");
     repo.work.tag("v1");
-    server.take("tool", &repo.work, &[MAIN, "refs/tags/v1"]);
+    server.import_refs("tool", &repo.work, &[MAIN, "refs/tags/v1"]);
     let url = server.url("tool");
-    let nowhere = format!("http://{}/tool.git", place());
-    let announcement = repo.announce(&[&b], &[&nowhere, &server.url("no-such"), &url], &[&independent.url()]);
-    let state = repo.state(THEN, &[MAIN, "refs/tags/v1"]);
+    let unreachable = format!("http://{}/tool.git", unused_address());
+    let announcement = repo.announce(&[&b], &[&unreachable, &server.url("no-such"), &url], &[&independent.url()]);
+    let state = repo.state(BASE_TIME, &[MAIN, "refs/tags/v1"]);
     publish(&independent, &[&announcement, &state]);
     b.eventually_served(&[&announcement, &state]);
-    repo.expect_at(&b, &[MAIN, "refs/tags/v1"]);
-    let asked: BTreeSet<String> = server.asked().into_iter().collect();
-    assert!(asked.contains("POST /tool.git/git-upload-pack"), "{asked:?}");
+    repo.expect_refs_at(&b, &[MAIN, "refs/tags/v1"]);
+    let requests: BTreeSet<String> = server.requests().into_iter().collect();
+    assert!(requests.contains("POST /tool.git/git-upload-pack"), "{requests:?}");
 }
 
 #[test]
-fn timeline_d_what_is_nowhere_expires_and_stays_unserved() {
-    let independent = Independent::start();
+fn events_whose_data_is_not_found_expire() {
+    let independent = IndependentRelay::start();
     let server = GitServer::start();
-    let mut b = follower(&independent, &[("PURGATORY_EXPIRY_SECS", "8")]);
-    let repo = Repo::new(1, "tool");
+    let mut b = start_follower(&independent, &[("PURGATORY_EXPIRY_SECS", "8")]);
+    let repo = FetchedRepo::new(1, "tool");
     let announcement = repo.announce(&[&b], &[&server.url("tool")], &[&independent.url()]);
-    let state = repo.state(THEN, &[MAIN]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
     publish(&independent, &[&announcement, &state]);
-    eventually("the git server is asked", || (!server.asked().is_empty()).then_some(()));
+    eventually("the git server is requested", || (!server.requests().is_empty()).then_some(()));
     let page = format!("{}/purgatory", repo_path(&repo.owner.key().npub(), "tool"));
-    eventually("it is not shown as waiting any more", || {
-        let page = b.server.get(&page, "");
+    eventually("the state is no longer listed in purgatory", || {
+        let page = b.process.get(&page, "");
         (!page.contains(&state.id.to_string())).then_some(())
     });
-    assert_eq!(b.served(&[&announcement, &state]), 0);
-    // It is the last word, so it is still looked for now and then; whoever brings it is welcome.
-    repo.work.push(&repo.url(&b), &[MAIN]).done();
+    assert_eq!(b.count_served(&[&announcement, &state]), 0);
+    // The events are dormant now: their data is still searched for, and a push releases them.
+    repo.work.push(&repo.url(&b), &[MAIN]).expect_success();
     b.eventually_served(&[&announcement, &state]);
 }
 
 #[test]
-fn parts_from_two_servers_make_a_whole() {
-    let independent = Independent::start();
+fn data_is_combined_from_two_servers() {
+    let independent = IndependentRelay::start();
     let (first, second) = (GitServer::start(), GitServer::start());
-    let mut b = follower(&independent, &[]);
-    let repo = Repo::new(1, "tool");
-    first.take("tool", &repo.work, &[MAIN]);
-    repo.work.orphan("other", "nothing in common");
-    second.take("tool", &repo.work, &["refs/heads/other"]);
+    let mut b = start_follower(&independent, &[]);
+    let repo = FetchedRepo::new(1, "tool");
+    first.import_refs("tool", &repo.work, &[MAIN]);
+    repo.work.commit_orphan("other", "nothing in common");
+    second.import_refs("tool", &repo.work, &["refs/heads/other"]);
     let clone = [first.url("tool"), second.url("tool")];
     let announcement = repo.announce(&[&b], &[&clone[0], &clone[1]], &[&independent.url()]);
-    let state = repo.state(THEN, &[MAIN, "refs/heads/other"]);
+    let state = repo.state(BASE_TIME, &[MAIN, "refs/heads/other"]);
     publish(&independent, &[&announcement, &state]);
     b.eventually_served(&[&announcement, &state]);
-    repo.expect_at(&b, &[MAIN, "refs/heads/other"]);
+    repo.expect_refs_at(&b, &[MAIN, "refs/heads/other"]);
 }
 
 #[test]
-fn a_pull_request_whose_commits_only_its_author_has() {
-    let independent = Independent::start();
+fn commits_of_a_pull_request_are_fetched_from_its_clone_url() {
+    let independent = IndependentRelay::start();
     let (main, fork) = (GitServer::start(), GitServer::start());
-    let mut b = follower(&independent, &[]);
-    let repo = Repo::new(1, "tool");
-    main.take("tool", &repo.work, &[MAIN]);
+    let mut b = start_follower(&independent, &[]);
+    let repo = FetchedRepo::new(1, "tool");
+    main.import_refs("tool", &repo.work, &[MAIN]);
     let announcement = repo.announce(&[&b], &[&main.url("tool")], &[&independent.url()]);
-    let state = repo.state(THEN, &[MAIN]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
     repo.work.branch("feature");
     let tip = repo.work.commit("file", "better");
-    fork.take("fork", &repo.work, &["refs/heads/feature"]);
+    fork.import_refs("fork", &repo.work, &["refs/heads/feature"]);
     let contributor = Author::new(9);
     let coordinate = repo.owner.repo("tool");
     let pull = contributor.sign(
@@ -228,123 +228,123 @@ fn a_pull_request_whose_commits_only_its_author_has() {
 }
 
 #[test]
-fn a_silent_server_costs_seconds_not_its_timeout() {
-    let independent = Independent::start();
-    let (silent, kind) = (GitServer::start(), GitServer::start());
-    silent.be(Mood::Silent);
-    let mut b = follower(&independent, &[]);
-    let repo = Repo::new(1, "tool");
-    kind.take("tool", &repo.work, &[MAIN]);
-    let announcement = repo.announce(&[&b], &[&silent.url("tool"), &kind.url("tool")], &[&independent.url()]);
-    let state = repo.state(THEN, &[MAIN]);
+fn silent_server_does_not_delay_the_fetch_until_its_timeout() {
+    let independent = IndependentRelay::start();
+    let (silent, working) = (GitServer::start(), GitServer::start());
+    silent.set_mode(GitServerMode::Silent);
+    let mut b = start_follower(&independent, &[]);
+    let repo = FetchedRepo::new(1, "tool");
+    working.import_refs("tool", &repo.work, &[MAIN]);
+    let announcement = repo.announce(&[&b], &[&silent.url("tool"), &working.url("tool")], &[&independent.url()]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
     publish(&independent, &[&announcement, &state]);
     b.eventually_served(&[&announcement, &state]);
-    assert!(!silent.asked().is_empty(), "it was the first to be asked");
+    assert!(!silent.requests().is_empty(), "the silent server was not requested");
 }
 
 #[test]
-fn whoever_says_that_it_is_too_much_is_left_alone_and_asked_again() {
-    let independent = Independent::start();
+fn retry_after_of_a_git_server_is_respected() {
+    let independent = IndependentRelay::start();
     let server = GitServer::start();
-    server.be(Mood::Refusing(429, "Retry-After: 3\r\n".to_owned()));
-    let mut b = follower(&independent, &[]);
-    let repo = Repo::new(1, "tool");
-    server.take("tool", &repo.work, &[MAIN]);
+    server.set_mode(GitServerMode::Failing(429, "Retry-After: 3\r\n".to_owned()));
+    let mut b = start_follower(&independent, &[]);
+    let repo = FetchedRepo::new(1, "tool");
+    server.import_refs("tool", &repo.work, &[MAIN]);
     let announcement = repo.announce(&[&b], &[&server.url("tool")], &[&independent.url()]);
-    let state = repo.state(THEN, &[MAIN]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
     publish(&independent, &[&announcement, &state]);
-    eventually("it is asked", || (!server.asked().is_empty()).then_some(()));
-    server.be(Mood::Kind);
+    eventually("the git server is requested", || (!server.requests().is_empty()).then_some(()));
+    server.set_mode(GitServerMode::Normal);
     b.eventually_served(&[&announcement, &state]);
-    let times = server.asked_at();
+    let times = server.request_times();
     let waited = times[1].duration_since(times[0]);
     assert!(waited >= Duration::from_millis(2_300), "{waited:?}");
 }
 
 #[test]
-fn many_repositories_of_one_slow_server_outlive_their_half_hour() {
+fn held_events_do_not_expire_while_their_fetch_is_queued() {
     const REPOSITORIES: usize = 24;
-    let independent = Independent::start();
+    let independent = IndependentRelay::start();
     let server = GitServer::start();
-    server.be(Mood::Slow(Duration::from_millis(250)));
-    // Two at a time need three seconds for all of them, and everything is to expire after one.
-    let mut b = follower(
+    server.set_mode(GitServerMode::Slow(Duration::from_millis(250)));
+    // Two concurrent fetches need three seconds for all repositories, and the expiry time is one second.
+    let mut b = start_follower(
         &independent,
         &[("PURGATORY_EXPIRY_SECS", "1"), ("SYNC_DOMAIN_CONCURRENT", "2"), ("SYNC_DOMAIN_RATE_LIMIT", "600")],
     );
     let mut events = Vec::new();
     for n in 0..REPOSITORIES {
-        let repo = Repo::new(u8::try_from(n % 5 + 1).expect("small"), &format!("tool-{n}"));
-        server.take(&repo.d, &repo.work, &[MAIN]);
+        let repo = FetchedRepo::new(u8::try_from(n % 5 + 1).expect("number fits in u8"), &format!("tool-{n}"));
+        server.import_refs(&repo.d, &repo.work, &[MAIN]);
         events.push(repo.announce(&[&b], &[&server.url(&repo.d)], &[&independent.url()]));
-        events.push(repo.state(THEN, &[MAIN]));
+        events.push(repo.state(BASE_TIME, &[MAIN]));
     }
     let events: Vec<&Arc<SignedEvent>> = events.iter().collect();
     publish(&independent, &events);
     b.eventually_served(&events);
-    assert!(server.most_open() <= 2, "{} at a time", server.most_open());
-    let fetches = server.asked().iter().filter(|asked| asked.starts_with("POST")).count();
+    assert!(server.max_open_requests() <= 2, "{} concurrent requests", server.max_open_requests());
+    let fetches = server.requests().iter().filter(|request| request.starts_with("POST")).count();
     assert!(fetches >= REPOSITORIES, "{fetches}");
 }
 
 #[test]
-fn nobody_is_called_at_home_unless_the_operator_says_so() {
+fn private_addresses_are_not_fetched_from_by_default() {
     let server = GitServer::start();
-    let independent = Independent::start();
+    let independent = IndependentRelay::start();
     let url = independent.url();
-    let mut b = Neighbour::start(&[("SYNC_ALLOW_NON_GLOBAL_TARGETS", "false"), ("SYNC_BOOTSTRAP_RELAY_URL", &url)]);
-    let repo = Repo::new(1, "tool");
-    server.take("tool", &repo.work, &[MAIN]);
+    let mut b = SyncServer::start(&[("SYNC_ALLOW_NON_GLOBAL_TARGETS", "false"), ("SYNC_BOOTSTRAP_RELAY_URL", &url)]);
+    let repo = FetchedRepo::new(1, "tool");
+    server.import_refs("tool", &repo.work, &[MAIN]);
     let announcement = repo.announce(&[&b], &[&server.url("tool")], &[]);
     b.publish(&announcement);
-    b.publish(&repo.state(THEN, &[MAIN]));
-    eventually("it is said", || b.log().contains("a git server is not called").then_some(()));
-    assert_eq!(server.asked(), Vec::<String>::new());
+    b.publish(&repo.state(BASE_TIME, &[MAIN]));
+    eventually("the forbidden URL is logged", || b.log().contains("git server URL is forbidden").then_some(()));
+    assert_eq!(server.requests(), Vec::<String>::new());
     assert!(try_ls_remote(&repo.url(&b)).is_some_and(|remote| remote.refs.is_empty()));
 }
 
 #[test]
-#[cfg_attr(not(debug_assertions), ignore = "release builds know no haste")]
-fn a_plain_git_server_is_looked_at_now_and_then() {
+#[cfg_attr(not(debug_assertions), ignore = "release builds cannot check mirrors without delays")]
+fn replication_status_of_git_servers_is_checked() {
     let server = GitServer::start();
-    let mut b = Neighbour::start(&[("GRASPD_HASTE", "1"), ("SYNC_DOMAIN_RATE_LIMIT", "600")]);
-    let repo = Repo::new(1, "tool");
-    server.take("tool", &repo.work, &[MAIN]);
+    let mut b = SyncServer::start(&[("GRASPD_TEST_NO_DELAYS", "1"), ("SYNC_DOMAIN_RATE_LIMIT", "600")]);
+    let repo = FetchedRepo::new(1, "tool");
+    server.import_refs("tool", &repo.work, &[MAIN]);
     repo.work.commit("file", "more");
     repo.work.tag("v1");
     let refs = [MAIN, "refs/tags/v1"];
-    let nowhere = format!("http://{}/tool.git", place());
-    let places = [&server.url("tool"), &server.url("no-such"), &nowhere, "ssh://git@127.0.0.1/tool"];
-    let announcement = repo.announce(&[&b], &places, &[]);
+    let unreachable = format!("http://{}/tool.git", unused_address());
+    let clone = [&server.url("tool"), &server.url("no-such"), &unreachable, "ssh://git@127.0.0.1/tool"];
+    let announcement = repo.announce(&[&b], &clone, &[]);
     b.publish(&announcement);
-    b.publish(&repo.state(THEN, &refs));
-    repo.work.push(&repo.url(&b), &refs).done();
+    b.publish(&repo.state(BASE_TIME, &refs));
+    repo.work.push(&repo.url(&b), &refs).expect_success();
     let page = repo_path(&repo.owner.key().npub(), "tool");
-    let found = |b: &Neighbour, nth: usize, what: Value| {
-        eventually(&format!("{what} of place {nth}"), || {
-            let answer = b.server.get(&format!("{page}/replication.json"), "");
-            let (_, body) = answer.split_once("\r\n\r\n")?;
-            let known: Value = serde_json::from_str(body).ok()?;
-            let server = &known["git_servers"][nth];
-            let same = |(name, value): (&String, &Value)| server["has"][name] == *value;
-            what.as_object().is_some_and(|what| what.iter().all(same)).then(|| server.clone())
+    let eventually_status = |b: &SyncServer, nth: usize, expected: Value| {
+        eventually(&format!("{expected} of git server {nth}"), || {
+            let response = b.process.get(&format!("{page}/replication.json"), "");
+            let (_, body) = response.split_once("\r\n\r\n")?;
+            let status: Value = serde_json::from_str(body).ok()?;
+            let server = &status["git_servers"][nth];
+            let is_equal = |(name, value): (&String, &Value)| server["has"][name] == *value;
+            expected.as_object().is_some_and(|expected| expected.iter().all(is_equal)).then(|| server.clone())
         })
     };
-    let lacking = found(&b, 1, json!({"state": "lacking", "lacks": 2, "differs": 1, "of": 2}));
-    assert!(lacking["asked_at"].is_u64() && lacking["how"] == "by asking it", "{lacking}");
-    found(&b, 2, json!({"state": "absent"}));
-    found(&b, 3, json!({"state": "silent"}));
-    found(&b, 4, json!({"state": "shunned"}));
-    server.take("tool", &repo.work, &refs);
-    let current = found(&b, 1, json!({"state": "current"}));
+    let lacking = eventually_status(&b, 1, json!({"state": "lacking", "lacks": 2, "differs": 1, "of": 2}));
+    assert!(lacking["asked_at"].is_u64() && lacking["how"] == "checked directly", "{lacking}");
+    eventually_status(&b, 2, json!({"state": "absent"}));
+    eventually_status(&b, 3, json!({"state": "silent"}));
+    eventually_status(&b, 4, json!({"state": "shunned"}));
+    server.import_refs("tool", &repo.work, &refs);
+    let current = eventually_status(&b, 1, json!({"state": "current"}));
     assert!(current["has"]["since"].is_u64() && current["has"]["since"].as_u64() <= current["asked_at"].as_u64());
-    let text = b.server.get(&page, "");
-    assert!(text.contains("has it, known since") && text.contains("does not answer (asked "), "{text}");
-    assert_eq!(server.most_open(), 1, "one at a time");
+    let text = b.process.get(&page, "");
+    assert!(text.contains("up to date, known since") && text.contains("does not respond (checked "), "{text}");
+    assert_eq!(server.max_open_requests(), 1, "concurrent requests");
 
-    // What changes here is missing there.
+    // A new commit here is missing on the git server.
     repo.work.commit("file", "still more");
-    b.publish(&repo.state(THEN + 1, &refs));
-    repo.work.push(&repo.url(&b), &[MAIN]).done();
-    found(&b, 1, json!({"state": "lacking", "lacks": 1, "differs": 1, "of": 2}));
+    b.publish(&repo.state(BASE_TIME + 1, &refs));
+    repo.work.push(&repo.url(&b), &[MAIN]).expect_success();
+    eventually_status(&b, 1, json!({"state": "lacking", "lacks": 1, "differs": 1, "of": 2}));
 }

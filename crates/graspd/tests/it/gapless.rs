@@ -1,4 +1,5 @@
-//! Whoever subscribes while others publish gets every event exactly once: stored before EOSE or live after it.
+//! A client that subscribes while others publish receives every event exactly once, either stored before EOSE or live
+//! after it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use grasp_core::nostr::SignedEvent;
-use grasp_sim::random::Chance;
+use grasp_sim::random::Rng;
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 
@@ -15,125 +16,125 @@ use crate::support::{Client, Server};
 const EVENTS: usize = 3_000;
 const CONNECTIONS: usize = 20;
 
-/// How many events the writer sends before it reads their answers.
-const BREATH: usize = 100;
+/// Number of events that the publisher sends before it reads their answers.
+const BATCH: usize = 100;
 
-/// A time in the past that all events of these tests stand around.
-const THEN: u64 = 1_700_000_000;
+/// The time, in the past, from which tests count the `created_at` of their events.
+const BASE_TIME: u64 = 1_700_000_000;
 
-fn server() -> Server {
+fn start_server() -> Server {
     Server::start(&[("POLICY", "open"), ("RELAY_FILTER_LIMIT", "10000")])
 }
 
-/// Events in no order of time, tagged in turn as odd and even.
-fn events(chance: &mut Chance) -> Vec<Arc<SignedEvent>> {
+/// Returns events with random times, tagged alternately `even` and `odd`.
+fn events(rng: &mut Rng) -> Vec<Arc<SignedEvent>> {
     let author = Author::new(1);
     let parity = ["even", "odd"];
     (0..EVENTS)
-        .map(|nth| author.note(THEN + chance.below(500) as u64, &[&["t", parity[nth % 2]]], &nth.to_string()))
+        .map(|nth| author.note(BASE_TIME + rng.below(500) as u64, &[&["t", parity[nth % 2]]], &nth.to_string()))
         .collect()
 }
 
-/// One subscriber's part in the game.
-struct Part {
+/// A client that subscribes when it receives a start message.
+struct Subscriber {
     client: Client,
-    /// Says when to begin.
-    begin: Receiver<()>,
-    complete: Completion,
+    /// Receives a message when the client should subscribe.
+    start: Receiver<()>,
+    completion: Completion,
 }
 
-/// A subscriber's word that everything that should come has come; or, when it gives up, that it has not.
+/// Reports `true` when a subscriber has received all expected events, or `false` if it panics before.
 struct Completion(Sender<bool>);
 
 impl Drop for Completion {
     fn drop(&mut self) {
         if thread::panicking() {
-            // The game may be over already.
+            // The test may have ended already.
             let _ = self.0.send(false);
         }
     }
 }
 
-/// Publishes everything, a breath at a time, and lets a subscriber begin when as many events as it waits for have been
-/// answered.
-fn publish_all(writer: &mut Client, events: &[Arc<SignedEvent>], waiting: &mut Vec<(usize, Sender<()>)>) {
+/// Publishes all events in batches. Starts each waiting subscriber as soon as its number of events has been answered.
+fn publish_all(publisher: &mut Client, events: &[Arc<SignedEvent>], waiting: &mut Vec<(usize, Sender<()>)>) {
     let mut answered = 0;
-    for breath in events.chunks(BREATH) {
-        for event in breath {
-            writer.send_text(&format!("[\"EVENT\",{}]", event.json()));
+    for batch in events.chunks(BATCH) {
+        for event in batch {
+            publisher.send_text(&format!("[\"EVENT\",{}]", event.json()));
         }
-        for event in breath {
-            assert_eq!(writer.receive(), json!(["OK", event.id.to_string(), true, ""]));
+        for event in batch {
+            assert_eq!(publisher.receive(), json!(["OK", event.id.to_string(), true, ""]));
             answered += 1;
-            waiting.retain(|(when, go)| *when >= answered || go.send(()).is_err());
+            waiting.retain(|(count, start)| *count >= answered || start.send(()).is_err());
         }
     }
 }
 
-/// Publishes all events while subscribers begin at random moments; when all of them have what they should have, one last
-/// event goes out, behind which nothing more may be on its way.
-fn play(seed: u64, subscriber: fn(Part, &[Arc<SignedEvent>], &SignedEvent)) {
-    let mut chance = Chance::new(seed);
-    let mut server = server();
-    let events = events(&mut chance);
-    let last = Author::new(2).note(THEN, &[&["t", "even"], &["t", "odd"]], "the last");
-    let (complete, completed) = channel();
+/// Publishes all events while clients subscribe at random moments. When all of them have received the expected events,
+/// one last event is published: no other event may arrive before it.
+fn run(seed: u64, subscribe: fn(Subscriber, &[Arc<SignedEvent>], &SignedEvent)) {
+    let mut rng = Rng::new(seed);
+    let mut server = start_server();
+    let events = events(&mut rng);
+    let last = Author::new(2).note(BASE_TIME, &[&["t", "even"], &["t", "odd"]], "the last");
+    let (sender, completions) = channel();
     thread::scope(|scope| {
-        // A subscriber begins when so many events have been answered.
+        // Subscribers that have not started, with the number of answered events at which they start.
         let mut waiting: Vec<(usize, Sender<()>)> = Vec::new();
         for _ in 0..CONNECTIONS {
-            let (go, begin) = channel();
-            waiting.push((chance.below(EVENTS), go));
-            let part = Part { client: server.connect(), begin, complete: Completion(complete.clone()) };
+            let (start_sender, start) = channel();
+            waiting.push((rng.below(EVENTS), start_sender));
+            let subscriber = Subscriber { client: server.connect(), start, completion: Completion(sender.clone()) };
             let (events, last) = (&events, &last);
-            scope.spawn(move || subscriber(part, events, last));
+            scope.spawn(move || subscribe(subscriber, events, last));
         }
-        let mut writer = server.connect();
-        publish_all(&mut writer, &events, &mut waiting);
+        let mut publisher = server.connect();
+        publish_all(&mut publisher, &events, &mut waiting);
         assert_eq!(waiting.len(), 0);
         for _ in 0..CONNECTIONS {
-            if !completed.recv().expect("every subscriber says something") {
-                // The others need not wait for what will not come.
+            if !completions.recv().expect("every subscriber reports its completion") {
+                // Ends the other subscribers, which would wait for the last event.
                 server.kill();
-                panic!("a subscriber did not get what it should");
+                panic!("a subscriber did not receive the expected events");
             }
         }
-        assert_eq!(writer.publish(&last), (true, String::new()));
+        assert_eq!(publisher.publish(&last), (true, String::new()));
     });
 }
 
-/// A subscription and what it must be sent.
-struct Expected {
+/// A subscription and the events that it must receive.
+struct ExpectedSubscription {
     name: &'static str,
-    wanted: HashSet<String>,
-    /// What earlier questions under the same name asked for. It may come, but never after something that is wanted.
+    ids: HashSet<String>,
+    /// Events of earlier requests with the same subscription id. They may arrive, but not after an event of the last
+    /// request.
     replaced: HashSet<String>,
-    /// How often it was asked under this name: so many EOSEs there may be, and one there must be.
-    questions: usize,
+    /// Number of requests with this subscription id: the maximum number of EOSE messages. The minimum is one.
+    requests: usize,
 }
 
-impl Expected {
-    fn new(name: &'static str, wanted: HashSet<String>) -> Self {
-        Self { name, wanted, replaced: HashSet::new(), questions: 1 }
+impl ExpectedSubscription {
+    fn new(name: &'static str, ids: HashSet<String>) -> Self {
+        Self { name, ids, replaced: HashSet::new(), requests: 1 }
     }
 }
 
-/// What one subscription has been sent.
+/// The messages that one subscription has received.
 #[derive(Default)]
-struct Heard {
+struct ReceivedMessages {
     ids: HashSet<String>,
     eose: usize,
 }
 
-impl Heard {
-    fn event(&mut self, expected: &Expected, id: &str) {
+impl ReceivedMessages {
+    fn add_event(&mut self, expected: &ExpectedSubscription, id: &str) {
         let name = expected.name;
         if expected.replaced.contains(id) {
-            assert!(self.ids.is_empty(), "{name} goes on after it was replaced");
+            assert!(self.ids.is_empty(), "{name} received an event of a replaced request");
             return;
         }
-        assert!(expected.wanted.contains(id), "{name} did not ask for {id}");
-        assert!(self.ids.insert(id.to_owned()), "{name} got {id} twice");
+        assert!(expected.ids.contains(id), "{name} received {id}, which does not match");
+        assert!(self.ids.insert(id.to_owned()), "{name} received {id} twice");
     }
 }
 
@@ -141,137 +142,141 @@ fn ids<'a>(events: impl Iterator<Item = &'a Arc<SignedEvent>>) -> HashSet<String
     events.map(|event| event.id.to_string()).collect()
 }
 
-/// Follows subscriptions until each has what it should have, and then until the last event.
-fn follow(part: Part, last: &SignedEvent, expected: &[Expected]) {
-    let Part { mut client, complete, .. } = part;
+/// Reads until each subscription has received its expected events, and then until the last event.
+fn receive_all(subscriber: Subscriber, last: &SignedEvent, expected: &[ExpectedSubscription]) {
+    let Subscriber { mut client, completion, .. } = subscriber;
     let last = last.id.to_string();
-    let mut heard: Vec<Heard> = expected.iter().map(|_| Heard::default()).collect();
+    let mut received: Vec<ReceivedMessages> = expected.iter().map(|_| ReceivedMessages::default()).collect();
     let mut ended = HashSet::new();
-    let mut told = false;
+    let mut is_reported = false;
     while ended.len() < expected.len() {
         let message = client.receive();
-        let place =
-            expected.iter().position(|expected| message[1] == expected.name).expect("a name that is subscribed");
+        let index = expected.iter().position(|expected| message[1] == expected.name).expect("unknown subscription");
         let id = message[2]["id"].as_str();
         match (message[0].as_str(), id) {
-            (Some("EVENT"), Some(id)) if id == last => assert!(ended.insert(place), "the last came twice"),
-            (Some("EVENT"), Some(id)) => heard[place].event(&expected[place], id),
-            (Some("EOSE"), None) => heard[place].eose += 1,
+            (Some("EVENT"), Some(id)) if id == last => {
+                assert!(ended.insert(index), "the last event was received twice")
+            }
+            (Some("EVENT"), Some(id)) => received[index].add_event(&expected[index], id),
+            (Some("EOSE"), None) => received[index].eose += 1,
             _ => panic!("unexpected {message}"),
         }
-        let done = |(heard, expected): (&Heard, &Expected)| heard.eose > 0 && heard.ids.len() == expected.wanted.len();
-        if !told && heard.iter().zip(expected).all(done) {
-            told = true;
-            complete.0.send(true).expect("somebody waits");
+        let is_complete = |(received, expected): (&ReceivedMessages, &ExpectedSubscription)| {
+            received.eose > 0 && received.ids.len() == expected.ids.len()
+        };
+        if !is_reported && received.iter().zip(expected).all(is_complete) {
+            is_reported = true;
+            completion.0.send(true).expect("the test has ended");
         }
     }
-    for (heard, expected) in heard.iter().zip(expected) {
-        assert!((1..=expected.questions).contains(&heard.eose), "{}: {} times EOSE", expected.name, heard.eose);
+    for (received, expected) in received.iter().zip(expected) {
+        assert!((1..=expected.requests).contains(&received.eose), "{}: {} times EOSE", expected.name, received.eose);
     }
 }
 
 #[test]
-fn one_subscription_on_each_connection() {
-    play(1, |mut part, events, last| {
-        part.begin.recv().expect("the writer says when");
-        part.client.send(&json!(["REQ", "all", {"kinds": [1]}]));
-        follow(part, last, &[Expected::new("all", ids(events.iter()))]);
+fn one_subscription_per_connection() {
+    run(1, |mut subscriber, events, last| {
+        subscriber.start.recv().expect("the publisher starts every subscriber");
+        subscriber.client.send(&json!(["REQ", "all", {"kinds": [1]}]));
+        receive_all(subscriber, last, &[ExpectedSubscription::new("all", ids(events.iter()))]);
     });
 }
 
 #[test]
-fn several_subscriptions_on_each_connection() {
-    play(2, |mut part, events, last| {
-        part.begin.recv().expect("the writer says when");
+fn several_subscriptions_per_connection() {
+    run(2, |mut subscriber, events, last| {
+        subscriber.start.recv().expect("the publisher starts every subscriber");
         let authors = [Author::new(1).hex(), Author::new(2).hex()];
         let all = || ids(events.iter());
         let (even, odd) = (ids(events.iter().step_by(2)), ids(events.iter().skip(1).step_by(2)));
-        // Filters that overlap, from several indexes, and more questions than run at the same time on one connection.
-        let questions = [
-            (vec![json!({})], Expected::new("all", all())),
-            (vec![json!({"#t": ["even"]})], Expected::new("even", even)),
-            (vec![json!({"#t": ["odd"]}), json!({"#t": ["odd"], "kinds": [1]})], Expected::new("odd", odd)),
-            (vec![json!({"authors": authors}), json!({"kinds": [1]})], Expected::new("author", all())),
-            (vec![json!({"kinds": [1, 2, 3]})], Expected::new("kind", all())),
-            (vec![json!({"#t": ["odd"]}), json!({"#t": ["even"]})], Expected::new("both", all())),
+        // Overlapping filters that use several indexes, and more requests than one connection runs at the same time.
+        let requests = [
+            (vec![json!({})], ExpectedSubscription::new("all", all())),
+            (vec![json!({"#t": ["even"]})], ExpectedSubscription::new("even", even)),
+            (vec![json!({"#t": ["odd"]}), json!({"#t": ["odd"], "kinds": [1]})], ExpectedSubscription::new("odd", odd)),
+            (vec![json!({"authors": authors}), json!({"kinds": [1]})], ExpectedSubscription::new("author", all())),
+            (vec![json!({"kinds": [1, 2, 3]})], ExpectedSubscription::new("kind", all())),
+            (vec![json!({"#t": ["odd"]}), json!({"#t": ["even"]})], ExpectedSubscription::new("both", all())),
         ];
-        for (filters, expected) in &questions {
+        for (filters, expected) in &requests {
             let mut request = vec![json!("REQ"), json!(expected.name)];
             request.extend_from_slice(filters);
-            part.client.send(&Value::Array(request));
+            subscriber.client.send(&Value::Array(request));
         }
-        follow(part, last, &questions.map(|(_, expected)| expected));
+        receive_all(subscriber, last, &requests.map(|(_, expected)| expected));
     });
 }
 
 #[test]
-fn a_subscription_that_was_replaced() {
-    play(3, |mut part, events, last| {
-        // One that has long been open when it is replaced, and one that has hardly begun.
-        part.client.send(&json!(["REQ", "settled", {"#t": ["odd"]}]));
-        part.begin.recv().expect("the writer says when");
+fn replaced_subscription_receives_events_of_the_last_request() {
+    run(3, |mut subscriber, events, last| {
+        // One subscription that has been open for a while when it is replaced, and one that has just begun.
+        subscriber.client.send(&json!(["REQ", "long", {"#t": ["odd"]}]));
+        subscriber.start.recv().expect("the publisher starts every subscriber");
         for _ in 0..5 {
-            part.client.send(&json!(["REQ", "hasty", {"#t": ["odd"]}]));
+            subscriber.client.send(&json!(["REQ", "short", {"#t": ["odd"]}]));
         }
-        for name in ["settled", "hasty"] {
-            part.client.send(&json!(["REQ", name, {"#t": ["even"]}]));
+        for name in ["long", "short"] {
+            subscriber.client.send(&json!(["REQ", name, {"#t": ["even"]}]));
         }
-        let expected = |name, questions| Expected {
+        let expected = |name, requests| ExpectedSubscription {
             name,
-            wanted: ids(events.iter().step_by(2)),
+            ids: ids(events.iter().step_by(2)),
             replaced: ids(events.iter().skip(1).step_by(2)),
-            questions,
+            requests,
         };
-        follow(part, last, &[expected("settled", 2), expected("hasty", 6)]);
+        receive_all(subscriber, last, &[expected("long", 2), expected("short", 6)]);
     });
 }
 
 #[test]
-fn a_subscription_that_was_closed_and_opened_again() {
-    play(4, |mut part, events, last| {
-        part.begin.recv().expect("the writer says when");
+fn reopened_subscription_receives_events_of_the_last_request() {
+    run(4, |mut subscriber, events, last| {
+        subscriber.start.recv().expect("the publisher starts every subscriber");
         for _ in 0..3 {
-            part.client.send(&json!(["REQ", "again", {"#t": ["odd"]}]));
-            part.client.send(&json!(["CLOSE", "again"]));
+            subscriber.client.send(&json!(["REQ", "again", {"#t": ["odd"]}]));
+            subscriber.client.send(&json!(["CLOSE", "again"]));
         }
-        part.client.send(&json!(["REQ", "again", {"kinds": [1], "#t": ["even"]}]));
-        let expected = Expected {
+        subscriber.client.send(&json!(["REQ", "again", {"kinds": [1], "#t": ["even"]}]));
+        let expected = ExpectedSubscription {
             name: "again",
-            wanted: ids(events.iter().step_by(2)),
+            ids: ids(events.iter().step_by(2)),
             replaced: ids(events.iter().skip(1).step_by(2)),
-            questions: 4,
+            requests: 4,
         };
-        follow(part, last, &[expected]);
+        receive_all(subscriber, last, &[expected]);
     });
 }
 
-/// Things are replaced under the eyes of those who are reading them: whatever moment a subscriber begins in, in the end
-/// it has been sent the newest version of everything, as the last version and once.
+/// Replaceable events are replaced while clients read them: every client receives the newest version of each coordinate
+/// once, and no older version after it.
 #[test]
-fn what_is_replaced_while_it_is_read() {
-    const THINGS: u64 = 1_500;
+fn newest_versions_are_received_while_events_are_replaced() {
+    const COORDINATES: u64 = 1_500;
     const VERSIONS: u64 = 3;
-    let server = server();
+    let server = start_server();
     let author = Author::new(1);
-    let version = |thing: u64, nth: u64| author.sign(30_023, THEN + nth, &[&["d", &thing.to_string()]], "");
+    let version =
+        |coordinate: u64, nth: u64| author.sign(30_023, BASE_TIME + nth, &[&["d", &coordinate.to_string()]], "");
     let versions: Vec<Arc<SignedEvent>> = (0..VERSIONS)
-        .flat_map(|nth| (0..THINGS).map(move |thing| (thing, nth)))
-        .map(|(thing, nth)| version(thing, nth))
+        .flat_map(|nth| (0..COORDINATES).map(move |coordinate| (coordinate, nth)))
+        .map(|(coordinate, nth)| version(coordinate, nth))
         .collect();
-    let newest = ids(versions[versions.len() - THINGS as usize..].iter());
-    // One question is answered from one long range, the other from many short ones, which are all begun before the first
-    // of them is read.
-    let names: Vec<String> = (0..THINGS).map(|thing| thing.to_string()).collect();
+    let newest = ids(versions[versions.len() - COORDINATES as usize..].iter());
+    // One filter is answered from one long index range, the other from many short ones, which are all opened before the
+    // first is read.
+    let names: Vec<String> = (0..COORDINATES).map(|coordinate| coordinate.to_string()).collect();
     let filters = [json!({"kinds": [30_023]}), json!({"#d": names})];
-    let mut chance = Chance::new(5);
+    let mut rng = Rng::new(5);
     thread::scope(|scope| {
         let mut waiting: Vec<(usize, Sender<()>)> = Vec::new();
         for nth in 0..CONNECTIONS {
-            let (go, begin) = channel();
-            waiting.push((chance.below(versions.len()), go));
+            let (start_sender, start) = channel();
+            waiting.push((rng.below(versions.len()), start_sender));
             let (mut client, newest, filter) = (server.connect(), &newest, &filters[nth % 2]);
             scope.spawn(move || {
-                begin.recv().expect("the writer says when");
+                start.recv().expect("the publisher starts every subscriber");
                 client.send(&json!(["REQ", "all", filter]));
                 let mut seen = HashSet::new();
                 let mut latest = std::collections::HashMap::new();
@@ -284,9 +289,13 @@ fn what_is_replaced_while_it_is_read() {
                     }
                     assert_eq!(message[0], "EVENT", "{message}");
                     let event = &message[2];
-                    assert!(seen.insert(event["id"].as_str().expect("an id").to_owned()), "twice: {message}");
-                    let (thing, at) = (event["tags"][0][1].to_string(), event["created_at"].as_u64().expect("a time"));
-                    let before = latest.insert(thing, at);
+                    assert!(
+                        seen.insert(event["id"].as_str().expect("event has an id").to_owned()),
+                        "received twice: {message}"
+                    );
+                    let (coordinate, at) =
+                        (event["tags"][0][1].to_string(), event["created_at"].as_u64().expect("event has a time"));
+                    let before = latest.insert(coordinate, at);
                     assert!(before.is_none_or(|before| before < at), "an older version after a newer one: {message}");
                 }
                 assert_eq!(eose, 1);

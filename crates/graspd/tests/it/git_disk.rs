@@ -1,5 +1,5 @@
-//! A full disk under the git folder: a push is refused with a reason wherever it fails, nothing is damaged or left
-//! behind, and the same push goes through when there is space again.
+//! A full disk under the git folder: a push is rejected with a reason at whichever step it fails, nothing is damaged or
+//! left behind, and the same push succeeds when there is space again.
 
 use std::sync::Arc;
 
@@ -7,39 +7,45 @@ use grasp_core::nostr::SignedEvent;
 use grasp_core::repo::ServiceAddress;
 use tempfile::TempDir;
 
-use crate::support::git::{MAIN, Maintainer, Refs, Said, THEN, Work, ls_remote, noise, refs, repo_path};
-use crate::support::integrity::{entries, expect_objects, expect_sound, repositories};
+use crate::support::git::{
+    BASE_TIME, GitOutput, MAIN, Maintainer, Refs, WorkTree, incompressible_text, ls_remote, refs, repo_path,
+};
+use crate::support::integrity::{entries, expect_intact_repos, expect_needed_objects, repo_folders};
 use crate::support::small_disk::SmallDisk;
-use crate::support::test_server::{main_at, one_commit, served};
+use crate::support::test_server::{is_served, main_at, one_commit};
 use crate::support::{Server, command, eventually};
 
-/// A server whose git folder is on a small disk of its own, and somebody with a repository to push.
-struct AppState {
-    server: Server,
+/// A server whose git folder is on a small disk, and a repository to push.
+struct SmallDiskServer {
+    process: Server,
     owner: Maintainer,
-    work: Work,
-    _relay: TempDir,
-    // The last: it can be unmounted when the server is gone.
+    work: WorkTree,
+    relay: TempDir,
+    // The last field, because it can be unmounted only after the server has ended.
     disk: SmallDisk,
 }
 
-/// With every page more a push fails one step later; a small one does not need as many as this.
-const ENOUGH: u64 = 50;
+/// More pages than a small push needs. With every page less, a push fails at an earlier step.
+const MAX_PAGES: u64 = 50;
 
-impl AppState {
-    /// Nothing where mounting is not permitted.
+impl SmallDiskServer {
+    /// Starts a server; returns `None` if mounting is not permitted on this machine.
     fn new(settings: &[(&str, &str)]) -> Option<Self> {
         let disk = SmallDisk::mount()?;
-        let relay = TempDir::new().expect("a folder");
-        let git = disk.path().join("git").display().to_string();
-        let named = [("DOMAIN", "grasp.test"), ("LOG_LEVEL", "off"), ("GIT_DATA_PATH", git.as_str())];
-        let to_the_last_page = [("STORE_RESERVE_BYTES", "0")];
-        let server = Server::spawn(command(relay.path(), &[&named, &to_the_last_page[..], settings].concat()));
-        let owner = Maintainer::new(1, &ServiceAddress::new("grasp.test", "").expect("a host name"));
+        let relay = TempDir::new().expect("cannot create a temporary folder");
+        let process = Self::start(&relay, &disk, settings);
+        let owner = Maintainer::new(1, &ServiceAddress::new("grasp.test", "").expect("valid host name"));
         let (work, _) = one_commit("zero");
-        let house = Self { server, owner, work, _relay: relay, disk };
-        house.publish(&house.owner.announce("tool", THEN, &[]));
-        Some(house)
+        let server = Self { process, owner, work, relay, disk };
+        server.publish(&server.owner.announce("tool", BASE_TIME, &[]));
+        Some(server)
+    }
+
+    fn start(relay: &TempDir, disk: &SmallDisk, settings: &[(&str, &str)]) -> Server {
+        let git = disk.path().join("git").display().to_string();
+        let paths = [("DOMAIN", "grasp.test"), ("LOG_LEVEL", "off"), ("GIT_DATA_PATH", git.as_str())];
+        let no_reserve = [("STORE_RESERVE_BYTES", "0")];
+        Server::spawn(command(relay.path(), &[&paths, &no_reserve[..], settings].concat()))
     }
 
     fn path(&self) -> String {
@@ -47,125 +53,141 @@ impl AppState {
     }
 
     fn url(&self) -> String {
-        format!("http://{}{}", self.server.address, self.path())
+        format!("http://{}{}", self.process.address, self.path())
     }
 
-    fn push(&self, commit: &str) -> Said {
+    fn push(&self, commit: &str) -> GitOutput {
         self.work.push(&self.url(), &[&format!("{commit}:{MAIN}")])
     }
 
     fn publish(&self, event: &SignedEvent) {
-        let (accepted, text) = self.server.connect().publish(event);
+        let (accepted, text) = self.process.connect().publish(event);
         assert!(accepted, "{text}");
     }
 
     fn is_served(&self, event: &SignedEvent) -> bool {
-        served(&mut self.server.connect(), event)
+        is_served(&mut self.process.connect(), event)
     }
 
-    /// A state with a new commit, which waits.
-    fn next(&self, nth: u64, content: &str) -> (Arc<SignedEvent>, String) {
+    /// Makes a commit and publishes a state for it, which is held; returns both.
+    fn publish_next_state(&self, nth: u64, content: &str) -> (Arc<SignedEvent>, String) {
         let commit = self.work.commit("file", content);
-        let state = self.owner.state("tool", THEN + nth, &main_at(&commit));
+        let state = self.owner.state("tool", BASE_TIME + nth, &main_at(&commit));
         self.publish(&state);
         (state, commit)
     }
 
-    /// Leaves so many pages free, when nothing is on its way any more.
-    fn leave(&self, pages: u64) {
+    /// Waits until no push is in progress, then fills the disk so that only `pages` pages are free.
+    fn fill_disk_except(&self, pages: u64) {
         let incoming = self.disk.path().join("git/incoming");
-        eventually("nothing is on its way", || entries(&incoming).is_empty().then_some(()));
-        self.disk.fill_but(pages);
+        eventually("no push is in progress", || entries(&incoming).is_empty().then_some(()));
+        self.disk.fill_except(pages);
     }
 
-    /// A push that goes through as soon as the server has seen that there is room.
-    fn push_soon(&self, commit: &str) {
-        eventually("there is room", || self.push(commit).success.then_some(()));
+    /// Pushes until the server has noticed that there is space.
+    fn push_until_accepted(&self, commit: &str) {
+        eventually("the push is accepted", || self.push(commit).success.then_some(()));
     }
 
-    /// A push that does not fit: it says so, and changes nothing that can be seen.
-    fn expect_refused(&self, said: &Said, state: &SignedEvent, before: &Refs) {
-        let full = said.err.contains("E-PACK-DISK-FULL") && said.err.contains("try again later");
-        // The watchman may have seen it, too.
-        let full = full || said.err.contains("E-DISK-FULL");
-        let failed = said.err.contains("E-SERVER") && said.err.contains("No space left on device");
-        assert!(!said.success && (full || failed), "{}", said.err);
+    /// Asserts that a push was rejected because the disk is full, and that it changed nothing.
+    fn expect_rejected(&self, output: &GitOutput, state: &SignedEvent, before: &Refs) {
+        let full = output.stderr.contains("E-PACK-DISK-FULL") && output.stderr.contains("try again later");
+        // The health monitor may have noticed the full disk first.
+        let full = full || output.stderr.contains("E-DISK-FULL");
+        let failed = output.stderr.contains("E-SERVER") && output.stderr.contains("No space left on device");
+        assert!(!output.success && (full || failed), "{}", output.stderr);
         assert_eq!(ls_remote(&self.url()).refs, *before);
         assert!(!self.is_served(state));
     }
 
-    fn expect_sound(&self) {
-        expect_sound(&self.disk.path().join("git"));
+    fn expect_intact_repos(&self) {
+        expect_intact_repos(&self.disk.path().join("git"));
     }
 }
 
 #[test]
-fn wherever_a_push_fails_it_is_refused() {
-    let Some(mut house) = AppState::new(&[]) else { return };
+fn push_is_rejected_wherever_the_disk_is_full() {
+    let Some(mut server) = SmallDiskServer::new(&[]) else { return };
     let mut before = refs(&[]);
-    // The first push of a repository, and another one.
+    // The first push of a repository, and a later one.
     for nth in 0..2 {
-        let (state, commit) = house.next(nth, &nth.to_string());
+        let (state, commit) = server.publish_next_state(nth, &nth.to_string());
         let mut failures = 0;
         loop {
-            assert!(failures < ENOUGH, "it never fits");
-            house.leave(failures);
-            // What failed last was tried again by the server itself if there is space now.
-            if house.is_served(&state) {
+            assert!(failures < MAX_PAGES, "the push never succeeds");
+            server.fill_disk_except(failures);
+            // The server itself retries the previous push if there is space now.
+            if server.is_served(&state) {
                 break;
             }
-            let said = house.push(&commit);
-            if said.success {
+            let output = server.push(&commit);
+            if output.success {
                 break;
             }
-            house.expect_refused(&said, &state, &before);
+            server.expect_rejected(&output, &state, &before);
             failures += 1;
         }
         assert!(failures >= 3, "{failures}");
-        house.disk.free();
-        house.push_soon(&commit);
-        eventually("it is served", || house.is_served(&state).then_some(()));
+        server.disk.free();
+        server.push_until_accepted(&commit);
+        eventually("the state is served", || server.is_served(&state).then_some(()));
         before = refs(&main_at(&commit));
-        assert_eq!(ls_remote(&house.url()).refs, before);
-        house.expect_sound();
-        expect_objects(&house.server, &[house.path()]);
+        assert_eq!(ls_remote(&server.url()).refs, before);
+        server.expect_intact_repos();
+        expect_needed_objects(&server.process, &[server.path()]);
     }
-    assert!(house.server.child.try_wait().expect("can be asked").is_none(), "it lives");
+    assert!(server.process.child.try_wait().expect("cannot wait for the server").is_none(), "the server has ended");
 }
 
 #[test]
-fn a_large_push_goes_through_when_there_is_space_again() {
-    let Some(house) = AppState::new(&[]) else { return };
-    let (state, commit) = house.next(0, &noise(3_000_000));
-    // Less than the pack, and room for the pack but not for what git makes of it.
+fn large_push_succeeds_when_there_is_space_again() {
+    let Some(server) = SmallDiskServer::new(&[]) else { return };
+    let (state, commit) = server.publish_next_state(0, &incompressible_text(3_000_000));
+    // Less space than the pack needs, then space for the pack but not for its index.
     for pages in [0, 100, 400] {
-        house.leave(pages);
-        house.expect_refused(&house.push(&commit), &state, &refs(&[]));
-        house.expect_sound();
-        assert!(repositories(&house.disk.path().join("git")).is_empty());
+        server.fill_disk_except(pages);
+        server.expect_rejected(&server.push(&commit), &state, &refs(&[]));
+        server.expect_intact_repos();
+        assert!(repo_folders(&server.disk.path().join("git")).is_empty());
     }
-    house.disk.free();
-    house.push_soon(&commit);
-    assert!(house.is_served(&state));
-    house.expect_sound();
-    expect_objects(&house.server, &[house.path()]);
+    server.disk.free();
+    server.push_until_accepted(&commit);
+    assert!(server.is_served(&state));
+    server.expect_intact_repos();
+    expect_needed_objects(&server.process, &[server.path()]);
 }
 
-/// What a push that failed late has left in its repository goes with the announcement that was never served.
+/// A push that fails late leaves a repository folder. It is removed when the announcement, which was never served,
+/// expires.
 #[test]
-fn nothing_stays_of_a_repository_that_came_to_nothing() {
-    let Some(house) = AppState::new(&[("PURGATORY_EXPIRY_SECS", "15")]) else { return };
-    let (_, commit) = house.next(0, "one");
-    let folder = house.disk.path().join("git");
+fn folder_of_a_failed_first_push_is_removed_on_expiry() {
+    let Some(server) = SmallDiskServer::new(&[("PURGATORY_EXPIRY_SECS", "15")]) else { return };
+    let (_, commit) = server.publish_next_state(0, "one");
+    let folder = server.disk.path().join("git");
     for pages in 0.. {
-        assert!(pages < ENOUGH, "it never gets that far");
-        house.leave(pages);
-        let said = house.push(&commit);
-        assert!(!said.success, "{}", said.err);
-        if !repositories(&folder).is_empty() {
+        assert!(pages < MAX_PAGES, "no push creates the repository folder");
+        server.fill_disk_except(pages);
+        let output = server.push(&commit);
+        assert!(!output.success, "{}", output.stderr);
+        if !repo_folders(&folder).is_empty() {
             break;
         }
     }
-    eventually("it is gone", || repositories(&folder).is_empty().then_some(()));
-    house.expect_sound();
+    eventually("the folder is removed", || repo_folders(&folder).is_empty().then_some(()));
+    server.expect_intact_repos();
+}
+
+/// At start the server creates a small repository to read git's capabilities. It uses another folder if the disk is
+/// full.
+#[test]
+fn server_starts_on_a_full_disk() {
+    let Some(mut server) = SmallDiskServer::new(&[]) else { return };
+    let (state, commit) = server.publish_next_state(0, "one");
+    server.push(&commit).expect_success();
+    assert_eq!(server.process.stop(), Some(0));
+    server.disk.fill_except(0);
+    server.process = SmallDiskServer::start(&server.relay, &server.disk, &[]);
+    assert!(server.is_served(&state));
+    assert_eq!(ls_remote(&server.url()).refs, refs(&main_at(&commit)));
+    assert!(entries(&server.disk.path().join("git/incoming")).is_empty());
 }

@@ -1,5 +1,5 @@
-//! The order of what makes a push durable, as the kernel sees it: no kill can show a sync that is missing, because the
-//! page cache outlives the process.
+//! The order of the system calls that make a push durable (`docs/design/admission.md#order-of-durable-steps`), traced
+//! with strace. A kill cannot show that an fsync is missing, because the page cache outlives the process.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,14 +9,14 @@ use std::process::Command;
 use grasp_core::repo::ServiceAddress;
 use tempfile::TempDir;
 
-use crate::support::git::{MAIN, Maintainer, THEN, repo_path};
+use crate::support::git::{BASE_TIME, MAIN, Maintainer, repo_path};
 use crate::support::test_server::{main_at, one_commit};
 use crate::support::{Server, command, eventually};
 
 const CALLS: &str = "trace=fsync,fdatasync,msync,rename,renameat,renameat2,openat,pwrite64,pwritev,write,writev,sendto,\
                      sendmsg";
 
-/// One system call: its name, what it was given and gave, and the lines where it began and ended.
+/// One system call: its name, its arguments and result as text, and the lines of the trace where it began and ended.
 #[derive(Debug)]
 struct Call {
     name: String,
@@ -25,7 +25,7 @@ struct Call {
     ended: usize,
 }
 
-/// What strace wrote, in the order in which the calls began.
+/// The calls that strace recorded, in the order in which they began.
 struct Trace(Vec<Call>);
 
 impl Trace {
@@ -42,7 +42,7 @@ impl Trace {
                 if text.ends_with("<unfinished ...>") {
                     open.insert(pid, calls.len());
                 }
-                // One that has not ended is not over at the end either.
+                // Ends after everything else, unless a later line says that the call was resumed.
                 let ended = if text.ends_with("<unfinished ...>") { usize::MAX } else { at };
                 calls.push(Call { name: name.to_owned(), text: text.to_owned(), begun: at, ended });
             }
@@ -50,51 +50,52 @@ impl Trace {
         Self(calls)
     }
 
-    /// The first call that began when another was over.
-    fn after(&self, line: usize, wanted: &Wanted) -> Option<&Call> {
-        self.0.iter().find(|call| call.begun > line && wanted.fits(call))
+    /// Returns the first matching call that began after a line.
+    fn first_after(&self, line: usize, pattern: &CallPattern) -> Option<&Call> {
+        self.0.iter().find(|call| call.begun > line && pattern.matches(call))
     }
 
-    /// Demands calls in this order, each over before the next begins; the last must not have happened before.
+    /// Asserts that calls happened in this order, each ended before the next began, and that the last happened only
+    /// once.
     #[track_caller]
-    fn expect(&self, chain: &[&Wanted]) {
+    fn expect_order(&self, chain: &[&CallPattern]) {
         let mut line = 0;
-        for (nth, wanted) in chain.iter().enumerate() {
+        for (nth, pattern) in chain.iter().enumerate() {
             let before = nth.checked_sub(1).map(|nth| chain[nth]);
-            let call = self.after(line, wanted).unwrap_or_else(|| panic!("no {wanted:?} after {before:?}"));
+            let call = self.first_after(line, pattern).unwrap_or_else(|| panic!("no {pattern:?} after {before:?}"));
             line = call.ended;
         }
-        let last = chain.last().expect("some");
-        let times = self.0.iter().filter(|call| last.fits(call)).count();
+        let last = chain.last().expect("chain is not empty");
+        let times = self.0.iter().filter(|call| last.matches(call)).count();
         assert_eq!(times, 1, "{last:?}");
     }
 }
 
-/// A call, by its name and some of its text.
+/// Matches system calls by their names and parts of their text.
 #[derive(Debug)]
-struct Wanted {
+struct CallPattern {
     names: &'static [&'static str],
     words: Vec<String>,
 }
 
-impl Wanted {
-    fn fits(&self, call: &Call) -> bool {
+impl CallPattern {
+    fn matches(&self, call: &Call) -> bool {
         self.names.contains(&call.name.as_str()) && self.words.iter().all(|word| call.text.contains(word.as_str()))
     }
 }
 
-/// A file or folder is written to the disk.
-fn sync(path: &str) -> Wanted {
-    Wanted { names: &["fsync", "fdatasync"], words: vec![format!("<{path}>) ")] }
+/// Matches an fsync of a file or folder.
+fn sync(path: &str) -> CallPattern {
+    CallPattern { names: &["fsync", "fdatasync"], words: vec![format!("<{path}>) ")] }
 }
 
-/// Something gets this name.
-fn rename(to: &str) -> Wanted {
-    Wanted { names: &["rename", "renameat", "renameat2"], words: vec![format!(", \"{to}\"")] }
+/// Matches a rename to this path.
+fn rename(to: &str) -> CallPattern {
+    CallPattern { names: &["rename", "renameat", "renameat2"], words: vec![format!(", \"{to}\"")] }
 }
 
-/// Starts a server whose calls are written to a file. It is a child of ours, not of strace.
-fn start(folder: &Path, trace: &Path) -> Server {
+/// Starts a server whose system calls are written to a file. The server is a child of this process, not of strace.
+fn start_traced(folder: &Path, trace: &Path) -> Server {
     let installed = Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success());
     assert!(installed, "install strace");
     let server = command(folder, &[("DOMAIN", "grasp.test")]);
@@ -102,80 +103,80 @@ fn start(folder: &Path, trace: &Path) -> Server {
     strace.args(["-D", "-f", "-y", "-s", "4096", "-e", CALLS, "-o"]).arg(trace).arg(server.get_program());
     strace.current_dir(folder).env_clear();
     for (name, value) in server.get_envs() {
-        strace.env(name, value.expect("set"));
+        strace.env(name, value.expect("variable has a value"));
     }
-    strace.env("PATH", std::env::var_os("PATH").expect("a search path"));
+    strace.env("PATH", std::env::var_os("PATH").expect("PATH is not set"));
     Server::spawn(strace)
 }
 
 #[test]
 #[ignore = "needs strace; .ci/run runs it"]
-fn everything_is_on_disk_before_git_hears_of_it() {
-    let folder = TempDir::new().expect("a folder");
+fn push_is_on_disk_before_it_is_reported() {
+    let folder = TempDir::new().expect("cannot create a temporary folder");
     let log = folder.path().join("trace");
-    let mut server = start(folder.path(), &log);
-    let owner = Maintainer::new(1, &ServiceAddress::new("grasp.test", "").expect("a host name"));
+    let mut server = start_traced(folder.path(), &log);
+    let owner = Maintainer::new(1, &ServiceAddress::new("grasp.test", "").expect("valid host name"));
     let (work, commit) = one_commit("one");
     let mut client = server.connect();
-    for event in [owner.announce("tool", THEN, &[]), owner.state("tool", THEN, &main_at(&commit))] {
+    for event in [owner.announce("tool", BASE_TIME, &[]), owner.state("tool", BASE_TIME, &main_at(&commit))] {
         assert!(client.publish(&event).0);
     }
     let url = format!("http://{}{}", server.address, repo_path(&owner.npub(), "tool"));
-    work.push(&url, &[&format!("{commit}:{MAIN}")]).done();
+    work.push(&url, &[&format!("{commit}:{MAIN}")]).expect_success();
     let pid = server.child.id().to_string();
     assert_eq!(server.stop(), Some(0));
     let text = eventually("strace ends", || {
-        let text = fs::read_to_string(&log).expect("a file");
-        // Short process ids are followed by further spaces.
+        let text = fs::read_to_string(&log).expect("cannot read the file");
+        // strace pads short process ids with spaces.
         let ended =
             |line: &str| line.strip_prefix(&pid).is_some_and(|rest| rest.trim_start().starts_with("+++ exited"));
         text.lines().any(ended).then_some(text)
     });
 
     let trace = Trace::parse(&text);
-    let git = folder.path().canonicalize().expect("it is there").join("data/git").display().to_string();
+    let git = folder.path().canonicalize().expect("cannot resolve the path").join("data/git").display().to_string();
     let repo = format!("{git}/repos/{}/tool.git", owner.npub());
     let pool = format!("{repo}/pool/pack");
     let packs: Vec<&str> =
         trace.0.iter().filter_map(|call| call.text.split(&format!(", \"{pool}/pack-")).nth(1)).collect();
-    let name = packs.first().and_then(|rest| rest.split_once('.')).expect("a pack gets into the pool").0;
-    let received = |part: &str| Wanted {
+    let name = packs.first().and_then(|rest| rest.split_once('.')).expect("no pack is moved into the pool").0;
+    let received = |part: &str| CallPattern {
         names: &["fsync", "fdatasync"],
         words: vec![format!("<{git}/incoming/"), format!("/pack-{name}.{part}>) ")],
     };
-    let kept = |part: &str| rename(&format!("{pool}/pack-{name}.{part}"));
+    let moved = |part: &str| rename(&format!("{pool}/pack-{name}.{part}"));
     let [pack, idx] = ["pack", "idx"].map(received);
-    let [pack_kept, idx_kept] = ["pack", "idx"].map(kept);
+    let [pack_moved, idx_moved] = ["pack", "idx"].map(moved);
     let refs = rename(&format!("{repo}/packed-refs"));
-    // The store: its pages are synced, then the page that makes them valid is written through.
-    let store = folder.path().canonicalize().expect("it is there").join("data/relay/events/data.mdb");
+    // The store: its pages are synced, then the meta page that makes them valid is written to a descriptor with
+    // O_DSYNC.
+    let store = folder.path().canonicalize().expect("cannot resolve the path").join("data/relay/events/data.mdb");
     let store = store.display().to_string();
-    let through = trace.0.iter().find(|call| call.name == "openat" && call.text.contains("O_DSYNC"));
-    let through =
-        through.filter(|call| call.text.contains(&format!("<{store}>"))).expect("the store is written through");
-    let number = through.text.rsplit_once("= ").and_then(|(_, fd)| fd.split_once('<')).expect("a descriptor").0;
+    let open = trace.0.iter().find(|call| call.name == "openat" && call.text.contains("O_DSYNC"));
+    let open = open.filter(|call| call.text.contains(&format!("<{store}>"))).expect("the store is not opened O_DSYNC");
+    let number = open.text.rsplit_once("= ").and_then(|(_, fd)| fd.split_once('<')).expect("openat has a result").0;
     let pages = sync(&store);
-    let meta = Wanted { names: &["pwrite64"], words: vec![format!("{number}<{store}>")] };
-    let told = Wanted { names: &["write", "writev", "sendto", "sendmsg"], words: vec!["unpack ok".to_owned()] };
+    let meta = CallPattern { names: &["pwrite64"], words: vec![format!("{number}<{store}>")] };
+    let report = CallPattern { names: &["write", "writev", "sendto", "sendmsg"], words: vec!["unpack ok".to_owned()] };
 
-    // A pack is on disk before it has its name in the pool, and the index comes last.
-    trace.expect(&[&pack, &pack_kept]);
-    trace.expect(&[&idx, &idx_kept]);
-    trace.expect(&[&pack, &pack_kept, &idx_kept]);
-    // The way to the pool is durable before refs need it.
-    let above = Path::new(&repo).parent().expect("an owner").display().to_string();
-    trace.expect(&[&sync(&repo), &sync(&above), &sync(&format!("{git}/repos")), &refs]);
-    trace.expect(&[&idx_kept, &sync(&pool), &refs]);
+    // A pack is on disk before it is moved into the pool, and its index is moved last.
+    trace.expect_order(&[&pack, &pack_moved]);
+    trace.expect_order(&[&idx, &idx_moved]);
+    trace.expect_order(&[&pack, &pack_moved, &idx_moved]);
+    // The folders above the pool are durable before refs need the objects.
+    let owner_folder = Path::new(&repo).parent().expect("path has a parent").display().to_string();
+    trace.expect_order(&[&sync(&repo), &sync(&owner_folder), &sync(&format!("{git}/repos")), &refs]);
+    trace.expect_order(&[&idx_moved, &sync(&pool), &refs]);
     let alternates = format!("{repo}/objects/info/alternates");
-    trace.expect(&[
+    trace.expect_order(&[
         &sync(&format!("{alternates}.new")),
         &rename(&alternates),
         &sync(&format!("{repo}/objects/info")),
         &refs,
     ]);
-    // Refs and HEAD, then the store, then the answer.
+    // Refs and HEAD, then the store, then the report to the client.
     let head = rename(&format!("{repo}/HEAD"));
-    trace.expect(&[&sync(&format!("{repo}/packed-refs.new")), &refs]);
-    trace.expect(&[&refs, &sync(&format!("{repo}/HEAD.new")), &head, &sync(&repo), &pages, &meta, &told]);
-    trace.expect(&[&refs, &sync(&repo), &pages, &meta, &told]);
+    trace.expect_order(&[&sync(&format!("{repo}/packed-refs.new")), &refs]);
+    trace.expect_order(&[&refs, &sync(&format!("{repo}/HEAD.new")), &head, &sync(&repo), &pages, &meta, &report]);
+    trace.expect_order(&[&refs, &sync(&repo), &pages, &meta, &report]);
 }

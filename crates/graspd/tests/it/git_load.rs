@@ -1,4 +1,5 @@
-//! Many at once: clones, followers, uploads. Everybody gets an answer, nobody more than a share, and pushes go on.
+//! Load: many concurrent clones, followers and uploads. Every request is answered, each network gets a fair share, and
+//! pushes still work.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,259 +9,271 @@ use std::{fs, thread};
 use grasp_core::limits;
 use grasp_sim::signer::Author;
 
-use crate::support::attack::{Watch, connect, expect_nothing_left, files};
-use crate::support::git::{MAIN, Maintainer, THEN, Work, noise, repo_path};
-use crate::support::test_server::{Stage, main_at, one_commit};
-use crate::support::wire::{Answer, CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, packet};
+use crate::support::attack::{ResourceMonitor, connect, expect_nothing_left, files};
+use crate::support::git::{BASE_TIME, MAIN, Maintainer, WorkTree, incompressible_text, repo_path};
+use crate::support::test_server::{TestServer, main_at, one_commit};
+use crate::support::wire::{CAPABILITIES, HttpResponse, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, packet};
 use crate::support::{Server, eventually, wire};
 
 const PROXY: (&str, &str) = ("TRUSTED_PROXY_CIDRS", "127.0.0.0/8");
 
-/// Two networks.
-const HERE: &str = "X-Forwarded-For: 203.0.113.7";
-const THERE: &str = "X-Forwarded-For: 198.51.100.7";
+/// Header of requests that come from a first network.
+const NETWORK_A: &str = "X-Forwarded-For: 203.0.113.7";
+/// Header of requests that come from a second network.
+const NETWORK_B: &str = "X-Forwarded-For: 198.51.100.7";
 
-/// The request of a full clone, told apart from others by an object that nobody has.
+/// Returns the request of a full clone. An unknown object id makes it different from other requests, so that the pack
+/// cache does not response it.
 fn clone_request(oid: &str, nth: usize) -> String {
     let lines = [format!("want {oid}\n"), format!("have {nth:040x}\n"), "ofs-delta\n".to_owned(), "done\n".to_owned()];
     packet("command=fetch") + "0001" + &lines.map(|line| packet(&line)).concat() + "0000"
 }
 
-/// Clones without git.
-fn clone(server: &Server, path: &str, body: &str, from: &str) -> Answer {
-    wire::post(server, &format!("{path}/git-upload-pack"), &[UPLOAD_REQUEST, VERSION_2, from], body.as_bytes())
+/// Clones without git; returns the response.
+fn clone(server: &Server, path: &str, body: &str, from: &str) -> HttpResponse {
+    wire::request_with_body(
+        server,
+        &format!("{path}/git-upload-pack"),
+        &[UPLOAD_REQUEST, VERSION_2, from],
+        body.as_bytes(),
+    )
 }
 
-/// Whether this is a complete pack; what is none says when to try again.
+/// Returns whether the response is a complete pack. Any other response must have a `Retry-After` header.
 #[track_caller]
-fn is_served(answer: &Answer) -> bool {
-    if answer.status == 200 {
-        let has_pack = answer.body.windows(4).any(|window| window == b"PACK");
-        assert!(has_pack && answer.body.ends_with(b"0000"), "{} bytes: {}", answer.body.len(), answer.head);
+fn has_pack(response: &HttpResponse) -> bool {
+    if response.status == 200 {
+        let has_signature = response.body.windows(4).any(|window| window == b"PACK");
+        assert!(has_signature && response.body.ends_with(b"0000"), "{} bytes: {}", response.body.len(), response.head);
         return true;
     }
-    assert!(matches!(answer.status, 429 | 503), "{}", answer.head);
-    assert!(answer.header("retry-after").is_some_and(|secs| secs.parse::<u64>().is_ok()), "{}", answer.head);
+    assert!(matches!(response.status, 429 | 503), "{}", response.head);
+    assert!(response.header("retry-after").is_some_and(|secs| secs.parse::<u64>().is_ok()), "{}", response.head);
     false
 }
 
-/// A repository with some history.
-fn history(stage: &mut Stage, owner: &Maintainer) -> (Work, String) {
-    let work = Work::new();
+/// Creates a repository with five commits; returns the working tree and the last commit.
+fn create_history(server: &mut TestServer, owner: &Maintainer) -> (WorkTree, String) {
+    let work = WorkTree::new();
     for n in 0..5 {
-        work.commit(&format!("file{n}"), &noise(20_000 + n));
+        work.commit(&format!("file{n}"), &incompressible_text(20_000 + n));
     }
     let tip = work.oid("HEAD");
-    stage.found(owner, "tool", &[], &work, &main_at(&tip));
+    server.create_repo(owner, "tool", &[], &work, &main_at(&tip));
     (work, tip)
 }
 
 #[test]
-fn five_hundred_clones_share_four_processes_and_pushes_go_on() {
-    let mut stage = Stage::with(&[("GIT_SERVE_PROCESSES", "4"), PROXY]);
-    let owner = stage.person(1);
-    let (work, tip) = history(&mut stage, &owner);
+fn concurrent_clones_share_the_processes_and_do_not_block_pushes() {
+    let mut server = TestServer::with_settings(&[("GIT_SERVE_PROCESSES", "4"), PROXY]);
+    let owner = server.maintainer(1);
+    let (work, tip) = create_history(&mut server, &owner);
     let path = repo_path(&owner.npub(), "tool");
     let (other, c1) = one_commit("other");
-    stage.hold(&owner.announce("other", THEN, &[]));
-    let state = owner.state("other", THEN, &main_at(&c1));
-    stage.hold(&state);
-    let url = stage.url(&owner, "other");
+    server.publish_held(&owner.announce("other", BASE_TIME, &[]));
+    let state = owner.state("other", BASE_TIME, &main_at(&c1));
+    server.publish_held(&state);
+    let url = server.url(&owner, "other");
 
-    let watch = Watch::on(&stage.server);
+    let monitor = ResourceMonitor::start(&server.process);
     let (served, begun) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let server = &stage.server;
+    let process = &server.process;
     thread::scope(|scope| {
         for nth in 0..500 {
             let (path, tip, served, begun) = (&path, &tip, &served, &begun);
             scope.spawn(move || {
                 begun.fetch_add(1, Ordering::Relaxed);
-                let from = if nth % 2 == 0 { HERE } else { THERE };
-                if is_served(&clone(server, path, &clone_request(tip, nth), from)) {
+                let from = if nth % 2 == 0 { NETWORK_A } else { NETWORK_B };
+                if has_pack(&clone(process, path, &clone_request(tip, nth), from)) {
                     served.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
-        eventually("the crowd is there", || (begun.load(Ordering::Relaxed) == 500).then_some(()));
-        other.push(&url, &["main"]).done();
+        eventually("all clones have begun", || (begun.load(Ordering::Relaxed) == 500).then_some(()));
+        other.push(&url, &["main"]).expect_success();
     });
     let served = served.into_inner();
-    let peaks = watch.flat("five hundred clones");
+    let peaks = monitor.expect_flat_memory("500 clones");
     eprintln!("{served} of 500 clones were served");
-    assert!(peaks.serving <= 4, "{} at once", peaks.serving);
+    assert!(peaks.serving <= 4, "{} processes at the same time", peaks.serving);
     assert!(served >= 100, "{served} of 500 were served");
-    drop(watch);
-    stage.expect_served(&[&state]);
+    drop(monitor);
+    server.expect_served(&[&state]);
 
-    // The same question is answered once for all.
+    // Equal requests share one pack.
     let c2 = work.commit("file", "more");
-    stage.advance(&owner, &owner, "tool", THEN + 1, &work, &main_at(&c2));
-    let watch = Watch::on(&stage.server);
+    server.push_state(&owner, &owner, "tool", BASE_TIME + 1, &work, &main_at(&c2));
+    let monitor = ResourceMonitor::start(&server.process);
     let body = clone_request(&c2, 0);
-    let server = &stage.server;
-    let answers: Vec<Answer> = thread::scope(|scope| {
-        let asked: Vec<_> = (0..500).map(|_| scope.spawn(|| clone(server, &path, &body, HERE))).collect();
-        asked.into_iter().map(|answer| answer.join().expect("an answer")).collect()
+    let process = &server.process;
+    let responses: Vec<HttpResponse> = thread::scope(|scope| {
+        let requests: Vec<_> = (0..500).map(|_| scope.spawn(|| clone(process, &path, &body, NETWORK_A))).collect();
+        requests.into_iter().map(|request| request.join().expect("the requesting thread panicked")).collect()
     });
-    let first = &answers[0].body;
-    assert!(answers.iter().all(|answer| is_served(answer) && answer.body == *first), "all get the same");
-    let peaks = watch.flat("five hundred times the same clone");
-    assert!(peaks.serving <= 1, "{} at once", peaks.serving);
-    expect_nothing_left(&stage);
+    let first = &responses[0].body;
+    assert!(responses.iter().all(|response| has_pack(response) && response.body == *first), "responses differ");
+    let peaks = monitor.expect_flat_memory("500 equal clones");
+    assert!(peaks.serving <= 1, "{} processes at the same time", peaks.serving);
+    expect_nothing_left(&server);
 }
 
 #[test]
-fn a_network_with_many_clones_does_not_delay_another() {
-    let mut stage = Stage::with(&[("GIT_SERVE_PROCESSES", "1"), PROXY]);
-    let owner = stage.person(1);
-    let (_work, tip) = history(&mut stage, &owner);
+fn network_with_many_clones_does_not_delay_another() {
+    let mut server = TestServer::with_settings(&[("GIT_SERVE_PROCESSES", "1"), PROXY]);
+    let owner = server.maintainer(1);
+    let (_work, tip) = create_history(&mut server, &owner);
     let path = repo_path(&owner.npub(), "tool");
     let done = AtomicUsize::new(0);
-    let server = &stage.server;
+    let process = &server.process;
     thread::scope(|scope| {
         for nth in 0..60 {
             let (path, tip, done) = (&path, &tip, &done);
             scope.spawn(move || {
-                assert!(is_served(&clone(server, path, &clone_request(tip, nth), HERE)));
+                assert!(has_pack(&clone(process, path, &clone_request(tip, nth), NETWORK_A)));
                 done.fetch_add(1, Ordering::Relaxed);
             });
         }
-        eventually("one is served", || (done.load(Ordering::Relaxed) > 0).then_some(()));
+        eventually("one clone is done", || (done.load(Ordering::Relaxed) > 0).then_some(()));
         let before = done.load(Ordering::Relaxed);
-        assert!(is_served(&clone(server, &path, &clone_request(&tip, 1_000), THERE)));
+        assert!(has_pack(&clone(process, &path, &clone_request(&tip, 1_000), NETWORK_B)));
         let meanwhile = done.load(Ordering::Relaxed) - before;
         eprintln!("{before} of 60 were served before, {meanwhile} meanwhile");
-        assert!(before + 30 < 60, "too late to tell: {before}");
-        assert!(meanwhile <= 20, "{meanwhile} of the others came first");
+        assert!(before + 30 < 60, "the test is too slow to measure: {before}");
+        assert!(meanwhile <= 20, "{meanwhile} clones of the other network were served first");
     });
 }
 
 #[test]
-fn whoever_hangs_up_leaves_the_queue() {
-    let mut stage = Stage::with(&[("GIT_SERVE_PROCESSES", "1"), PROXY]);
-    let owner = stage.person(1);
-    let (_work, tip) = history(&mut stage, &owner);
+fn disconnected_clients_leave_the_queue() {
+    let mut server = TestServer::with_settings(&[("GIT_SERVE_PROCESSES", "1"), PROXY]);
+    let owner = server.maintainer(1);
+    let (_work, tip) = create_history(&mut server, &owner);
     let path = repo_path(&owner.npub(), "tool");
-    // Four times as many as may wait, and none of them stays.
+    // Four times as many as may wait; each disconnects at once.
     for nth in 0..4 * limits::MAX_WAITING_FETCHES_PER_NETWORK {
         let body = clone_request(&tip, nth);
         let length = format!("Content-Length: {}", body.len());
-        let headers = [UPLOAD_REQUEST, VERSION_2, HERE, &length];
-        let head = wire::head(&stage.server, "POST", &format!("{path}/git-upload-pack"), &headers);
-        connect(&stage.server).write_all((head + &body).as_bytes()).expect("writes");
+        let headers = [UPLOAD_REQUEST, VERSION_2, NETWORK_A, &length];
+        let head = wire::request_head(&server.process, "POST", &format!("{path}/git-upload-pack"), &headers);
+        connect(&server.process).write_all((head + &body).as_bytes()).expect("cannot write to the connection");
     }
-    eventually("there is room again", || {
-        is_served(&clone(&stage.server, &path, &clone_request(&tip, 10_000), HERE)).then_some(())
+    eventually("a clone is accepted again", || {
+        has_pack(&clone(&server.process, &path, &clone_request(&tip, 10_000), NETWORK_A)).then_some(())
     });
-    expect_nothing_left(&stage);
+    expect_nothing_left(&server);
 }
 
-/// Repositories of one name, or of another, that have refs on disk.
-fn folders_with_refs(stage: &Stage) -> usize {
-    let owners = fs::read_dir(stage.git_folder().join("repos")).expect("a folder").flatten();
+/// Returns the number of owners with a repository `tool` or `other` that has refs on disk.
+fn folders_with_refs(server: &TestServer) -> usize {
+    let owners = fs::read_dir(server.git_folder().join("repos")).expect("cannot read the folder").flatten();
     let has_refs = |owner: &fs::DirEntry, name: &str| owner.path().join(name).join("packed-refs").exists();
     owners.filter(|owner| ["tool.git", "other.git"].iter().any(|name| has_refs(owner, name))).count()
 }
 
 #[test]
-fn a_thousand_announcements_that_name_a_victim_do_not_make_it_wait() {
-    const CROWD: usize = 1_000;
-    let mut stage = Stage::new();
-    let [victim, bystander, ..] = stage.cast();
-    let crowd: Vec<Maintainer> = (0..CROWD)
-        .map(|n| Author::of_crowd(1 + u8::try_from(n / 250).expect("small"), u8::try_from(n % 250).expect("small")))
-        .map(|author| Maintainer::of(author, &stage.service))
+fn followers_do_not_delay_pushes() {
+    const FOLLOWERS: usize = 1_000;
+    let mut server = TestServer::new();
+    let [owner, other_owner, ..] = server.maintainers();
+    let followers: Vec<Maintainer> = (0..FOLLOWERS)
+        .map(|n| {
+            Author::in_group(
+                1 + u8::try_from(n / 250).expect("number fits in u8"),
+                u8::try_from(n % 250).expect("number fits in u8"),
+            )
+        })
+        .map(|author| Maintainer::from_author(author, &server.service))
         .collect();
-    for one in &crowd {
-        stage.client.send_text(&format!("[\"EVENT\",{}]", one.announce("tool", THEN, &[&victim]).json()));
+    for follower in &followers {
+        server.client.send_text(&format!("[\"EVENT\",{}]", follower.announce("tool", BASE_TIME, &[&owner]).json()));
     }
-    for _ in &crowd {
-        let answer = stage.client.receive();
-        assert_eq!((&answer[0], &answer[2]), (&"OK".into(), &true.into()), "{answer}");
+    for _ in &followers {
+        let message = server.client.receive();
+        assert_eq!((&message[0], &message[2]), (&"OK".into(), &true.into()), "{message}");
     }
-    stage.hold(&victim.announce("tool", THEN, &[]));
+    server.publish_held(&owner.announce("tool", BASE_TIME, &[]));
     let (work, c1) = one_commit("one");
-    let state = victim.state("tool", THEN, &main_at(&c1));
-    stage.hold(&state);
-    work.push(&stage.url(&victim, "tool"), &["main"]).done();
-    let aligned = folders_with_refs(&stage);
-    stage.expect_served(&[&state]);
-    stage.expect_refs(&victim, "tool", &main_at(&c1));
-    eprintln!("{aligned} of {} repositories were in line when git ended", CROWD + 1);
-    assert!(aligned <= CROWD, "the push waited for everybody");
+    let state = owner.state("tool", BASE_TIME, &main_at(&c1));
+    server.publish_held(&state);
+    work.push(&server.url(&owner, "tool"), &["main"]).expect_success();
+    let aligned = folders_with_refs(&server);
+    server.expect_served(&[&state]);
+    server.expect_refs(&owner, "tool", &main_at(&c1));
+    eprintln!("{aligned} of {} repositories were aligned when git ended", FOLLOWERS + 1);
+    assert!(aligned <= FOLLOWERS, "the push waited for all followers");
 
-    // Somebody else's push does not wait either, nor does the victim's next one.
+    // A push of another owner does not wait either, nor does the next push of the first owner.
     let (other, c2) = one_commit("other");
-    stage.found(&bystander, "other", &[], &other, &main_at(&c2));
+    server.create_repo(&other_owner, "other", &[], &other, &main_at(&c2));
     let c3 = work.commit("file", "three");
-    stage.advance(&victim, &victim, "tool", THEN + 1, &work, &main_at(&c3));
-    let aligned = folders_with_refs(&stage);
-    eprintln!("{aligned} of {} repositories were in line when two more pushes ended", CROWD + 2);
-    assert!(aligned <= CROWD, "the pushes waited for everybody");
+    server.push_state(&owner, &owner, "tool", BASE_TIME + 1, &work, &main_at(&c3));
+    let aligned = folders_with_refs(&server);
+    eprintln!("{aligned} of {} repositories were aligned when two more pushes ended", FOLLOWERS + 2);
+    assert!(aligned <= FOLLOWERS, "the pushes waited for all followers");
 
-    // All of them follow in the end, with nobody asking. Looking takes time as well, so it is not done too often.
+    // All of them are aligned in the end, without any request. Polling is slow because it takes time itself.
     let begun = Instant::now();
     let mut aligned = 0;
-    while aligned < CROWD + 2 {
-        assert!(begun.elapsed() < Duration::from_secs(300), "only {aligned} are in line");
+    while aligned < FOLLOWERS + 2 {
+        assert!(begun.elapsed() < Duration::from_secs(300), "only {aligned} are aligned");
         thread::sleep(Duration::from_millis(500));
-        aligned = folders_with_refs(&stage);
+        aligned = folders_with_refs(&server);
     }
-    eprintln!("all {aligned} repositories were in line {} seconds later", begun.elapsed().as_secs());
-    for one in [&crowd[0], &crowd[CROWD / 2], &crowd[CROWD - 1]] {
-        stage.eventually_refs(one, "tool", &main_at(&c3));
-        assert_eq!(Work::clone(&stage.url(one, "tool")).oid("HEAD"), c3);
+    eprintln!("all {aligned} repositories were aligned {} seconds later", begun.elapsed().as_secs());
+    for follower in [&followers[0], &followers[FOLLOWERS / 2], &followers[FOLLOWERS - 1]] {
+        server.eventually_refs(follower, "tool", &main_at(&c3));
+        assert_eq!(WorkTree::clone(&server.url(follower, "tool")).oid("HEAD"), c3);
     }
-    // No second copy of what they share.
-    let packs = files(&stage.git_folder()).keys().filter(|path| path.ends_with(".pack")).count();
+    // Followers share the owner's packs and do not copy them.
+    let packs = files(&server.git_folder()).keys().filter(|path| path.ends_with(".pack")).count();
     assert!(packs < 10, "{packs} packs");
-    expect_nothing_left(&stage);
+    expect_nothing_left(&server);
 }
 
 #[test]
-fn a_network_has_so_much_room_for_what_nobody_has_signed() {
+fn uploads_without_event_are_limited_per_network() {
     let settings = [PROXY, ("PURGATORY_EXPIRY_SECS", "15"), ("GIT_MAX_UNSIGNED_PUSH_BYTES", "20000")];
-    let mut stage = Stage::with(&settings);
-    let owner = stage.person(1);
+    let mut server = TestServer::with_settings(&settings);
+    let owner = server.maintainer(1);
     let (work, c1) = one_commit("one");
-    stage.found(&owner, "tool", &[], &work, &main_at(&c1));
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&c1));
     let path = format!("{}/git-receive-pack", repo_path(&owner.npub(), "tool"));
-    let c2 = work.commit("file", "offered");
+    let c2 = work.commit("file", "pull request");
     let pack = work.pack(&[&c2, &work.oid("HEAD^{tree}"), &work.oid("HEAD:file")]);
     let push = |from: &str, names: &[String], tip: &str, pack: &[u8]| {
         let commands: Vec<[&str; 3]> = names.iter().map(|name| [ZERO, tip, name]).collect();
         let body = wire::push_body(&commands, CAPABILITIES, pack);
-        wire::post(&stage.server, &path, &[RECEIVE_REQUEST, from], &body).text()
+        wire::request_with_body(&server.process, &path, &[RECEIVE_REQUEST, from], &body).text()
     };
     let name = |n: usize| format!("refs/nostr/{n:064x}");
 
-    let c3 = work.commit("large", &noise(60_000));
+    let c3 = work.commit("large", &incompressible_text(60_000));
     let large = work.pack(&[&c2, &c3, &work.oid("HEAD^{tree}"), &work.oid("HEAD:file"), &work.oid("HEAD:large")]);
-    let said = push(HERE, &[name(9_999)], &c3, &large);
-    assert!(said.contains("E-PACK-TOO-LARGE"), "{said}");
+    let report = push(NETWORK_A, &[name(9_999)], &c3, &large);
+    assert!(report.contains("E-PACK-TOO-LARGE"), "{report}");
 
-    let mut taken = 0;
-    while taken < limits::MAX_UPLOADS_PER_NETWORK {
-        let count = limits::MAX_UPLOADS_PER_PUSH.min(limits::MAX_UPLOADS_PER_NETWORK - taken);
-        let names: Vec<String> = (taken..taken + count).map(name).collect();
-        let said = push(HERE, &names, &c2, &pack);
-        assert!(said.contains(&format!("ok {}", names[0])) && !said.contains("ng "), "{taken}: {said}");
-        taken += count;
+    let mut uploaded = 0;
+    while uploaded < limits::MAX_UPLOADS_PER_NETWORK {
+        let count = limits::MAX_UPLOADS_PER_PUSH.min(limits::MAX_UPLOADS_PER_NETWORK - uploaded);
+        let names: Vec<String> = (uploaded..uploaded + count).map(name).collect();
+        let report = push(NETWORK_A, &names, &c2, &pack);
+        assert!(report.contains(&format!("ok {}", names[0])) && !report.contains("ng "), "{uploaded}: {report}");
+        uploaded += count;
     }
-    let said = push(HERE, &[name(1_000)], &c2, &pack);
-    assert!(said.contains("E-PR-ROOM"), "{said}");
-    let said = push(THERE, &[name(2_000)], &c2, &pack);
-    assert!(said.contains(&format!("ok {}", name(2_000))), "{said}");
-    // Nobody can see any of it.
-    stage.expect_refs(&owner, "tool", &main_at(&c1));
-    let staged = || fs::read_dir(stage.git_folder().join("staged")).expect("a folder").count();
+    let report = push(NETWORK_A, &[name(1_000)], &c2, &pack);
+    assert!(report.contains("E-PR-ROOM"), "{report}");
+    let report = push(NETWORK_B, &[name(2_000)], &c2, &pack);
+    assert!(report.contains(&format!("ok {}", name(2_000))), "{report}");
+    // The uploads are not visible.
+    server.expect_refs(&owner, "tool", &main_at(&c1));
+    let staged = || fs::read_dir(server.git_folder().join("staged")).expect("cannot read the folder").count();
     assert!(staged() > 0);
-    eventually("what nobody signed is gone", || (staged() == 0).then_some(()));
-    let said = push(HERE, &[name(1_000)], &c2, &pack);
-    assert!(said.contains(&format!("ok {}", name(1_000))), "{said}");
-    // What is signed never needed that room.
-    let state = owner.state("tool", THEN + 1, &[(MAIN, &c3)]);
-    stage.hold(&state);
-    work.push(&stage.url(&owner, "tool"), &[&format!("{c3}:{MAIN}")]).done();
-    stage.expect_served(&[&state]);
+    eventually("uploads without event have expired", || (staged() == 0).then_some(()));
+    let report = push(NETWORK_A, &[name(1_000)], &c2, &pack);
+    assert!(report.contains(&format!("ok {}", name(1_000))), "{report}");
+    // A push that a state authorises does not count against the limit.
+    let state = owner.state("tool", BASE_TIME + 1, &[(MAIN, &c3)]);
+    server.publish_held(&state);
+    work.push(&server.url(&owner, "tool"), &[&format!("{c3}:{MAIN}")]).expect_success();
+    server.expect_served(&[&state]);
 }

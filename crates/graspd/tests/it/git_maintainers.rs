@@ -1,273 +1,295 @@
-//! Whose word counts where, and repositories that follow each other.
+//! Maintainer sets: whose states are authoritative for which repository, and repositories that follow each other
+//! (`docs/protocol.md#maintainer-sets`).
 
-use grasp_sim::signer::owned;
+use grasp_sim::signer::owned_tags;
 
 use crate::support::eventually;
-use crate::support::git::{MAIN, THEN, Work};
-use crate::support::test_server::{Stage, main_at, one_commit};
+use crate::support::git::{BASE_TIME, MAIN, WorkTree};
+use crate::support::test_server::{TestServer, main_at, one_commit};
 
-/// O lists M, M lists R, X lists O; R has no announcement.
+/// O lists M, M lists R, X lists O; R has no announcement. A push is authorised by a state of any member of the
+/// maintainer set of the repository, which is the closure over the `maintainers` tags.
 #[test]
-fn s15_3_whose_states_allow_a_push_where() {
-    let mut stage = Stage::new();
-    let cast = stage.cast();
-    let [o, m, r, x] = &cast;
+fn push_is_authorised_by_states_of_the_maintainer_set() {
+    let mut server = TestServer::new();
+    let maintainers = server.maintainers();
+    let [o, m, r, x] = &maintainers;
     let all = [true; 4];
     for (d, host, set) in [("o", o, [true, true, true, false]), ("m", m, [false, true, true, false]), ("x", x, all)] {
-        stage.hold(&o.announce(d, THEN, &[m]));
-        stage.hold(&m.announce(d, THEN, &[r]));
-        stage.hold(&x.announce(d, THEN, &[o]));
-        assert!(!stage.exists(r, d), "R has announced nothing");
-        for (n, (by, may)) in cast.iter().zip(set).enumerate() {
+        server.publish_held(&o.announce(d, BASE_TIME, &[m]));
+        server.publish_held(&m.announce(d, BASE_TIME, &[r]));
+        server.publish_held(&x.announce(d, BASE_TIME, &[o]));
+        assert!(!server.repo_exists(r, d), "R has no announcement");
+        for (n, (signer, is_member)) in maintainers.iter().zip(set).enumerate() {
             let (work, commit) = one_commit(&format!("{d} {n}"));
-            // Each is newer than all before it.
-            let state = by.state(d, THEN + n as u64, &main_at(&commit));
-            stage.hold(&state);
-            let said = work.push(&stage.url(host, d), &["+main"]);
-            assert_eq!(said.success, may, "{n} at {d}: {}", said.err);
-            if may {
-                stage.expect_served(&[&state]);
-                stage.expect_refs(host, d, &main_at(&commit));
+            // Each state is newer than those before it.
+            let state = signer.state(d, BASE_TIME + n as u64, &main_at(&commit));
+            server.publish_held(&state);
+            let output = work.push(&server.url(host, d), &["+main"]);
+            assert_eq!(output.success, is_member, "{n} at {d}: {}", output.stderr);
+            if is_member {
+                server.expect_served(&[&state]);
+                server.expect_refs(host, d, &main_at(&commit));
             } else {
-                assert!(said.err.contains("E-STATE-"), "{}", said.err);
+                assert!(output.stderr.contains("E-STATE-"), "{}", output.stderr);
             }
         }
     }
 }
 
+/// After a push, every other repository for which the state is authoritative is aligned with it
+/// (`docs/protocol.md#after-a-push`).
 #[test]
-fn g1_61_followers_are_aligned_after_a_push() {
-    let mut stage = Stage::new();
-    let [o, m, r, x] = stage.cast();
-    let announcements =
-        [o.announce("tool", THEN, &[&m]), m.announce("tool", THEN, &[&r]), x.announce("tool", THEN, &[&o])];
+fn followers_are_aligned_after_a_push() {
+    let mut server = TestServer::new();
+    let [o, m, r, x] = server.maintainers();
+    let announcements = [
+        o.announce("tool", BASE_TIME, &[&m]),
+        m.announce("tool", BASE_TIME, &[&r]),
+        x.announce("tool", BASE_TIME, &[&o]),
+    ];
     for announcement in &announcements {
-        stage.hold(announcement);
+        server.publish_held(announcement);
     }
-    // The owner's word counts with O and X, not with M.
+    // The state of O is authoritative for O and X, not for M.
     let (work, c1) = one_commit("one");
     let t1 = work.tag("v1");
     let declared = [(MAIN, c1.as_str()), ("refs/tags/v1", t1.as_str())];
-    stage.advance(&o, &o, "tool", THEN, &work, &declared);
-    stage.eventually_refs(&x, "tool", &declared);
-    stage.eventually_served(&announcements[2]);
-    stage.eventually_head(&x, "tool", MAIN);
-    assert!(!stage.served(&announcements[1]));
-    stage.expect_refs(&m, "tool", &[]);
+    server.push_state(&o, &o, "tool", BASE_TIME, &work, &declared);
+    server.eventually_refs(&x, "tool", &declared);
+    server.eventually_served(&announcements[2]);
+    server.eventually_head(&x, "tool", MAIN);
+    assert!(!server.is_served(&announcements[1]));
+    server.expect_refs(&m, "tool", &[]);
 
-    // R's counts with all three, and M's repository is served with it.
+    // The state of R is authoritative for all three, and M's announcement is released with it.
     let c2 = work.commit("file", "two");
-    stage.advance(&o, &r, "tool", THEN + 1, &work, &main_at(&c2));
+    server.push_state(&o, &r, "tool", BASE_TIME + 1, &work, &main_at(&c2));
     for who in [&m, &x] {
-        stage.eventually_refs(who, "tool", &main_at(&c2));
-        let clone = Work::clone(&stage.url(who, "tool"));
+        server.eventually_refs(who, "tool", &main_at(&c2));
+        let clone = WorkTree::clone(&server.url(who, "tool"));
         clone.fsck();
         assert_eq!(clone.oid("HEAD"), c2);
     }
-    stage.eventually_served(&announcements[1]);
+    server.eventually_served(&announcements[1]);
 
-    // X's own word counts with X only.
+    // The state of X is authoritative for X only.
     let c3 = work.commit("file", "three");
-    stage.advance(&x, &x, "tool", THEN + 2, &work, &main_at(&c3));
+    server.push_state(&x, &x, "tool", BASE_TIME + 2, &work, &main_at(&c3));
     for who in [&o, &m] {
-        stage.expect_refs(who, "tool", &main_at(&c2));
+        server.expect_refs(who, "tool", &main_at(&c2));
     }
 }
 
+/// A push to the repository of a follower aligns the repositories that it follows, too.
 #[test]
-fn g1_61_a_push_to_a_follower_reaches_whom_it_follows() {
-    let mut stage = Stage::new();
-    let [o, _, _, x] = stage.cast();
+fn push_to_a_follower_aligns_the_followed_repository() {
+    let mut server = TestServer::new();
+    let [o, _, _, x] = server.maintainers();
     let (work, c1) = one_commit("one");
-    stage.found(&o, "tool", &[], &work, &main_at(&c1));
-    stage.publish(&x.announce("tool", THEN, &[&o]));
-    stage.eventually_refs(&x, "tool", &main_at(&c1));
-    // X has something of its own in between, which the owner builds upon.
+    server.create_repo(&o, "tool", &[], &work, &main_at(&c1));
+    server.publish(&x.announce("tool", BASE_TIME, &[&o]));
+    server.eventually_refs(&x, "tool", &main_at(&c1));
+    // X has a commit of its own, and the next commit of the owner is based on it.
     let c2 = work.commit("file", "two");
-    stage.advance(&x, &x, "tool", THEN + 1, &work, &main_at(&c2));
-    stage.expect_refs(&o, "tool", &main_at(&c1));
+    server.push_state(&x, &x, "tool", BASE_TIME + 1, &work, &main_at(&c2));
+    server.expect_refs(&o, "tool", &main_at(&c1));
     let c3 = work.commit("file", "three");
-    stage.advance(&x, &o, "tool", THEN + 2, &work, &main_at(&c3));
-    stage.eventually_refs(&o, "tool", &main_at(&c3));
-    Work::clone(&stage.url(&o, "tool")).fsck();
+    server.push_state(&x, &o, "tool", BASE_TIME + 2, &work, &main_at(&c3));
+    server.eventually_refs(&o, "tool", &main_at(&c3));
+    WorkTree::clone(&server.url(&o, "tool")).fsck();
 }
 
+/// An announcement whose git data is already on this server is filled and released at once
+/// (`docs/protocol.md#release`).
 #[test]
-fn g1_15_an_announcement_whose_data_is_here_is_served_without_a_push() {
-    let mut stage = Stage::new();
-    let [o, m, _, x] = stage.cast();
+fn announcement_whose_data_is_present_is_served_without_a_push() {
+    let mut server = TestServer::new();
+    let [o, m, _, x] = server.maintainers();
     let (work, c1) = one_commit("one");
-    stage.found(&o, "tool", &[&m], &work, &main_at(&c1));
-    // M's state counts with O while M has announced nothing.
+    server.create_repo(&o, "tool", &[&m], &work, &main_at(&c1));
+    // M's state is authoritative for O although M has no announcement.
     let c2 = work.commit("file", "two");
-    stage.advance(&o, &m, "tool", THEN + 1, &work, &main_at(&c2));
+    server.push_state(&o, &m, "tool", BASE_TIME + 1, &work, &main_at(&c2));
     for (who, others) in [(&m, &[][..]), (&x, &[&o])] {
-        let announcement = who.announce("tool", THEN, others);
-        stage.publish(&announcement);
-        stage.eventually_served(&announcement);
-        stage.eventually_refs(who, "tool", &main_at(&c2));
-        let clone = Work::clone(&stage.url(who, "tool"));
+        let announcement = who.announce("tool", BASE_TIME, others);
+        server.publish(&announcement);
+        server.eventually_served(&announcement);
+        server.eventually_refs(who, "tool", &main_at(&c2));
+        let clone = WorkTree::clone(&server.url(who, "tool"));
         clone.fsck();
         assert_eq!(clone.oid("HEAD"), c2);
     }
 }
 
+/// See `docs/protocol.md#replacement-of-an-announcement`.
 #[test]
-fn g1_12_a_served_announcement_is_replaced_at_once() {
-    let mut stage = Stage::new();
-    let [o, m, ..] = stage.cast();
+fn served_announcement_is_replaced_at_once() {
+    let mut server = TestServer::new();
+    let [o, m, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
-    let (first, state) = stage.found(&o, "tool", &[], &work, &main_at(&c1));
-    let second = o.announce("tool", THEN + 1, &[&m]);
-    stage.publish(&second);
-    stage.eventually_served(&second);
-    assert!(!stage.served(&first));
-    stage.expect_served(&[&state]);
-    stage.expect_refs(&o, "tool", &main_at(&c1));
-    // And the new maintainer may speak.
+    let (first, state) = server.create_repo(&o, "tool", &[], &work, &main_at(&c1));
+    let second = o.announce("tool", BASE_TIME + 1, &[&m]);
+    server.publish(&second);
+    server.eventually_served(&second);
+    assert!(!server.is_served(&first));
+    server.expect_served(&[&state]);
+    server.expect_refs(&o, "tool", &main_at(&c1));
+    // States of the new maintainer are authoritative.
     let c2 = work.commit("file", "two");
-    stage.advance(&o, &m, "tool", THEN + 2, &work, &main_at(&c2));
+    server.push_state(&o, &m, "tool", BASE_TIME + 2, &work, &main_at(&c2));
 }
 
 #[test]
-fn whoever_is_no_maintainer_any_more_is_not_followed() {
-    let mut stage = Stage::new();
-    let [o, m, ..] = stage.cast();
+fn states_of_a_removed_maintainer_are_no_longer_followed() {
+    let mut server = TestServer::new();
+    let [o, m, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
-    stage.found(&o, "tool", &[&m], &work, &main_at(&c1));
+    server.create_repo(&o, "tool", &[&m], &work, &main_at(&c1));
     let c2 = work.commit("file", "two");
-    stage.advance(&o, &m, "tool", THEN + 1, &work, &main_at(&c2));
-    let alone = o.announce("tool", THEN + 1, &[]);
-    stage.publish(&alone);
-    stage.eventually_served(&alone);
-    // The newest state of those who remain.
-    stage.eventually_refs(&o, "tool", &main_at(&c1));
+    server.push_state(&o, &m, "tool", BASE_TIME + 1, &work, &main_at(&c2));
+    let alone = o.announce("tool", BASE_TIME + 1, &[]);
+    server.publish(&alone);
+    server.eventually_served(&alone);
+    // The newest state of the remaining maintainers is followed.
+    server.eventually_refs(&o, "tool", &main_at(&c1));
     let c3 = work.commit("file", "three");
-    stage.refuse(&m.state("tool", THEN + 2, &main_at(&c3)), "restricted: ");
-    work.push(&stage.url(&o, "tool"), &["main"]).refused(&["E-STATE-"]);
-    Work::clone(&stage.url(&o, "tool")).fsck();
+    server.publish_rejected(&m.state("tool", BASE_TIME + 2, &main_at(&c3)), "restricted: ");
+    work.push(&server.url(&o, "tool"), &["main"]).expect_failure(&["E-STATE-"]);
+    WorkTree::clone(&server.url(&o, "tool")).fsck();
 }
 
+/// A newer announcement that no longer names this service de-lists the repository, even if its author is a maintainer
+/// of another repository here (`docs/protocol.md#de-listing-and-withdrawal`).
 #[test]
-fn g1_10_delisting_ends_hosting() {
-    let mut stage = Stage::new();
-    let [o, m, ..] = stage.cast();
+fn delisting_removes_the_repository_of_a_listed_maintainer() {
+    let mut server = TestServer::new();
+    let [o, m, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
-    let (announcement, _) = stage.found(&o, "tool", &[&m], &work, &main_at(&c1));
-    let of_m = m.announce("tool", THEN, &[&o]);
-    stage.publish(&of_m);
-    stage.eventually_refs(&m, "tool", &main_at(&c1));
-    // M names O, so O's word is kept, but that is no reason to go on hosting for O.
-    let elsewhere = o.announce_elsewhere("tool", THEN + 1, &[&m]);
-    stage.publish(&elsewhere);
-    stage.expect_served(&[&elsewhere]);
-    eventually("the repository is gone", || (!stage.exists(&o, "tool")).then_some(()));
-    assert!(!stage.served(&announcement));
-    work.push(&stage.url(&o, "tool"), &["main"]).refused(&["not found"]);
-    // Who followed has what it needs.
-    let clone = Work::clone(&stage.url(&m, "tool"));
+    let (announcement, _) = server.create_repo(&o, "tool", &[&m], &work, &main_at(&c1));
+    let of_m = m.announce("tool", BASE_TIME, &[&o]);
+    server.publish(&of_m);
+    server.eventually_refs(&m, "tool", &main_at(&c1));
+    // M lists O, so the new announcement of O is served, but O's repository is not hosted any more.
+    let elsewhere = o.announce_elsewhere("tool", BASE_TIME + 1, &[&m]);
+    server.publish(&elsewhere);
+    server.expect_served(&[&elsewhere]);
+    eventually("the repository is removed", || (!server.repo_exists(&o, "tool")).then_some(()));
+    assert!(!server.is_served(&announcement));
+    work.push(&server.url(&o, "tool"), &["main"]).expect_failure(&["not found"]);
+    // The repository of the follower stays complete.
+    let clone = WorkTree::clone(&server.url(&m, "tool"));
     clone.fsck();
     assert_eq!(clone.oid("HEAD"), c1);
-    // Coming back is possible, with something newer.
-    stage.client.publish(&announcement);
-    assert!(!stage.served(&announcement) && !stage.exists(&o, "tool"));
-    stage.publish(&o.announce("tool", THEN + 2, &[&m]));
-    eventually("the repository is back", || stage.exists(&o, "tool").then_some(()));
+    // The old announcement is not accepted again, but a newer one is.
+    server.client.publish(&announcement);
+    assert!(!server.is_served(&announcement) && !server.repo_exists(&o, "tool"));
+    server.publish(&o.announce("tool", BASE_TIME + 2, &[&m]));
+    eventually("the repository exists again", || server.repo_exists(&o, "tool").then_some(()));
 }
 
+/// Maintainer exception: an announcement that does not name this service is served if a maintainer of a hosted
+/// repository lists its author (`docs/protocol.md#maintainer-exception`).
 #[test]
-fn g1_08_announcements_by_the_maintainer_exception_have_no_repository() {
-    let mut stage = Stage::new();
-    let [o, m, ..] = stage.cast();
+fn announcement_of_the_maintainer_exception_has_no_repository() {
+    let mut server = TestServer::new();
+    let [o, m, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
-    stage.found(&o, "tool", &[&m], &work, &main_at(&c1));
-    let elsewhere = m.announce_elsewhere("tool", THEN, &[]);
-    assert_eq!(stage.client.publish(&elsewhere), (true, String::new()));
-    stage.expect_served(&[&elsewhere]);
-    assert!(!stage.exists(&m, "tool"));
-    work.push(&stage.url(&m, "tool"), &["main"]).refused(&["not found"]);
+    server.create_repo(&o, "tool", &[&m], &work, &main_at(&c1));
+    let elsewhere = m.announce_elsewhere("tool", BASE_TIME, &[]);
+    assert_eq!(server.client.publish(&elsewhere), (true, String::new()));
+    server.expect_served(&[&elsewhere]);
+    assert!(!server.repo_exists(&m, "tool"));
+    work.push(&server.url(&m, "tool"), &["main"]).expect_failure(&["not found"]);
 }
 
+/// With role tags, a listed maintainer is only invited until its own announcement lists a member
+/// (`docs/protocol.md#role-tags`).
 #[test]
-fn s2_6_3_role_tags_ask_for_an_answer() {
-    let mut stage = Stage::new();
-    let [o, m, ..] = stage.cast();
+fn role_tags_require_a_reciprocal_announcement() {
+    let mut server = TestServer::new();
+    let [o, m, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
     let role = |who: &crate::support::git::Maintainer, more: &[&str]| {
         let key = who.author.hex();
         vec![[&["m", key.as_str()], more].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()]
     };
-    stage.hold(&o.announce_with("tool", THEN, role(&m, &[])));
-    let state = m.state("tool", THEN, &main_at(&c1));
-    // Invited, but without an answer.
-    stage.refuse(&state, "restricted: ");
-    work.push(&stage.url(&o, "tool"), &["main"]).refused(&["E-STATE-MISSING"]);
-    stage.publish(&m.announce_with("tool", THEN, role(&o, &[])));
-    stage.hold(&state);
-    work.push(&stage.url(&o, "tool"), &["main"]).done();
-    stage.expect_served(&[&state]);
-    // An ended role is none, nor is one that was never begun, whatever `maintainers` says beside it (G1-30).
-    let mut never = role(&m, &["soon"]);
-    never.extend(owned(&[&["maintainers", &m.author.hex()]]));
-    for (at, roles) in [(1, role(&m, &["1700000000", "1710000000"])), (2, never)] {
-        stage.publish(&o.announce_with("tool", THEN + at, roles));
-        // What M said counts no more, and nobody else has said anything.
-        stage.eventually_refs(&o, "tool", &[]);
+    server.publish_held(&o.announce_with("tool", BASE_TIME, role(&m, &[])));
+    let state = m.state("tool", BASE_TIME, &main_at(&c1));
+    // Invited, but not confirmed.
+    server.publish_rejected(&state, "restricted: ");
+    work.push(&server.url(&o, "tool"), &["main"]).expect_failure(&["E-STATE-MISSING"]);
+    server.publish(&m.announce_with("tool", BASE_TIME, role(&o, &[])));
+    server.publish_held(&state);
+    work.push(&server.url(&o, "tool"), &["main"]).expect_success();
+    server.expect_served(&[&state]);
+    // A role that has ended does not count, nor does one with an invalid start, and the `maintainers` tag is ignored if
+    // there is any role tag.
+    let mut invalid = role(&m, &["soon"]);
+    invalid.extend(owned_tags(&[&["maintainers", &m.author.hex()]]));
+    for (at, roles) in [(1, role(&m, &["1700000000", "1710000000"])), (2, invalid)] {
+        server.publish(&o.announce_with("tool", BASE_TIME + at, roles));
+        // The state of M is no longer authoritative, and there is no other one.
+        server.eventually_refs(&o, "tool", &[]);
         let commit = work.commit("file", &at.to_string());
-        // M may still say so of the own repository.
-        stage.publish(&m.state("tool", THEN + at, &main_at(&commit)));
-        work.push(&stage.url(&o, "tool"), &["main"]).refused(&["E-STATE-"]);
+        // The state is accepted for M's own repository.
+        server.publish(&m.state("tool", BASE_TIME + at, &main_at(&commit)));
+        work.push(&server.url(&o, "tool"), &["main"]).expect_failure(&["E-STATE-"]);
     }
 }
 
+/// With the strict setting, a listed maintainer counts only if its own announcement lists a confirmed member
+/// (`docs/protocol.md#reciprocal-rule`).
 #[test]
-fn s15_3_under_the_strict_rule_a_maintainer_lists_back() {
-    let mut stage = Stage::with(&[("STRICT_MAINTAINERS", "true")]);
-    let [o, m, r, x] = stage.cast();
+fn strict_rule_requires_a_reciprocal_announcement() {
+    let mut server = TestServer::with_settings(&[("STRICT_MAINTAINERS", "true")]);
+    let [o, m, r, x] = server.maintainers();
     let (work, c1) = one_commit("one");
-    stage.hold(&o.announce("tool", THEN, &[&m]));
-    let of_m = m.state("tool", THEN, &main_at(&c1));
-    stage.refuse(&of_m, "restricted: ");
-    stage.publish(&m.announce("tool", THEN, &[&r]));
-    // M has a repository now, but O's does not follow it.
-    stage.publish(&of_m);
-    let url = stage.url(&o, "tool");
-    work.push(&url, &["main"]).refused(&["E-STATE-MISSING"]);
-    stage.publish(&m.announce("tool", THEN + 1, &[&o, &r]));
-    work.push(&url, &["main"]).done();
-    stage.expect_served(&[&of_m]);
+    server.publish_held(&o.announce("tool", BASE_TIME, &[&m]));
+    let of_m = m.state("tool", BASE_TIME, &main_at(&c1));
+    server.publish_rejected(&of_m, "restricted: ");
+    server.publish(&m.announce("tool", BASE_TIME, &[&r]));
+    // M has an announcement now, but it does not list O, so O's repository does not follow M.
+    server.publish(&of_m);
+    let url = server.url(&o, "tool");
+    work.push(&url, &["main"]).expect_failure(&["E-STATE-MISSING"]);
+    server.publish(&m.announce("tool", BASE_TIME + 1, &[&o, &r]));
+    work.push(&url, &["main"]).expect_success();
+    server.expect_served(&[&of_m]);
 
-    // R only when R has announced and lists one of them.
+    // R counts only once it has an announcement that lists a member.
     let c2 = work.commit("file", "two");
-    stage.refuse(&r.state("tool", THEN + 1, &main_at(&c2)), "restricted: ");
-    stage.publish(&r.announce("tool", THEN, &[&m]));
-    stage.advance(&o, &r, "tool", THEN + 1, &work, &main_at(&c2));
-    // X lists O, which does not make O's word X's.
-    let of_x = x.announce("tool", THEN, &[&o]);
-    stage.hold(&of_x);
+    server.publish_rejected(&r.state("tool", BASE_TIME + 1, &main_at(&c2)), "restricted: ");
+    server.publish(&r.announce("tool", BASE_TIME, &[&m]));
+    server.push_state(&o, &r, "tool", BASE_TIME + 1, &work, &main_at(&c2));
+    // X lists O, but O does not list X, so O's states are not authoritative for X.
+    let of_x = x.announce("tool", BASE_TIME, &[&o]);
+    server.publish_held(&of_x);
     let c3 = work.commit("file", "three");
-    let of_o = o.state("tool", THEN + 2, &main_at(&c3));
-    stage.hold(&of_o);
-    work.push(&stage.url(&x, "tool"), &["main"]).refused(&["E-STATE-MISSING"]);
-    work.push(&url, &["main"]).done();
-    stage.expect_served(&[&of_o]);
-    stage.expect_refs(&x, "tool", &[]);
-    assert!(!stage.served(&of_x));
+    let of_o = o.state("tool", BASE_TIME + 2, &main_at(&c3));
+    server.publish_held(&of_o);
+    work.push(&server.url(&x, "tool"), &["main"]).expect_failure(&["E-STATE-MISSING"]);
+    work.push(&url, &["main"]).expect_success();
+    server.expect_served(&[&of_o]);
+    server.expect_refs(&x, "tool", &[]);
+    assert!(!server.is_served(&of_x));
 }
 
+/// An announcement that does not name this service is rejected if no hosted repository lists its author, but it still
+/// de-lists the repository.
 #[test]
-fn g1_10_delisting_by_somebody_whom_nobody_names() {
-    let mut stage = Stage::new();
-    let o = stage.person(1);
+fn delisting_by_a_rejected_announcement_removes_the_repository() {
+    let mut server = TestServer::new();
+    let o = server.maintainer(1);
     let (work, c1) = one_commit("one");
-    let (announcement, _) = stage.found(&o, "tool", &[], &work, &main_at(&c1));
-    stage.refuse(&o.announce_elsewhere("tool", THEN + 1, &[]), "invalid: ");
-    eventually("the repository is gone", || (!stage.exists(&o, "tool")).then_some(()));
-    assert!(!stage.served(&announcement));
-    stage.refuse(&announcement, "invalid: ");
-    // From the beginning.
-    stage.hold(&o.announce("tool", THEN + 2, &[]));
-    stage.publish(&o.state("tool", THEN + 2, &main_at(&c1)));
-    work.push(&stage.url(&o, "tool"), &["main"]).done();
-    stage.expect_refs(&o, "tool", &main_at(&c1));
+    let (announcement, _) = server.create_repo(&o, "tool", &[], &work, &main_at(&c1));
+    server.publish_rejected(&o.announce_elsewhere("tool", BASE_TIME + 1, &[]), "invalid: ");
+    eventually("the repository is removed", || (!server.repo_exists(&o, "tool")).then_some(()));
+    assert!(!server.is_served(&announcement));
+    server.publish_rejected(&announcement, "invalid: ");
+    // The repository can be announced again. It starts empty.
+    server.publish_held(&o.announce("tool", BASE_TIME + 2, &[]));
+    server.publish(&o.state("tool", BASE_TIME + 2, &main_at(&c1)));
+    work.push(&server.url(&o, "tool"), &["main"]).expect_success();
+    server.expect_refs(&o, "tool", &main_at(&c1));
 }

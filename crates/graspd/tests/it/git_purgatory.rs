@@ -1,23 +1,27 @@
-//! Waiting for git data: how it is told, how it ends, and that a restart changes nothing.
+//! Events that wait for git data: the purgatory page, expiry, deletion and restarts (`docs/protocol.md#purgatory`).
 
 use std::fs;
 
 use grasp_core::nostr::{SignedEvent, kinds};
 use serde_json::Value;
 
-use crate::support::git::{MAIN, Maintainer, THEN, Work, repo_path};
-use crate::support::test_server::{End, Stage, main_at, one_commit};
+use crate::support::git::{BASE_TIME, MAIN, Maintainer, WorkTree, repo_path};
+use crate::support::test_server::{StopSignal, TestServer, main_at, one_commit};
 use crate::support::{eventually, wire};
 
-/// What is said about what waits at a repository.
+/// Returns the purgatory document of a repository as text.
 #[track_caller]
-fn waiting(stage: &Stage, who: &Maintainer, d: &str) -> String {
+fn purgatory(server: &TestServer, who: &Maintainer, d: &str) -> String {
     let path = format!("{}/purgatory", repo_path(&who.npub(), d));
-    let answer = wire::ask(&stage.server, "GET", &path, &[]);
-    assert_eq!(answer.status, 200, "{}", answer.head);
-    assert!(answer.header("content-type").is_some_and(|kind| kind.starts_with("application/json")), "{}", answer.head);
-    answer.expect_open_to_everybody();
-    let document: Value = serde_json::from_slice(&answer.body).expect("JSON");
+    let response = wire::request(&server.process, "GET", &path, &[]);
+    assert_eq!(response.status, 200, "{}", response.head);
+    assert!(
+        response.header("content-type").is_some_and(|kind| kind.starts_with("application/json")),
+        "{}",
+        response.head
+    );
+    response.expect_cors_headers();
+    let document: Value = serde_json::from_slice(&response.body).expect("valid JSON");
     document.to_string()
 }
 
@@ -26,197 +30,206 @@ fn id(event: &SignedEvent) -> String {
 }
 
 #[test]
-fn a_client_can_ask_why_its_event_is_not_visible() {
-    let mut stage = Stage::new();
-    let [owner, maintainer, ..] = stage.cast();
+fn purgatory_page_lists_held_events() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
-    let announcement = owner.announce("tool", THEN, &[&maintainer]);
-    let states =
-        [owner.state("tool", THEN, &main_at(&c1)), maintainer.state("tool", THEN - 1, &main_at(&"b".repeat(40)))];
-    stage.hold(&announcement);
-    let text = waiting(&stage, &owner, "tool");
+    let announcement = owner.announce("tool", BASE_TIME, &[&maintainer]);
+    let states = [
+        owner.state("tool", BASE_TIME, &main_at(&c1)),
+        maintainer.state("tool", BASE_TIME - 1, &main_at(&"b".repeat(40))),
+    ];
+    server.publish_held(&announcement);
+    let text = purgatory(&server, &owner, "tool");
     assert!(text.contains(&id(&announcement)), "{text}");
     for state in &states {
-        stage.hold(state);
+        server.publish_held(state);
     }
-    let text = waiting(&stage, &owner, "tool");
+    let text = purgatory(&server, &owner, "tool");
     for word in [&id(&announcement), &id(&states[0]), &id(&states[1]), &c1, &"b".repeat(40)] {
         assert!(text.contains(word.as_str()), "no {word} in {text}");
     }
-    // The page says the same.
-    let page = wire::ask(&stage.server, "GET", &repo_path(&owner.npub(), "tool"), &[]);
+    // The repository page shows the same.
+    let page = wire::request(&server.process, "GET", &repo_path(&owner.npub(), "tool"), &[]);
     assert_eq!(page.status, 200);
     assert!(page.text().contains(&c1[..7]), "{}", page.text());
 
-    work.push(&stage.url(&owner, "tool"), &["main"]).done();
-    let text = waiting(&stage, &owner, "tool");
+    work.push(&server.url(&owner, "tool"), &["main"]).expect_success();
+    let text = purgatory(&server, &owner, "tool");
     assert!(!text.contains(&id(&announcement)) && !text.contains(&id(&states[0])), "{text}");
-    // A pull request that waits is told, too.
-    let request = stage.person(5).pull_request(THEN, &[&owner.repo("tool")], &"d".repeat(40), &[]);
-    stage.hold(&request);
-    let text = waiting(&stage, &owner, "tool");
+    // A held pull request is listed, too.
+    let request = server.maintainer(5).pull_request(BASE_TIME, &[&owner.repo("tool")], &"d".repeat(40), &[]);
+    server.publish_held(&request);
+    let text = purgatory(&server, &owner, "tool");
     assert!(text.contains(&id(&request)) && text.contains(&"d".repeat(40)), "{text}");
-    // Where there is no repository there is nothing to tell.
+    // A repository that does not exist has no purgatory page.
     let path = format!("{}/purgatory", repo_path(&owner.npub(), "other"));
-    assert_eq!(wire::ask(&stage.server, "GET", &path, &[]).status, 404);
+    assert_eq!(wire::request(&server.process, "GET", &path, &[]).status, 404);
 }
 
 /// Long enough for an announcement, a state and a push on a busy machine, short enough to wait for.
 const EXPIRY: (&str, &str) = ("PURGATORY_EXPIRY_SECS", "4");
 
+/// A held event is given up after the expiry time. Served events are not affected.
 #[test]
-fn g1_38_an_expired_state_allows_nothing_and_what_is_served_stays() {
-    let mut stage = Stage::with(&[EXPIRY]);
-    let owner = stage.person(1);
+fn expired_state_authorises_no_push() {
+    let mut server = TestServer::with_settings(&[EXPIRY]);
+    let owner = server.maintainer(1);
     let (work, c1) = one_commit("one");
     let c2 = work.commit("file", "two");
     let c3 = work.commit("file", "three");
-    let (announcement, s1) = stage.found(&owner, "tool", &[], &work, &main_at(&c1));
-    let s2 = owner.state("tool", THEN + 1, &main_at(&c2));
-    stage.hold(&s2);
-    let url = stage.url(&owner, "tool");
-    // The wrong commit shows which states wait, without fulfilling any.
+    let (announcement, s1) = server.create_repo(&owner, "tool", &[], &work, &main_at(&c1));
+    let s2 = owner.state("tool", BASE_TIME + 1, &main_at(&c2));
+    server.publish_held(&s2);
+    let url = server.url(&owner, "tool");
+    // A push of another commit is rejected with a code that tells whether a state is held, and does not release it.
     eventually("the state expires", || {
-        let said = work.push(&url, &[&format!("{c3}:{MAIN}")]);
-        assert!(!said.success, "{}", said.err);
-        said.err.contains("E-STATE-MISSING").then_some(())
+        let output = work.push(&url, &[&format!("{c3}:{MAIN}")]);
+        assert!(!output.success, "{}", output.stderr);
+        output.stderr.contains("E-STATE-MISSING").then_some(())
     });
-    work.push(&url, &[&format!("{c2}:{MAIN}")]).refused(&["E-STATE-MISSING"]);
-    stage.expect_served(&[&announcement, &s1]);
-    stage.expect_refs(&owner, "tool", &main_at(&c1));
-    // Whoever comes too late may come again.
-    stage.hold(&s2);
-    work.push(&url, &[&format!("{c2}:{MAIN}")]).done();
-    stage.expect_served(&[&s2]);
+    work.push(&url, &[&format!("{c2}:{MAIN}")]).expect_failure(&["E-STATE-MISSING"]);
+    server.expect_served(&[&announcement, &s1]);
+    server.expect_refs(&owner, "tool", &main_at(&c1));
+    // The state can be published again.
+    server.publish_held(&s2);
+    work.push(&url, &[&format!("{c2}:{MAIN}")]).expect_success();
+    server.expect_served(&[&s2]);
 }
 
 #[test]
-fn g1_38_an_expired_announcement_takes_its_empty_repository_with_it() {
-    let mut stage = Stage::with(&[EXPIRY]);
-    let owner = stage.person(1);
+fn empty_repository_is_removed_with_its_expired_announcement() {
+    let mut server = TestServer::with_settings(&[EXPIRY]);
+    let owner = server.maintainer(1);
     let (work, c1) = one_commit("one");
-    let announcement = owner.announce("tool", THEN, &[]);
-    stage.hold(&announcement);
-    assert!(stage.exists(&owner, "tool"));
-    eventually("it expires", || (!stage.exists(&owner, "tool")).then_some(()));
-    work.push(&stage.url(&owner, "tool"), &["main"]).refused(&["not found"]);
-    stage.refuse(&owner.state("tool", THEN, &main_at(&c1)), "invalid: no announcement exists");
-    // And again from the beginning.
-    stage.found(&owner, "tool", &[], &work, &main_at(&c1));
+    let announcement = owner.announce("tool", BASE_TIME, &[]);
+    server.publish_held(&announcement);
+    assert!(server.repo_exists(&owner, "tool"));
+    eventually("the announcement expires", || (!server.repo_exists(&owner, "tool")).then_some(()));
+    work.push(&server.url(&owner, "tool"), &["main"]).expect_failure(&["not found"]);
+    server.publish_rejected(&owner.state("tool", BASE_TIME, &main_at(&c1)), "invalid: no announcement exists");
+    // The repository can be announced again.
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&c1));
 }
 
 #[test]
-fn uploads_that_nobody_signs_are_dropped() {
-    let mut stage = Stage::with(&[EXPIRY]);
-    let (owner, guest) = (stage.person(1), stage.person(5));
+fn uploads_without_event_expire() {
+    let mut server = TestServer::with_settings(&[EXPIRY]);
+    let (owner, contributor) = (server.maintainer(1), server.maintainer(5));
     let (work, c1) = one_commit("one");
-    stage.found(&owner, "tool", &[], &work, &main_at(&c1));
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&c1));
     let c2 = work.commit("file", "two");
-    let request = guest.pull_request(THEN, &[&owner.repo("tool")], &c2, &[]);
+    let request = contributor.pull_request(BASE_TIME, &[&owner.repo("tool")], &c2, &[]);
     let refspec = format!("{c2}:refs/nostr/{}", request.id);
-    work.push(&stage.url(&owner, "tool"), &[&refspec]).done();
-    let staged = stage.git_folder().join("staged");
-    assert!(fs::read_dir(&staged).expect("a folder").next().is_some(), "it is kept apart");
-    eventually("it is dropped", || fs::read_dir(&staged).expect("a folder").next().is_none().then_some(()));
-    // The event waits now like any other.
-    stage.hold(&request);
-    work.push(&stage.url(&owner, "tool"), &[&refspec]).done();
-    stage.expect_served(&[&request]);
+    work.push(&server.url(&owner, "tool"), &[&refspec]).expect_success();
+    let staged = server.git_folder().join("staged");
+    assert!(fs::read_dir(&staged).expect("cannot read the folder").next().is_some(), "the upload is not staged");
+    eventually("the upload expires", || {
+        fs::read_dir(&staged).expect("cannot read the folder").next().is_none().then_some(())
+    });
+    // The event is held now, like one without an upload.
+    server.publish_held(&request);
+    work.push(&server.url(&owner, "tool"), &[&refspec]).expect_success();
+    server.expect_served(&[&request]);
 }
 
+/// Held events can be deleted too, also by a maintainer without an announcement; the matching push is then rejected.
 #[test]
-fn d_06_deleted_states_allow_nothing() {
-    let mut stage = Stage::new();
-    let [owner, maintainer, ..] = stage.cast();
+fn deleted_held_state_authorises_no_push() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
-    // A maintainer who has no announcement.
-    stage.hold(&owner.announce("tool", THEN, &[&maintainer]));
-    let url = stage.url(&owner, "tool");
-    let by_id = maintainer.state("tool", THEN, &main_at(&c1));
-    stage.hold(&by_id);
-    stage.publish(&maintainer.delete(THEN, &[&by_id]));
-    work.push(&url, &["main"]).refused(&["E-STATE-MISSING"]);
-    stage.refuse(&by_id, "invalid: this event is deleted");
+    // The maintainer has no announcement.
+    server.publish_held(&owner.announce("tool", BASE_TIME, &[&maintainer]));
+    let url = server.url(&owner, "tool");
+    let by_id = maintainer.state("tool", BASE_TIME, &main_at(&c1));
+    server.publish_held(&by_id);
+    server.publish(&maintainer.delete(BASE_TIME, &[&by_id]));
+    work.push(&url, &["main"]).expect_failure(&["E-STATE-MISSING"]);
+    server.publish_rejected(&by_id, "invalid: this event is deleted");
 
-    let by_coordinate = maintainer.state("tool", THEN + 1, &main_at(&c1));
-    stage.hold(&by_coordinate);
-    stage.publish(&maintainer.delete_all(THEN + 1, kinds::STATE, "tool"));
-    work.push(&url, &["main"]).refused(&["E-STATE-MISSING"]);
-    stage.refuse(&by_coordinate, "invalid: this event is deleted");
-    stage.expect_refs(&owner, "tool", &[]);
+    let by_coordinate = maintainer.state("tool", BASE_TIME + 1, &main_at(&c1));
+    server.publish_held(&by_coordinate);
+    server.publish(&maintainer.delete_coordinate(BASE_TIME + 1, kinds::STATE, "tool"));
+    work.push(&url, &["main"]).expect_failure(&["E-STATE-MISSING"]);
+    server.publish_rejected(&by_coordinate, "invalid: this event is deleted");
+    server.expect_refs(&owner, "tool", &[]);
 
-    // Of others nothing can be deleted.
-    let state = owner.state("tool", THEN + 2, &main_at(&c1));
-    stage.hold(&state);
-    let (accepted, text) = stage.client.publish(&maintainer.delete(THEN + 2, &[&state]));
+    // Events of others cannot be deleted.
+    let state = owner.state("tool", BASE_TIME + 2, &main_at(&c1));
+    server.publish_held(&state);
+    let (accepted, text) = server.client.publish(&maintainer.delete(BASE_TIME + 2, &[&state]));
     assert!(!accepted, "{text}");
-    work.push(&url, &["main"]).done();
-    stage.expect_served(&[&state]);
+    work.push(&url, &["main"]).expect_success();
+    server.expect_served(&[&state]);
 }
 
+/// A newer announcement that does not name this service evicts the held one.
 #[test]
-fn g1_14_a_withdrawn_announcement_takes_its_empty_repository_with_it() {
-    let mut stage = Stage::new();
-    let owner = stage.person(1);
-    let announcement = owner.announce("tool", THEN, &[]);
-    stage.hold(&announcement);
-    assert!(stage.exists(&owner, "tool"));
-    stage.refuse(&owner.announce_elsewhere("tool", THEN + 1, &[]), "invalid: ");
-    assert!(!stage.exists(&owner, "tool"));
-    // By deletion, too.
-    let announcement = owner.announce("tool", THEN + 2, &[]);
-    stage.hold(&announcement);
-    assert!(stage.exists(&owner, "tool"));
-    stage.publish(&owner.delete_all(THEN + 2, kinds::ANNOUNCEMENT, "tool"));
-    assert!(!stage.exists(&owner, "tool"));
+fn empty_repository_is_removed_with_its_withdrawn_announcement() {
+    let mut server = TestServer::new();
+    let owner = server.maintainer(1);
+    let announcement = owner.announce("tool", BASE_TIME, &[]);
+    server.publish_held(&announcement);
+    assert!(server.repo_exists(&owner, "tool"));
+    server.publish_rejected(&owner.announce_elsewhere("tool", BASE_TIME + 1, &[]), "invalid: ");
+    assert!(!server.repo_exists(&owner, "tool"));
+    // A deletion does the same.
+    let announcement = owner.announce("tool", BASE_TIME + 2, &[]);
+    server.publish_held(&announcement);
+    assert!(server.repo_exists(&owner, "tool"));
+    server.publish(&owner.delete_coordinate(BASE_TIME + 2, kinds::ANNOUNCEMENT, "tool"));
+    assert!(!server.repo_exists(&owner, "tool"));
 }
 
+/// Purgatory is durable: a restart loses no event that was answered with `OK true`.
 #[test]
-fn g1_42_a_restart_changes_nothing() {
-    for end in [End::Asked, End::Killed] {
-        let mut stage = Stage::new();
-        let [owner, maintainer, ..] = stage.cast();
-        let guest = stage.person(5);
+fn restart_keeps_served_and_held_events_and_uploads() {
+    for signal in [StopSignal::Term, StopSignal::Kill] {
+        let mut server = TestServer::new();
+        let [owner, maintainer, ..] = server.maintainers();
+        let contributor = server.maintainer(5);
         let (work, c1) = one_commit("one");
         let t1 = work.tag("v1");
         let declared = [(MAIN, c1.as_str()), ("refs/tags/v1", t1.as_str())];
-        let (announcement, s1) = stage.found(&owner, "tool", &[&maintainer], &work, &declared);
+        let (announcement, s1) = server.create_repo(&owner, "tool", &[&maintainer], &work, &declared);
         let c2 = work.commit("file", "two");
         let c3 = work.commit("file", "three");
-        let [served, upload] = [&c2, &c3].map(|oid| guest.pull_request(THEN, &[&owner.repo("tool")], oid, &[]));
-        stage.hold(&served);
+        let [served, upload] =
+            [&c2, &c3].map(|oid| contributor.pull_request(BASE_TIME, &[&owner.repo("tool")], oid, &[]));
+        server.publish_held(&served);
         let [served_ref, upload_ref] = [&served, &upload].map(|event| format!("refs/nostr/{}", event.id));
-        // One that is served, one that nobody has signed, and a state that waits.
-        let url = stage.url(&owner, "tool");
-        work.push(&url, &[&format!("{c2}:{served_ref}")]).done();
-        work.push(&url, &[&format!("{c3}:{upload_ref}")]).done();
-        let held_announcement = owner.announce("other", THEN, &[]);
-        stage.hold(&held_announcement);
-        let s2 = maintainer.state("tool", THEN + 1, &main_at(&c2));
-        let c4 = work.orphan("elsewhere", "four");
-        let s3 = maintainer.state("tool", THEN + 2, &main_at(&c4));
-        stage.hold(&s3);
+        // A served pull request, an upload without event, and a held state.
+        let url = server.url(&owner, "tool");
+        work.push(&url, &[&format!("{c2}:{served_ref}")]).expect_success();
+        work.push(&url, &[&format!("{c3}:{upload_ref}")]).expect_success();
+        let held_announcement = owner.announce("other", BASE_TIME, &[]);
+        server.publish_held(&held_announcement);
+        let s2 = maintainer.state("tool", BASE_TIME + 1, &main_at(&c2));
+        let c4 = work.commit_orphan("elsewhere", "four");
+        let s3 = maintainer.state("tool", BASE_TIME + 2, &main_at(&c4));
+        server.publish_held(&s3);
 
-        let mut stage = stage.again(end);
-        stage.expect_served(&[&announcement, &s1, &served]);
-        stage.expect_refs(&owner, "tool", &[declared[0], declared[1], (&served_ref, &c2)]);
-        assert_eq!(stage.remote(&owner, "tool").head.as_deref(), Some(MAIN));
-        assert!(stage.exists(&owner, "other"), "{end:?}");
-        let url = stage.url(&owner, "tool");
-        let clone = Work::clone(&url);
+        let mut server = server.restart(signal);
+        server.expect_served(&[&announcement, &s1, &served]);
+        server.expect_refs(&owner, "tool", &[declared[0], declared[1], (&served_ref, &c2)]);
+        assert_eq!(server.ls_remote(&owner, "tool").head.as_deref(), Some(MAIN));
+        assert!(server.repo_exists(&owner, "other"), "{signal:?}");
+        let url = server.url(&owner, "tool");
+        let clone = WorkTree::clone(&url);
         clone.fsck();
         assert_eq!(clone.oid("v1"), t1);
-        // What waited goes on waiting, and what was uploaded still is.
-        stage.publish(&upload);
-        stage.eventually_served(&upload);
-        work.push(&url, &[&format!("+{c4}:{MAIN}"), ":refs/tags/v1"]).done();
-        stage.expect_served(&[&s3]);
-        // What is older than that is of no use any more.
-        stage.publish(&s2);
-        assert!(!stage.served(&s2));
+        // The held state and the upload are still there.
+        server.publish(&upload);
+        server.eventually_served(&upload);
+        work.push(&url, &[&format!("+{c4}:{MAIN}"), ":refs/tags/v1"]).expect_success();
+        server.expect_served(&[&s3]);
+        // A state older than the served one is not served.
+        server.publish(&s2);
+        assert!(!server.is_served(&s2));
 
-        let stage = stage.again(end);
-        stage.expect_refs(&owner, "tool", &[(MAIN, &c4), (&served_ref, &c2), (&upload_ref, &c3)]);
-        Work::clone(&stage.url(&owner, "tool")).fsck();
+        let server = server.restart(signal);
+        server.expect_refs(&owner, "tool", &[(MAIN, &c4), (&served_ref, &c2), (&upload_ref, &c3)]);
+        WorkTree::clone(&server.url(&owner, "tool")).fsck();
     }
 }

@@ -1,36 +1,38 @@
-//! Pushes: what a signed state allows, and what is said when it does not.
+//! Push authorisation by states (`docs/protocol.md#push-authorisation`), and the reports of rejected pushes.
 
 use std::thread;
 
 use grasp_core::nostr::SignedEvent;
 use serde_json::json;
 
-use crate::support::git::{DEVELOP, MAIN, OLD, THEN, Work, noise, repo_path};
-use crate::support::test_server::{Stage, main_at, one_commit, served};
+use crate::support::git::{BASE_TIME, DEVELOP, MAIN, OLD, WorkTree, incompressible_text, repo_path};
+use crate::support::test_server::{TestServer, is_served, main_at, one_commit};
 use crate::support::wire::{EMPTY_PACK, ZERO};
 use crate::support::{Server, eventually, wire};
 
-const NOTHING: [&str; 0] = [];
+const NO_IDS: [&str; 0] = [];
 
+/// The example of `docs/protocol.md#first-publication`.
 #[test]
-fn s15_1_first_publication() {
-    // The address that it listens on is its name, as with no configuration at all.
-    let mut stage = Stage::bare(&[]);
-    let [owner, maintainer, ..] = stage.cast();
+fn first_publication_is_released_by_the_push() {
+    // Without settings, the domain is the address that the server listens on.
+    let mut server = TestServer::with_only(&[]);
+    let [owner, maintainer, ..] = server.maintainers();
     let d = "my 🚀 repo";
     let (work, c1) = one_commit("one");
-    let announcement = owner.announce(d, THEN, &[&maintainer]);
-    let state = owner.state(d, THEN + 1, &main_at(&c1));
-    stage.hold(&announcement);
-    stage.hold(&state);
-    let mut listener = stage.server.connect();
-    assert_eq!(listener.subscribe("q", &[json!({"kinds": [30617, 30618], "#d": [d]})]), NOTHING);
+    let announcement = owner.announce(d, BASE_TIME, &[&maintainer]);
+    let state = owner.state(d, BASE_TIME + 1, &main_at(&c1));
+    server.publish_held(&announcement);
+    server.publish_held(&state);
+    let mut listener = server.process.connect();
+    assert_eq!(listener.subscribe("q", &[json!({"kinds": [30617, 30618], "#d": [d]})]), NO_IDS);
 
-    let url = stage.url(&owner, d);
+    let url = server.url(&owner, d);
     assert!(url.ends_with("/my%20%F0%9F%9A%80%20repo.git"), "{url}");
-    work.push(&url, &["main"]).done();
+    work.push(&url, &["main"]).expect_success();
 
-    // Both were on their way before git ended: what is asked now is answered after them, the announcement first.
+    // Both events were sent before git ended, so they arrive before the response to a later request; the announcement
+    // first.
     listener.send(&json!(["REQ", "later", {"ids": [state.id.to_string()]}]));
     for event in [&announcement, &state] {
         let live = listener.receive();
@@ -38,51 +40,53 @@ fn s15_1_first_publication() {
     }
     let later = listener.receive();
     assert_eq!((&later[0], &later[1]), (&json!("EVENT"), &json!("later")));
-    stage.expect_served(&[&announcement, &state]);
-    let remote = stage.remote(&owner, d);
+    server.expect_served(&[&announcement, &state]);
+    let remote = server.ls_remote(&owner, d);
     assert_eq!((remote.refs, remote.head.as_deref()), (crate::support::git::refs(&main_at(&c1)), Some(MAIN)));
-    let clone = Work::clone(&url);
+    let clone = WorkTree::clone(&url);
     clone.fsck();
     assert_eq!(clone.oid("HEAD"), c1);
     assert_eq!(clone.git(&["symbolic-ref", "HEAD"]).text(), MAIN);
 }
 
+/// A push is rejected without a state that authorises it.
 #[test]
-fn g1_55_without_a_state_nothing_is_taken() {
-    let mut stage = Stage::new();
-    let [owner, maintainer, _, stranger] = stage.cast();
+fn push_without_a_state_is_rejected() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, _, outsider] = server.maintainers();
     let (work, c1) = one_commit("one");
-    let url = stage.url(&owner, "tool");
-    // There is no such repository yet.
-    work.push(&url, &["main"]).refused(&["not found"]);
-    stage.hold(&owner.announce("tool", THEN, &[&maintainer]));
-    // Git first: refused, and it says what to do.
-    work.push(&url, &["main"]).refused(&["E-STATE-MISSING", "kind 30618"]);
-    stage.refuse(&stranger.state("tool", THEN, &main_at(&c1)), "restricted: ");
-    work.push(&url, &["main"]).refused(&["E-STATE-MISSING"]);
-    // What was refused left nothing behind.
-    stage.expect_refs(&owner, "tool", &[]);
-    let state = owner.state("tool", THEN, &main_at(&c1));
-    stage.hold(&state);
-    work.push(&url, &["main"]).done();
-    stage.expect_served(&[&state]);
+    let url = server.url(&owner, "tool");
+    // The repository does not exist yet.
+    work.push(&url, &["main"]).expect_failure(&["not found"]);
+    server.publish_held(&owner.announce("tool", BASE_TIME, &[&maintainer]));
+    // A push before the state is rejected, and the report says what to do.
+    work.push(&url, &["main"]).expect_failure(&["E-STATE-MISSING", "kind 30618"]);
+    server.publish_rejected(&outsider.state("tool", BASE_TIME, &main_at(&c1)), "restricted: ");
+    work.push(&url, &["main"]).expect_failure(&["E-STATE-MISSING"]);
+    // The rejected pushes changed nothing.
+    server.expect_refs(&owner, "tool", &[]);
+    let state = owner.state("tool", BASE_TIME, &main_at(&c1));
+    server.publish_held(&state);
+    work.push(&url, &["main"]).expect_success();
+    server.expect_served(&[&state]);
 }
 
+/// A push is accepted if the refs after it equal exactly what an authoritative state declares.
 #[test]
-fn s15_4_push_matching() {
-    let mut stage = Stage::new();
-    let [owner, maintainer, ..] = stage.cast();
+fn push_that_differs_from_the_state_is_rejected() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, ..] = server.maintainers();
     let (work, c0) = one_commit("zero");
-    work.git(&["branch", "old"]).done();
+    work.git(&["branch", "old"]).expect_success();
     let c1 = work.commit("file", "one");
-    stage.found(&owner, "tool", &[&maintainer], &work, &[(MAIN, &c1), (OLD, &c0)]);
+    server.create_repo(&owner, "tool", &[&maintainer], &work, &[(MAIN, &c1), (OLD, &c0)]);
     let c2 = work.commit("file", "two");
     let c3 = work.commit("file", "three");
     let c9 = work.commit("file", "nine");
-    let s2 = maintainer.state("tool", THEN + 2, &main_at(&c2));
-    stage.hold(&s2);
+    let s2 = maintainer.state("tool", BASE_TIME + 2, &main_at(&c2));
+    server.publish_held(&s2);
 
-    let url = stage.url(&owner, "tool");
+    let url = server.url(&owner, "tool");
     let [c2_main, c3_main, c2_feature, c2_notes] =
         [(&c2, MAIN), (&c3, MAIN), (&c2, "refs/heads/feature"), (&c2, "refs/notes/x")]
             .map(|(oid, name)| format!("{oid}:{name}"));
@@ -92,258 +96,270 @@ fn s15_4_push_matching() {
         (&[&c3_main, ":refs/heads/old"], &[&mismatch[..], &[MAIN, &c2, &c3]].concat()),
         (&[&c2_feature], &mismatch.to_vec()),
         (&[&c2_notes], &vec!["E-REF-NAMESPACE", "refs/notes/x", "refs/heads/"]),
-        // All or nothing: what would be right alone goes with what is wrong.
+        // A push is atomic: commands that match are rejected with the others.
         (&[&c2_main, ":refs/heads/old", &c2_notes], &vec!["E-REF-NAMESPACE"]),
     ] {
-        work.push(&url, refspecs).refused(words);
-        stage.expect_refs(&owner, "tool", &[(MAIN, &c1), (OLD, &c0)]);
-        assert!(!stage.served(&s2), "{refspecs:?}");
+        work.push(&url, refspecs).expect_failure(words);
+        server.expect_refs(&owner, "tool", &[(MAIN, &c1), (OLD, &c0)]);
+        assert!(!server.is_served(&s2), "{refspecs:?}");
     }
-    // Everybody may bring a pull request beside it, also one that nobody has signed yet.
+    // The same push may contain a pull request ref, also one without an event.
     let pull_request = format!("{c9}:refs/nostr/{}", "ab".repeat(32));
-    work.push(&url, &[&c2_main, ":refs/heads/old", &pull_request]).done();
-    stage.expect_served(&[&s2]);
-    stage.expect_refs(&owner, "tool", &main_at(&c2));
+    work.push(&url, &[&c2_main, ":refs/heads/old", &pull_request]).expect_success();
+    server.expect_served(&[&s2]);
+    server.expect_refs(&owner, "tool", &main_at(&c2));
 }
 
 #[test]
-fn s15_4_the_push_that_equals_the_state() {
-    let mut stage = Stage::new();
-    let [owner, maintainer, ..] = stage.cast();
+fn push_that_equals_the_state_is_accepted() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, ..] = server.maintainers();
     let (work, c0) = one_commit("zero");
-    work.git(&["branch", "old"]).done();
+    work.git(&["branch", "old"]).expect_success();
     let c1 = work.commit("file", "one");
-    let (_, s1) = stage.found(&owner, "tool", &[&maintainer], &work, &[(MAIN, &c1), (OLD, &c0)]);
+    let (_, s1) = server.create_repo(&owner, "tool", &[&maintainer], &work, &[(MAIN, &c1), (OLD, &c0)]);
     let c2 = work.commit("file", "two");
-    let s2 = maintainer.state("tool", THEN + 2, &main_at(&c2));
-    stage.hold(&s2);
-    let url = stage.url(&owner, "tool");
-    work.push(&url, &["main", ":old"]).done();
-    // The state of somebody else stays: it is that one's word.
-    stage.expect_served(&[&s1, &s2]);
-    stage.expect_refs(&owner, "tool", &main_at(&c2));
-    // The same again changes nothing and is no failure.
-    work.push(&url, &["main"]).done();
-    stage.expect_refs(&owner, "tool", &main_at(&c2));
+    let s2 = maintainer.state("tool", BASE_TIME + 2, &main_at(&c2));
+    server.publish_held(&s2);
+    let url = server.url(&owner, "tool");
+    work.push(&url, &["main", ":old"]).expect_success();
+    // The state of the other maintainer is still served.
+    server.expect_served(&[&s1, &s2]);
+    server.expect_refs(&owner, "tool", &main_at(&c2));
+    // The same push again changes nothing and succeeds.
+    work.push(&url, &["main"]).expect_success();
+    server.expect_refs(&owner, "tool", &main_at(&c2));
 }
 
+/// A command whose effect is already there is a no-op, not a conflict, whatever old value the client sends.
 #[test]
-fn s15_4_what_is_already_so_is_taken_without_a_state() {
-    let mut stage = Stage::new();
-    let [owner, ..] = stage.cast();
+fn push_without_effect_is_accepted() {
+    let mut server = TestServer::new();
+    let [owner, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
-    stage.found(&owner, "tool", &[], &work, &main_at(&c1));
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&c1));
     let repo = repo_path(&owner.npub(), "tool");
-    let push = |commands: &[[&str; 3]], pack: &[u8]| wire::push(&stage.server, &repo, commands, pack).text();
-    let said = push(&[[&c1, &c1, MAIN]], EMPTY_PACK);
-    assert!(said.contains("unpack ok") && said.contains(&format!("ok {MAIN}")), "{said}");
-    // G1-53: what somebody else was faster to do is no obstacle, whatever the client thought.
-    let said = push(&[[&"a".repeat(40), &c1, MAIN]], EMPTY_PACK);
-    assert!(said.contains(&format!("ok {MAIN}")), "{said}");
-    let said = push(&[[&c1, ZERO, OLD]], b"");
-    assert!(said.contains(&format!("ok {OLD}")), "{said}");
-    stage.expect_refs(&owner, "tool", &main_at(&c1));
+    let push = |commands: &[[&str; 3]], pack: &[u8]| wire::push(&server.process, &repo, commands, pack).text();
+    let report = push(&[[&c1, &c1, MAIN]], EMPTY_PACK);
+    assert!(report.contains("unpack ok") && report.contains(&format!("ok {MAIN}")), "{report}");
+    // With a wrong old value.
+    let report = push(&[[&"a".repeat(40), &c1, MAIN]], EMPTY_PACK);
+    assert!(report.contains(&format!("ok {MAIN}")), "{report}");
+    let report = push(&[[&c1, ZERO, OLD]], b"");
+    assert!(report.contains(&format!("ok {OLD}")), "{report}");
+    server.expect_refs(&owner, "tool", &main_at(&c1));
 }
 
 #[test]
-fn s15_4_annotated_tags_are_their_tag_objects() {
-    let mut stage = Stage::new();
-    let [owner, ..] = stage.cast();
+fn annotated_tag_is_declared_by_its_tag_object() {
+    let mut server = TestServer::new();
+    let [owner, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
-    stage.found(&owner, "tool", &[], &work, &main_at(&c1));
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&c1));
     let t1 = work.tag("v1");
     assert_ne!(t1, c1);
     let v1 = "refs/tags/v1";
-    let state = owner.state("tool", THEN + 1, &[(MAIN, &c1), (v1, &t1)]);
-    stage.hold(&state);
-    let url = stage.url(&owner, "tool");
-    work.push(&url, &[&format!("{c1}:{v1}")]).refused(&["E-STATE-MISMATCH", &t1, &c1]);
-    work.push(&url, &["v1"]).done();
-    stage.expect_served(&[&state]);
-    stage.expect_refs(&owner, "tool", &[(MAIN, &c1), (v1, &t1)]);
-    let clone = Work::clone(&url);
+    let state = owner.state("tool", BASE_TIME + 1, &[(MAIN, &c1), (v1, &t1)]);
+    server.publish_held(&state);
+    let url = server.url(&owner, "tool");
+    work.push(&url, &[&format!("{c1}:{v1}")]).expect_failure(&["E-STATE-MISMATCH", &t1, &c1]);
+    work.push(&url, &["v1"]).expect_success();
+    server.expect_served(&[&state]);
+    server.expect_refs(&owner, "tool", &[(MAIN, &c1), (v1, &t1)]);
+    let clone = WorkTree::clone(&url);
     assert_eq!((clone.oid("v1"), clone.oid("v1^{commit}")), (t1, c1));
     clone.fsck();
 }
 
+/// See `docs/protocol.md#refusal-of-a-push`.
 #[test]
-fn s15_5_refusals_reach_every_kind_of_client() {
-    let mut stage = Stage::new();
-    let [owner, ..] = stage.cast();
+fn rejection_is_reported_with_any_capabilities() {
+    let mut server = TestServer::new();
+    let [owner, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
-    stage.hold(&owner.announce("tool", THEN, &[]));
+    server.publish_held(&owner.announce("tool", BASE_TIME, &[]));
     let repo = repo_path(&owner.npub(), "tool");
     let pack = work.pack(&[&c1]);
     for capabilities in ["report-status side-band-64k", "report-status", "side-band-64k", "agent=git/2.47.3"] {
-        let answer = wire::push_capable(&stage.server, &repo, &[[ZERO, &c1, MAIN]], capabilities, &pack);
-        let said = answer.text();
-        assert!(said.contains("E-STATE-MISSING"), "{capabilities}: {said}");
+        let response = wire::push_with_capabilities(&server.process, &repo, &[[ZERO, &c1, MAIN]], capabilities, &pack);
+        let report = response.text();
+        assert!(report.contains("E-STATE-MISSING"), "{capabilities}: {report}");
         if capabilities.contains("report-status") {
-            assert!(said.contains("unpack ") && said.contains(&format!("ng {MAIN}")), "{capabilities}: {said}");
+            assert!(report.contains("unpack ") && report.contains(&format!("ng {MAIN}")), "{capabilities}: {report}");
         } else {
-            assert!(said.contains("ERR "), "{capabilities}: {said}");
+            assert!(report.contains("ERR "), "{capabilities}: {report}");
         }
-        // A pkt whose first byte is no band would be "bad band #69".
-        let banded = matches!(answer.body[4], 1..=3);
-        assert_eq!(banded, capabilities.contains("side-band-64k"), "{capabilities}: {said}");
+        // git fails with "bad band #69" if a pkt-line has no band although side-band was requested.
+        let banded = matches!(response.body[4], 1..=3);
+        assert_eq!(banded, capabilities.contains("side-band-64k"), "{capabilities}: {report}");
     }
-    // A large body is thrown away, but the reason is seen.
-    work.commit("large", &noise(8 << 20));
-    work.push(&stage.url(&owner, "tool"), &["main"]).refused(&["E-STATE-MISSING"]);
-    // A name that git could not keep, which no git would send.
-    let said = wire::push(&stage.server, &repo, &[[ZERO, &c1, "refs/heads/a..b"]], &pack).text();
-    assert!(said.contains("E-REF-NAME"), "{said}");
-    stage.expect_refs(&owner, "tool", &[]);
+    // The body of a large push is discarded, but the client receives the reason.
+    work.commit("large", &incompressible_text(8 << 20));
+    work.push(&server.url(&owner, "tool"), &["main"]).expect_failure(&["E-STATE-MISSING"]);
+    // A ref name that git would neither send nor store.
+    let report = wire::push(&server.process, &repo, &[[ZERO, &c1, "refs/heads/a..b"]], &pack).text();
+    assert!(report.contains("E-REF-NAME"), "{report}");
+    server.expect_refs(&owner, "tool", &[]);
 }
 
+/// Of two states with the same `created_at`, the one with the lower id wins (`docs/protocol.md#replacement-and-ties`).
 #[test]
-fn s15_6_of_the_same_second_the_lower_id_wins() {
-    let mut stage = Stage::new();
-    let [owner, maintainer, ..] = stage.cast();
+fn state_with_the_lower_id_wins_within_the_same_second() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
     let [c2, c3, c4] = ["two", "three", "four"].map(|content| work.commit("file", content));
-    stage.hold(&owner.announce("tool", THEN, &[&maintainer]));
-    let url = stage.url(&owner, "tool");
+    server.publish_held(&owner.announce("tool", BASE_TIME, &[&maintainer]));
+    let url = server.url(&owner, "tool");
     let push = |oid: &str| work.push(&url, &[&format!("+{oid}:{MAIN}")]);
 
-    // Somewhere in the middle, so that there are lower and higher ones.
+    // An id in the middle of the range, so that lower and higher ones are easy to find.
     let middle = |event: &SignedEvent| (0x40..0xc0).contains(&event.id.0[0]);
-    let a = owner.state_ranked("tool", THEN, &c1, middle);
-    stage.hold(&a);
-    push(&c1).done();
-    stage.expect_served(&[&a]);
-    let c = owner.state_ranked("tool", THEN, &c3, |event| event.id > a.id);
-    let (accepted, text) = stage.client.publish(&c);
+    let a = owner.state_matching("tool", BASE_TIME, &c1, middle);
+    server.publish_held(&a);
+    push(&c1).expect_success();
+    server.expect_served(&[&a]);
+    let c = owner.state_matching("tool", BASE_TIME, &c3, |event| event.id > a.id);
+    let (accepted, text) = server.client.publish(&c);
     assert!(accepted && text.starts_with("duplicate: "), "{text}");
-    push(&c3).refused(&["E-STATE-"]);
-    let b = owner.state_ranked("tool", THEN, &c2, |event| event.id < a.id);
-    stage.hold(&b);
-    push(&c2).done();
-    stage.expect_served(&[&b]);
-    assert!(!stage.served(&a), "both versions are served");
+    push(&c3).expect_failure(&["E-STATE-"]);
+    let b = owner.state_matching("tool", BASE_TIME, &c2, |event| event.id < a.id);
+    server.publish_held(&b);
+    push(&c2).expect_success();
+    server.expect_served(&[&b]);
+    assert!(!server.is_served(&a), "both versions are served");
 
-    // Across authors: the higher id does not roll back, the lower one goes on.
-    let higher = maintainer.state_ranked("tool", THEN, &c3, |event| event.id > b.id);
-    stage.publish(&higher);
-    push(&c3).refused(&["E-STATE-"]);
-    let lower = maintainer.state_ranked("tool", THEN, &c4, |event| event.id < b.id);
-    stage.hold(&lower);
-    push(&c4).done();
-    stage.expect_served(&[&b, &lower]);
-    stage.expect_refs(&owner, "tool", &main_at(&c4));
+    // The same across authors.
+    let higher = maintainer.state_matching("tool", BASE_TIME, &c3, |event| event.id > b.id);
+    server.publish(&higher);
+    push(&c3).expect_failure(&["E-STATE-"]);
+    let lower = maintainer.state_matching("tool", BASE_TIME, &c4, |event| event.id < b.id);
+    server.publish_held(&lower);
+    push(&c4).expect_success();
+    server.expect_served(&[&b, &lower]);
+    server.expect_refs(&owner, "tool", &main_at(&c4));
+}
+
+/// A state older than the authoritative one cannot roll the repository back.
+#[test]
+fn older_state_does_not_roll_back() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, ..] = server.maintainers();
+    let (work, c1) = one_commit("one");
+    let c2 = work.commit("file", "two");
+    server.publish_held(&owner.announce("tool", BASE_TIME, &[&maintainer]));
+    let older = maintainer.state("tool", BASE_TIME - 1, &main_at(&c2));
+    server.publish_held(&older);
+    server.push_state(&owner, &owner, "tool", BASE_TIME, &work, &main_at(&c1));
+    let url = server.url(&owner, "tool");
+    work.push(&url, &[&format!("+{c2}:{MAIN}")]).expect_failure(&["E-STATE-"]);
+    server.expect_refs(&owner, "tool", &main_at(&c1));
+    assert!(!server.is_served(&older));
 }
 
 #[test]
-fn g1_54_an_older_state_does_not_roll_back() {
-    let mut stage = Stage::new();
-    let [owner, maintainer, ..] = stage.cast();
+fn force_push_and_unrelated_history_are_accepted_with_a_state() {
+    let mut server = TestServer::new();
+    let [owner, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
     let c2 = work.commit("file", "two");
-    stage.hold(&owner.announce("tool", THEN, &[&maintainer]));
-    let older = maintainer.state("tool", THEN - 1, &main_at(&c2));
-    stage.hold(&older);
-    stage.advance(&owner, &owner, "tool", THEN, &work, &main_at(&c1));
-    let url = stage.url(&owner, "tool");
-    work.push(&url, &[&format!("+{c2}:{MAIN}")]).refused(&["E-STATE-"]);
-    stage.expect_refs(&owner, "tool", &main_at(&c1));
-    assert!(!stage.served(&older));
-}
-
-#[test]
-fn force_pushes_and_new_histories_follow_the_state() {
-    let mut stage = Stage::new();
-    let [owner, ..] = stage.cast();
-    let (work, c1) = one_commit("one");
-    let c2 = work.commit("file", "two");
-    stage.found(&owner, "tool", &[], &work, &main_at(&c2));
-    stage.advance(&owner, &owner, "tool", THEN + 1, &work, &[(MAIN, &c2), (DEVELOP, &work.orphan("new", "begin"))]);
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&c2));
+    server.push_state(
+        &owner,
+        &owner,
+        "tool",
+        BASE_TIME + 1,
+        &work,
+        &[(MAIN, &c2), (DEVELOP, &work.commit_orphan("new", "begin"))],
+    );
     let c3 = work.commit("file", "three");
-    // Back, and to a history that has nothing in common.
-    stage.advance(&owner, &owner, "tool", THEN + 2, &work, &[(MAIN, &c3), (DEVELOP, &c1)]);
-    let clone = Work::clone(&stage.url(&owner, "tool"));
+    // One branch goes back, the other to an unrelated history.
+    server.push_state(&owner, &owner, "tool", BASE_TIME + 2, &work, &[(MAIN, &c3), (DEVELOP, &c1)]);
+    let clone = WorkTree::clone(&server.url(&owner, "tool"));
     clone.fsck();
     assert_eq!((clone.oid("HEAD"), clone.oid("origin/develop")), (c3, c1));
 }
 
 #[test]
 fn ten_thousand_refs_in_one_state_and_one_push() {
-    let mut stage = Stage::new();
-    let [owner, ..] = stage.cast();
+    let mut server = TestServer::new();
+    let [owner, ..] = server.maintainers();
     let (work, c1) = one_commit("one");
     let names: Vec<String> = (0..10_000).map(|n| format!("refs/heads/branch-{n:05}")).collect();
     let declared: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), c1.as_str())).collect();
-    // By object id: a client that has ten thousand branches of its own spends a minute on comparing their names.
-    stage.found(&owner, "tool", &[], &work, &declared);
-    // Half of them go, without a push.
-    let fewer = owner.state("tool", THEN + 1, &declared[..5_000]);
-    stage.publish(&fewer);
-    stage.eventually_served(&fewer);
-    stage.eventually_refs(&owner, "tool", &declared[..5_000]);
+    // Pushed by object id: with ten thousand local branches the git client needs a minute to match their names.
+    server.create_repo(&owner, "tool", &[], &work, &declared);
+    // Half of them are removed by a state alone.
+    let fewer = owner.state("tool", BASE_TIME + 1, &declared[..5_000]);
+    server.publish(&fewer);
+    server.eventually_served(&fewer);
+    server.eventually_refs(&owner, "tool", &declared[..5_000]);
 }
 
 #[test]
-fn two_maintainers_push_to_their_own_repositories_at_once() {
-    let mut stage = Stage::new();
-    let [owner, maintainer, ..] = stage.cast();
+fn concurrent_pushes_to_two_repositories_succeed() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, ..] = server.maintainers();
     let ((ours, c1), (theirs, c2)) = (one_commit("ours"), one_commit("theirs"));
-    stage.hold(&owner.announce("tool", THEN, &[&maintainer]));
-    stage.hold(&maintainer.announce("tool", THEN, &[]));
-    // The owner's is the newer one, so neither push can overtake the other.
-    let states = [owner.state("tool", THEN + 1, &main_at(&c1)), maintainer.state("tool", THEN, &main_at(&c2))];
+    server.publish_held(&owner.announce("tool", BASE_TIME, &[&maintainer]));
+    server.publish_held(&maintainer.announce("tool", BASE_TIME, &[]));
+    // The owner's state is the newer one, so neither push supersedes the other.
+    let states =
+        [owner.state("tool", BASE_TIME + 1, &main_at(&c1)), maintainer.state("tool", BASE_TIME, &main_at(&c2))];
     for state in &states {
-        stage.hold(state);
+        server.publish_held(state);
     }
-    let urls = [stage.url(&owner, "tool"), stage.url(&maintainer, "tool")];
-    let server = &stage.server;
+    let urls = [server.url(&owner, "tool"), server.url(&maintainer, "tool")];
+    let process = &server.process;
     thread::scope(|scope| {
         for ((work, url), state) in [&ours, &theirs].into_iter().zip(&urls).zip(&states) {
             scope.spawn(move || {
-                work.push(url, &["main"]).done();
-                assert!(served(&mut server.connect(), state), "git said it was done");
+                work.push(url, &["main"]).expect_success();
+                assert!(is_served(&mut process.connect(), state), "git reported success, but the state is not served");
             });
         }
     });
-    stage.eventually_refs(&owner, "tool", &main_at(&c1));
-    stage.eventually_refs(&maintainer, "tool", &main_at(&c2));
+    server.eventually_refs(&owner, "tool", &main_at(&c1));
+    server.eventually_refs(&maintainer, "tool", &main_at(&c2));
 }
 
-/// Pushes until it is taken; on the way there only somebody else's success stands.
-fn push_until_done(server: &Server, work: &Work, url: &str, state: &SignedEvent) {
-    eventually("the newer state's push is taken", || {
-        let said = work.push(url, &["+main"]);
-        if said.success {
-            assert!(served(&mut server.connect(), state), "git said it was done");
+/// Pushes until it succeeds. A push may only fail because of the concurrent one.
+fn push_until_accepted(server: &Server, work: &WorkTree, url: &str, state: &SignedEvent) {
+    eventually("the push of the newer state is accepted", || {
+        let output = work.push(url, &["+main"]);
+        if output.success {
+            assert!(is_served(&mut server.connect(), state), "git reported success, but the state is not served");
             return Some(());
         }
-        let moved = ["E-REF-MOVED", "E-STATE-CHANGED", "E-BUSY"].iter().any(|code| said.err.contains(code));
-        assert!(moved, "{}", said.err);
+        let is_conflict = ["E-REF-MOVED", "E-STATE-CHANGED", "E-BUSY"].iter().any(|code| output.stderr.contains(code));
+        assert!(is_conflict, "{}", output.stderr);
         None
     });
 }
 
 #[test]
-fn two_maintainers_push_to_one_repository_at_once() {
-    let mut stage = Stage::new();
-    let [owner, maintainer, ..] = stage.cast();
-    stage.hold(&owner.announce("tool", THEN, &[&maintainer]));
-    let url = stage.url(&owner, "tool");
+fn concurrent_pushes_to_one_repository_keep_the_newer_state() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, ..] = server.maintainers();
+    server.publish_held(&owner.announce("tool", BASE_TIME, &[&maintainer]));
+    let url = server.url(&owner, "tool");
     for round in 0..5 {
         let ((ours, c1), (theirs, c2)) = (one_commit(&format!("o{round}")), one_commit(&format!("m{round}")));
-        let older = owner.state("tool", THEN + 2 * round, &main_at(&c1));
-        let newer = maintainer.state("tool", THEN + 2 * round + 1, &main_at(&c2));
-        stage.hold(&older);
-        stage.hold(&newer);
-        let server = &stage.server;
+        let older = owner.state("tool", BASE_TIME + 2 * round, &main_at(&c1));
+        let newer = maintainer.state("tool", BASE_TIME + 2 * round + 1, &main_at(&c2));
+        server.publish_held(&older);
+        server.publish_held(&newer);
+        let process = &server.process;
         thread::scope(|scope| {
             scope.spawn(|| {
-                // It comes first or too late, but never does it undo the newer one.
-                let said = ours.push(&url, &["+main"]);
-                assert!(said.success || said.err.contains("E-"), "{}", said.err);
+                // This push succeeds first or is rejected, but never undoes the newer one.
+                let output = ours.push(&url, &["+main"]);
+                assert!(output.success || output.stderr.contains("E-"), "{}", output.stderr);
             });
-            scope.spawn(|| push_until_done(server, &theirs, &url, &newer));
+            scope.spawn(|| push_until_accepted(process, &theirs, &url, &newer));
         });
-        stage.expect_served(&[&newer]);
-        stage.expect_refs(&owner, "tool", &main_at(&c2));
-        Work::clone(&url).fsck();
+        server.expect_served(&[&newer]);
+        server.expect_refs(&owner, "tool", &main_at(&c2));
+        WorkTree::clone(&url).fsck();
     }
 }

@@ -1,4 +1,4 @@
-//! What is not a websocket: pages, the information document, and requests that go nowhere.
+//! HTTP without websockets: pages, the NIP-11 document, CORS, handshakes and malformed requests.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 
 use crate::support::{Client, DEADLINE, Server, eventually};
 
-/// An answer, taken apart.
-struct Answer {
+/// A parsed HTTP response.
+struct ParsedResponse {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
-    fn of(text: &str) -> Self {
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+impl ParsedResponse {
+    fn new(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {text:?}"));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         Self {
             status: status.unwrap_or_else(|| panic!("no status: {head}")),
@@ -32,8 +32,8 @@ impl Answer {
         lines.into_iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
     }
 
-    /// G1-64: any page may talk to us, whatever we answer.
-    fn expect_open_to_everybody(&self, what: &str) {
+    /// Asserts that the response has the CORS headers, which allow web pages of any origin to read it.
+    fn expect_cors_headers(&self, what: &str) {
         assert_eq!(self.header("access-control-allow-origin"), Some("*"), "{what}: {}", self.head);
         for (name, wanted) in [
             ("access-control-allow-methods", &["GET", "POST"][..]),
@@ -45,46 +45,50 @@ impl Answer {
     }
 }
 
-fn request(server: &Server, method: &str, path: &str, headers: &str) -> Answer {
-    Answer::of(&server.http(&format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n")))
+fn request(server: &Server, method: &str, path: &str, headers: &str) -> ParsedResponse {
+    ParsedResponse::new(
+        &server.http(&format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n")),
+    )
 }
 
-/// Sends a request that may become a websocket; gives the answer's head and the open connection.
-fn ask(server: &Server, text: &str) -> (Answer, TcpStream) {
-    let mut stream = TcpStream::connect(server.address).expect("connects");
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    stream.write_all(text.as_bytes()).expect("writes");
+/// Sends a request that may become a websocket; returns the head of the response and the open connection.
+fn send_request(server: &Server, text: &str) -> (ParsedResponse, TcpStream) {
+    let mut stream = TcpStream::connect(server.address).expect("cannot connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
+    stream.write_all(text.as_bytes()).expect("cannot write");
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte).unwrap_or_else(|problem| panic!("{problem} after {head:?}"));
+        stream.read_exact(&mut byte).unwrap_or_else(|error| panic!("{error} after {head:?}"));
         head.push(byte[0]);
     }
-    (Answer::of(&String::from_utf8_lossy(&head)), stream)
+    (ParsedResponse::new(&String::from_utf8_lossy(&head)), stream)
 }
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
 const VERSION: &str = "Sec-WebSocket-Version: 13\r\n";
 const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
-/// A handshake at `/`, made of these headers.
-fn handshake(server: &Server, headers: &[&str]) -> Answer {
-    ask(server, &format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", headers.concat())).0
+/// Sends a websocket handshake for `/` with these headers.
+fn handshake(server: &Server, headers: &[&str]) -> ParsedResponse {
+    send_request(server, &format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", headers.concat())).0
 }
 
+/// Returns the NIP-11 document.
 fn document(server: &Server) -> Value {
-    let answer = request(server, "GET", "/", "Accept: application/nostr+json\r\n");
+    let response = request(server, "GET", "/", "Accept: application/nostr+json\r\n");
     assert_eq!(
-        (answer.status, answer.header("content-type")),
+        (response.status, response.header("content-type")),
         (200, Some("application/nostr+json")),
         "{}",
-        answer.head
+        response.head
     );
-    serde_json::from_str(&answer.body).expect("JSON")
+    serde_json::from_str(&response.body).expect("invalid JSON")
 }
 
+/// GRASP-01: the NIP-11 document is served at the base path for `Accept: application/nostr+json`.
 #[test]
-fn g1_43_the_information_document_names_the_service() {
+fn nip11_document_describes_the_service() {
     let server = Server::start(&[("RELAY_NAME", "Häuschen"), ("RELAY_DESCRIPTION", "for \"tests\"")]);
     let document = document(&server);
     assert_eq!(document["name"], "Häuschen");
@@ -92,26 +96,27 @@ fn g1_43_the_information_document_names_the_service() {
     for member in ["name", "description", "software", "version", "repo_acceptance_criteria"] {
         assert!(document[member].as_str().is_some_and(|text| !text.is_empty()), "{member} is {}", document[member]);
     }
-    let pubkey = document["pubkey"].as_str().expect("the owner's key");
+    let pubkey = document["pubkey"].as_str().expect("no public key");
     assert!(grasp_core::nostr::PublicKey::from_hex(pubkey).is_some(), "{pubkey}");
     let nips: Vec<u64> =
-        document["supported_nips"].as_array().expect("a list").iter().filter_map(Value::as_u64).collect();
+        document["supported_nips"].as_array().expect("not a list").iter().filter_map(Value::as_u64).collect();
     assert_eq!(nips, [1, 9, 11, 34, 40, 42, 45, 62, 70, 77]);
 }
 
+/// GRASP-01: `supported_grasps` lists exactly what is enabled, and without curation the key `curation` is absent.
 #[test]
-fn g1_44_and_45_what_is_enabled_is_listed_and_curation_is_absent() {
+fn nip11_document_lists_enabled_grasps_and_no_curation() {
     for (policy, grasps) in [("grasp", json!(["GRASP-01"])), ("open", json!([]))] {
         let document = document(&Server::start(&[("POLICY", policy)]));
         assert_eq!(document["supported_grasps"], grasps, "{policy}");
         assert_eq!(document["limitation"]["restricted_writes"], policy == "grasp");
-        assert_eq!(document.get("curation"), None, "null would say that there is some");
+        assert_eq!(document.get("curation"), None, "the key must be absent, not null");
     }
 }
 
-/// That they are also kept is shown in `limits.rs`.
+/// `limits.rs` tests that the limits are enforced.
 #[test]
-fn the_document_states_the_limits_that_are_set() {
+fn nip11_document_states_the_configured_limits() {
     let settings = [
         ("MAX_CONNECTIONS", "77", "max_connections"),
         ("RELAY_MAX_SUBSCRIPTIONS", "78", "max_subscriptions"),
@@ -149,7 +154,7 @@ fn the_document_states_the_limits_that_are_set() {
 }
 
 #[test]
-fn budgets_that_are_switched_off_are_not_stated() {
+fn disabled_limits_are_not_in_the_nip11_document() {
     let server = Server::start(&[("NETWORK_MAX_CONNECTIONS", "0"), ("NETWORK_EVENTS_PER_MINUTE", "0")]);
     let limitation = document(&server)["limitation"].clone();
     for member in ["max_connections_per_network", "max_events_per_minute_per_network"] {
@@ -158,7 +163,7 @@ fn budgets_that_are_switched_off_are_not_stated() {
 }
 
 #[test]
-fn the_document_is_for_those_who_ask_for_it() {
+fn accept_header_selects_document_or_page() {
     let server = Server::start(&[]);
     for (accept, kind) in [
         ("Accept: application/nostr+json\r\n", "application/nostr+json"),
@@ -167,31 +172,32 @@ fn the_document_is_for_those_who_ask_for_it() {
         ("Accept: application/json\r\n", "text/html; charset=utf-8"),
         ("", "text/html; charset=utf-8"),
     ] {
-        let answer = request(&server, "GET", "/?from=here", accept);
-        assert_eq!((answer.status, answer.header("content-type")), (200, Some(kind)), "{accept}");
+        let response = request(&server, "GET", "/?from=here", accept);
+        assert_eq!((response.status, response.header("content-type")), (200, Some(kind)), "{accept}");
     }
 }
 
 #[test]
-fn the_landing_page_shows_names_as_text_and_runs_nothing() {
+fn landing_page_escapes_names_and_runs_no_scripts() {
     let server = Server::start(&[("RELAY_NAME", "<script>alert(1)</script>"), ("RELAY_DESCRIPTION", "\"><img src=x>")]);
     let page = request(&server, "GET", "/", "");
     assert_eq!(page.status, 200);
     assert!(page.body.contains("&lt;script&gt;alert(1)&lt;/script&gt;"), "{}", page.body);
     assert!(!page.body.contains("<script") && !page.body.contains("<img"), "{}", page.body);
-    assert!(page.body.contains(&server.url()), "it says where the relay is: {}", page.body);
+    assert!(page.body.contains(&server.url()), "the page shows the URL of the relay: {}", page.body);
     let policy = page.header("content-security-policy").unwrap_or_default();
     assert!(policy.contains("default-src 'none'") && !policy.contains("script-src"), "{policy}");
 }
 
+/// GRASP-01: every response has the CORS headers, whatever its status.
 #[test]
-fn g1_64_every_answer_is_open_to_everybody() {
+fn every_response_has_cors_headers() {
     let proxy = [("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_MAX_CONNECTIONS", "1")];
     let server = Server::start(&proxy);
     let from = "X-Forwarded-For: 203.0.113.5\r\n";
     let upgrade = format!("GET / HTTP/1.1\r\nHost: x\r\n{UPGRADE}{VERSION}{KEY}{from}\r\n");
-    let (first, _open) = ask(&server, &upgrade);
-    for (answer, status, what) in [
+    let (first, _open) = send_request(&server, &upgrade);
+    for (response, status, what) in [
         (request(&server, "GET", "/", ""), 200, "the landing page"),
         (request(&server, "GET", "/", "Accept: application/nostr+json\r\n"), 200, "the document"),
         (request(&server, "HEAD", "/", ""), 200, "HEAD"),
@@ -203,24 +209,25 @@ fn g1_64_every_answer_is_open_to_everybody() {
         ),
         (request(&server, "POST", "/", "Content-Length: 0\r\n"), 405, "POST"),
         (handshake(&server, &[UPGRADE, KEY]), 400, "half a handshake"),
-        (ask(&server, &upgrade).0, 429, "one connection too many"),
+        (send_request(&server, &upgrade).0, 429, "one connection too many"),
         (first, 101, "a websocket"),
     ] {
-        assert_eq!(answer.status, status, "{what}: {}", answer.head);
-        answer.expect_open_to_everybody(what);
+        assert_eq!(response.status, status, "{what}: {}", response.head);
+        response.expect_cors_headers(what);
     }
 }
 
+/// GRASP-01: OPTIONS is answered with 204 for any path, before routing.
 #[test]
-fn g1_65_options_is_204_everywhere() {
+fn options_is_204_for_every_path() {
     let server = Server::start(&[]);
     let preflight = "Origin: https://a.example\r\nAccess-Control-Request-Method: POST\r\n";
     for path in ["/", "/npub1test/test.git/info/refs", "/npub1test/test.git/git-upload-pack", "/any/thing?at=all", "*"]
     {
         for headers in ["", preflight] {
-            let answer = request(&server, "OPTIONS", path, headers);
-            assert_eq!((answer.status, answer.body.as_str()), (204, ""), "{path}: {}", answer.head);
-            answer.expect_open_to_everybody(path);
+            let response = request(&server, "OPTIONS", path, headers);
+            assert_eq!((response.status, response.body.as_str()), (204, ""), "{path}: {}", response.head);
+            response.expect_cors_headers(path);
         }
     }
 }
@@ -230,9 +237,9 @@ fn head_has_the_headers_of_get_and_no_body() {
     let server = Server::start(&[]);
     for (path, accept) in [("/", ""), ("/", "Accept: application/nostr+json\r\n"), ("/nowhere", "")] {
         let (get, head) = (request(&server, "GET", path, accept), request(&server, "HEAD", path, accept));
-        let headers = |answer: &Answer| {
+        let headers = |response: &ParsedResponse| {
             let mut lines: Vec<String> =
-                answer.head.lines().filter(|line| !line.starts_with("date:")).map(str::to_owned).collect();
+                response.head.lines().filter(|line| !line.starts_with("date:")).map(str::to_owned).collect();
             lines.sort();
             lines
         };
@@ -242,19 +249,19 @@ fn head_has_the_headers_of_get_and_no_body() {
 }
 
 #[test]
-fn other_paths_are_not_found_websocket_or_not() {
+fn other_paths_are_404_for_pages_and_websockets() {
     let server = Server::start(&[]);
     for path in ["/x", "//", "/.env", "/../", "/%2e", "/index.html", "/npub1test/x.git"] {
         let page = request(&server, "GET", path, "");
         assert_eq!((page.status, page.header("content-type")), (404, Some("text/html; charset=utf-8")), "{path}");
         assert_eq!(request(&server, "GET", path, &format!("{VERSION}{KEY}")).status, 404, "{path}");
         let upgrade = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}{VERSION}{KEY}\r\n");
-        assert_eq!(ask(&server, &upgrade).0.status, 404, "{path} as a websocket");
+        assert_eq!(send_request(&server, &upgrade).0.status, 404, "{path} as a websocket");
     }
 }
 
 #[test]
-fn a_base_path_moves_everything() {
+fn base_path_applies_to_pages_and_websockets() {
     let server = Server::start(&[("BASE_PATH", "/grasp")]);
     for (path, status) in [
         ("/grasp", 200),
@@ -268,7 +275,7 @@ fn a_base_path_moves_everything() {
         assert_eq!(request(&server, "GET", path, "").status, status, "{path}");
         let upgrade = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}{VERSION}{KEY}\r\n");
         let expected = if status == 200 { 101 } else { 404 };
-        assert_eq!(ask(&server, &upgrade).0.status, expected, "{path} as a websocket");
+        assert_eq!(send_request(&server, &upgrade).0.status, expected, "{path} as a websocket");
     }
     for url in [server.url(), format!("{}/", server.url())] {
         assert!(Client::connect(server.address, &url).query(&[json!({})]).is_empty());
@@ -277,7 +284,7 @@ fn a_base_path_moves_everything() {
 }
 
 #[test]
-fn handshakes_that_are_right_in_unusual_ways() {
+fn unusual_valid_handshakes_are_accepted() {
     let server = Server::start(&[]);
     for headers in [
         &["Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n", VERSION, KEY][..],
@@ -287,18 +294,18 @@ fn handshakes_that_are_right_in_unusual_ways() {
         &[UPGRADE, VERSION, KEY, "Origin: https://a.example\r\n"],
         &[UPGRADE, VERSION, KEY, "Sec-WebSocket-Extensions: permessage-deflate\r\n"],
     ] {
-        let answer = handshake(&server, headers);
-        assert_eq!(answer.status, 101, "{headers:?}: {}", answer.head);
+        let response = handshake(&server, headers);
+        assert_eq!(response.status, 101, "{headers:?}: {}", response.head);
         // The example of RFC 6455.
-        assert_eq!(answer.header("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
-        assert_eq!(answer.header("upgrade"), Some("websocket"));
-        assert!(answer.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("upgrade")));
-        assert_eq!(answer.header("sec-websocket-extensions"), None, "nothing is agreed to that is not spoken");
+        assert_eq!(response.header("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+        assert_eq!(response.header("upgrade"), Some("websocket"));
+        assert!(response.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("upgrade")));
+        assert_eq!(response.header("sec-websocket-extensions"), None, "unsupported extensions are not accepted");
     }
 }
 
 #[test]
-fn handshakes_that_are_wrong() {
+fn invalid_handshakes_are_rejected() {
     let server = Server::start(&[]);
     for headers in [
         &[UPGRADE, KEY][..],
@@ -308,22 +315,22 @@ fn handshakes_that_are_wrong() {
         &[UPGRADE, VERSION, "Sec-WebSocket-Key: short\r\n"],
         &[UPGRADE, VERSION, "Sec-WebSocket-Key:\r\n"],
     ] {
-        let answer = handshake(&server, headers);
-        assert_eq!((answer.status, answer.header("sec-websocket-version")), (400, Some("13")), "{headers:?}");
+        let response = handshake(&server, headers);
+        assert_eq!((response.status, response.header("sec-websocket-version")), (400, Some("13")), "{headers:?}");
     }
     let old = format!("GET / HTTP/1.0\r\nHost: x\r\n{UPGRADE}{VERSION}{KEY}\r\n");
-    assert_eq!(ask(&server, &old).0.status, 400, "HTTP/1.0 knows no websockets");
+    assert_eq!(send_request(&server, &old).0.status, 400, "HTTP/1.0 has no websockets");
     let posted = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n{UPGRADE}{VERSION}{KEY}\r\n");
-    assert_eq!(ask(&server, &posted).0.status, 405, "a handshake is a GET");
+    assert_eq!(send_request(&server, &posted).0.status, 405, "a handshake must be a GET");
 }
 
 #[test]
-fn methods_that_mean_nothing_here_are_refused() {
+fn unsupported_methods_are_405() {
     let server = Server::start(&[]);
     for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE", "BREW"] {
-        let answer = request(&server, method, "/", "Content-Length: 4\r\n\r\nbody");
-        assert_eq!(answer.status, 405, "{method}");
-        let allow = answer.header("allow").unwrap_or_default();
+        let response = request(&server, method, "/", "Content-Length: 4\r\n\r\nbody");
+        assert_eq!(response.status, 405, "{method}");
+        let allow = response.header("allow").unwrap_or_default();
         assert!(
             allow.contains("GET") && allow.contains("HEAD") && allow.contains("OPTIONS"),
             "{method}: Allow is {allow:?}"
@@ -332,17 +339,17 @@ fn methods_that_mean_nothing_here_are_refused() {
 }
 
 #[test]
-fn one_connection_may_ask_several_things() {
+fn pipelined_requests_are_answered() {
     let server = Server::start(&[]);
     let pipelined = "HEAD / HTTP/1.1\r\nHost: x\r\n\r\nHEAD /x HTTP/1.1\r\nHost: x\r\n\r\n\
                      OPTIONS / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    let answers = server.http(pipelined);
-    let statuses: Vec<&str> = answers.match_indices("HTTP/1.1 ").map(|(at, _)| &answers[at + 9..at + 12]).collect();
+    let responses = server.http(pipelined);
+    let statuses: Vec<&str> = responses.match_indices("HTTP/1.1 ").map(|(at, _)| &responses[at + 9..at + 12]).collect();
     assert_eq!(statuses, ["200", "404", "204"]);
 }
 
 #[test]
-fn garbage_gets_a_4xx_or_nothing_and_the_server_goes_on() {
+fn malformed_requests_get_4xx_or_nothing() {
     let server = Server::start(&[]);
     let long = "x".repeat(limits::MAX_HEADER_BYTES * 2);
     for (what, bytes) in [
@@ -359,46 +366,48 @@ fn garbage_gets_a_4xx_or_nothing_and_the_server_goes_on() {
         ("many headers", format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(3_000)).into_bytes()),
         ("a websocket frame", b"\x81\x82\0\0\0\0[]\r\n\r\n".to_vec()),
     ] {
-        let mut stream = TcpStream::connect(server.address).expect("connects");
-        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-        // The server may hang up before it has heard everything, so this may fail.
+        let mut stream = TcpStream::connect(server.address).expect("cannot connect");
+        stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
+        // The server may close the connection before it has read everything, so this may fail.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(Shutdown::Write);
-        let answer = read_what_comes(&mut stream);
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{what}: {answer}");
+        let response = read_to_end(&mut stream);
+        assert!(response.is_empty() || response.starts_with("HTTP/1.1 4"), "{what}: {response}");
         assert_eq!(request(&server, "GET", "/", "").status, 200, "after {what}");
     }
     assert!(server.connect().query(&[json!({})]).is_empty());
 }
 
-/// Everything up to the end of the connection, however it ends.
-fn read_what_comes(stream: &mut TcpStream) -> String {
-    let mut answer = Vec::new();
-    if let Err(problem) = stream.read_to_end(&mut answer) {
-        assert_eq!(problem.kind(), std::io::ErrorKind::ConnectionReset, "the connection does not end");
+/// Reads until the connection ends, normally or by a reset.
+fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut response = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut response) {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "the connection does not end");
     }
-    String::from_utf8_lossy(&answer).into_owned()
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 #[test]
-fn whoever_does_not_finish_a_request_is_cut_off() {
+fn unfinished_requests_are_closed_after_the_timeout() {
     let server = Server::start(&[]);
     let beginnings = ["", "GET / HT", "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "];
     let mut streams = beginnings.map(|text| {
-        let mut stream = TcpStream::connect(server.address).expect("connects");
-        stream.set_read_timeout(Some(Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS * 2))).expect("a timeout");
-        stream.write_all(text.as_bytes()).expect("writes");
+        let mut stream = TcpStream::connect(server.address).expect("cannot connect");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS * 2)))
+            .expect("cannot set the timeout");
+        stream.write_all(text.as_bytes()).expect("cannot write");
         stream
     });
     for (stream, beginning) in streams.iter_mut().zip(beginnings) {
-        let answer = read_what_comes(stream);
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "after {beginning:?}: {answer}");
+        let response = read_to_end(stream);
+        assert!(response.is_empty() || response.starts_with("HTTP/1.1 408"), "after {beginning:?}: {response}");
     }
     assert_eq!(request(&server, "GET", "/", "").status, 200);
 }
 
 #[test]
-fn a_flood_of_half_requests_leaves_no_connection_behind() {
+fn aborted_requests_free_their_connections() {
     let server = Server::start(&[("MAX_CONNECTIONS", "20")]);
     for _ in 0..10 {
         let streams: Vec<TcpStream> = (0..15).filter_map(|_| TcpStream::connect(server.address).ok()).collect();
@@ -406,7 +415,7 @@ fn a_flood_of_half_requests_leaves_no_connection_behind() {
             let _ = stream.write_all(b"GET / HTTP/1.1\r\n");
         }
     }
-    eventually("the places are free again", || {
+    eventually("the connection slots are free again", || {
         let streams: Vec<TcpStream> = (0..10).filter_map(|_| TcpStream::connect(server.address).ok()).collect();
         let served = streams.into_iter().filter(is_served).count();
         (served == 10).then_some(())
@@ -415,8 +424,8 @@ fn a_flood_of_half_requests_leaves_no_connection_behind() {
 
 /// Whether a request on this connection is answered.
 fn is_served(mut stream: &TcpStream) -> bool {
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
     let _ = stream.write_all(b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
+    let mut response = String::new();
+    stream.read_to_string(&mut response).is_ok() && response.starts_with("HTTP/1.1 200")
 }

@@ -1,4 +1,4 @@
-//! What ngit-grasp leaves moves in.
+//! `graspd import-ngit-grasp`: takes over the events and repositories of an ngit-grasp server.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,82 +12,88 @@ use nostr_sdk::prelude::{Event, JsonUtil, NostrDatabase};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::support::admin::Said;
-use crate::support::git::{MAIN, Maintainer, THEN, Work, ls_remote, refs};
-use crate::support::test_server::{Stage, main_at};
+use crate::support::admin::CommandOutput;
+use crate::support::git::{BASE_TIME, MAIN, Maintainer, WorkTree, ls_remote, refs};
+use crate::support::test_server::{TestServer, main_at};
 
-fn text(path: &Path) -> &str {
-    path.to_str().expect("text")
+fn path_str(path: &Path) -> &str {
+    path.to_str().expect("not text")
 }
 
-/// Keeps events as ngit-grasp does.
-fn store(folder: &Path, events: &[&Arc<SignedEvent>]) {
-    fs::create_dir_all(folder).expect("a folder");
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+/// Stores events in the database format of ngit-grasp.
+fn store_events(folder: &Path, events: &[&Arc<SignedEvent>]) {
+    fs::create_dir_all(folder).expect("cannot create or list a folder");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("cannot create a runtime");
     runtime.block_on(async {
-        let database = NostrLMDB::open(folder).expect("opens");
+        let database = NostrLMDB::open(folder).expect("cannot open");
         for event in events {
-            let event = Event::from_json(event.json()).expect("an event");
-            database.save_event(&event).await.expect("saves");
+            let event = Event::from_json(event.json()).expect("no event");
+            database.save_event(&event).await.expect("cannot save the event");
         }
     });
 }
 
-/// Keeps a repository as ngit-grasp does.
-fn keep(git: &Path, who: &Maintainer, d: &str, work: &Work, refs: &[(&str, &str)]) -> PathBuf {
+/// Creates a repository in the layout of ngit-grasp.
+fn create_repo(git: &Path, who: &Maintainer, d: &str, work: &WorkTree, refs: &[(&str, &str)]) -> PathBuf {
     let folder = git.join(who.npub()).join(format!("{d}.git"));
-    fs::create_dir_all(&folder).expect("a folder");
+    fs::create_dir_all(&folder).expect("cannot create or list a folder");
     let run = |arguments: &[&str]| {
         let mut command = Command::new("git");
         command.arg("--git-dir").arg(&folder).args(arguments).env("GIT_CONFIG_GLOBAL", "/dev/null");
-        assert!(command.status().expect("git runs").success(), "{arguments:?}");
+        assert!(command.status().expect("cannot run git").success(), "{arguments:?}");
     };
     run(&["init", "--quiet", "--bare"]);
     for (name, oid) in refs {
-        run(&["fetch", "--quiet", text(&work.tree()), oid]);
+        run(&["fetch", "--quiet", path_str(&work.tree()), oid]);
         run(&["update-ref", name, oid]);
     }
     folder
 }
 
-/// All files below a folder with their bytes' length and time of change.
-fn picture(folder: &Path) -> BTreeSet<String> {
+/// Returns all files below a folder with their size and modification time.
+fn file_listing(folder: &Path) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
-    for entry in fs::read_dir(folder).expect("lists") {
-        let path = entry.expect("an entry").path();
-        let metadata = fs::metadata(&path).expect("there");
-        files.insert(format!("{} {} {:?}", path.display(), metadata.len(), metadata.modified().expect("a time")));
+    for entry in fs::read_dir(folder).expect("cannot list the folder") {
+        let path = entry.expect("cannot read the folder entry").path();
+        let metadata = fs::metadata(&path).expect("cannot read the metadata");
+        files.insert(format!(
+            "{} {} {:?}",
+            path.display(),
+            metadata.len(),
+            metadata.modified().expect("no modification time")
+        ));
         if path.is_dir() {
-            files.extend(picture(&path));
+            files.extend(file_listing(&path));
         }
     }
     files
 }
 
 #[test]
-fn events_and_repositories_of_ngit_grasp_move_in_and_an_interrupted_move_goes_on() {
-    let mut stage = Stage::new();
-    let [owner, other, guest, stranger] = stage.cast();
-    let data = TempDir::new().expect("a folder");
+fn events_and_repositories_are_imported_and_an_interrupted_import_continues() {
+    let mut server = TestServer::new();
+    let [owner, other, guest, outsider] = server.maintainers();
+    let data = TempDir::new().expect("cannot create a temporary folder");
     let (relay, git) = (data.path().join("relay"), data.path().join("git"));
-    let work = Work::new();
+    let work = WorkTree::new();
     let first = work.commit("file", "first");
     let second = work.commit("file", "second");
     let tag = work.tag("v1");
     let tool_refs = [(MAIN, second.as_str()), ("refs/tags/v1", tag.as_str())];
-    let tool = owner.announce("tool", THEN, &[&other]);
-    let tool_state = other.state("tool", THEN + 1, &tool_refs);
-    let tool_too = other.announce("tool", THEN, &[&owner]);
-    let lib = owner.announce("my 🚀 lib", THEN, &[]);
-    let lib_state = owner.state("my 🚀 lib", THEN, &main_at(&first));
-    let request = guest.pull_request(THEN, &[&owner.repo("tool")], &first, &[]);
+    let tool = owner.announce("tool", BASE_TIME, &[&other]);
+    let tool_state = other.state("tool", BASE_TIME + 1, &tool_refs);
+    let tool_by_other = other.announce("tool", BASE_TIME, &[&owner]);
+    let lib = owner.announce("my 🚀 lib", BASE_TIME, &[]);
+    let lib_state = owner.state("my 🚀 lib", BASE_TIME, &main_at(&first));
+    let request = guest.pull_request(BASE_TIME, &[&owner.repo("tool")], &first, &[]);
     let pull = format!("refs/nostr/{}", request.id);
-    let issue = guest.author.sign(kinds::ISSUE, THEN, &[&["a", &owner.repo("tool")]], "it does not work");
+    let issue = guest.author.sign(kinds::ISSUE, BASE_TIME, &[&["a", &owner.repo("tool")]], "it does not work");
     let parent = issue.id.to_string();
-    let comment = guest.author.sign(1_111, THEN + 1, &[&["E", &parent], &["e", &parent], &["k", "1621"]], "really");
-    let elsewhere = stranger.announce_elsewhere("thing", THEN, &[]);
-    let astray = owner.announce("astray", THEN, &[]);
-    let astray_state = owner.state("astray", THEN, &main_at(&second));
+    let comment =
+        guest.author.sign(1_111, BASE_TIME + 1, &[&["E", &parent], &["e", &parent], &["k", "1621"]], "really");
+    let not_listed = outsider.announce_elsewhere("thing", BASE_TIME, &[]);
+    let mismatch = owner.announce("mismatch", BASE_TIME, &[]);
+    let mismatch_state = owner.state("mismatch", BASE_TIME, &main_at(&second));
     let all = [
         &comment,
         &issue,
@@ -95,95 +101,102 @@ fn events_and_repositories_of_ngit_grasp_move_in_and_an_interrupted_move_goes_on
         &tool_state,
         &lib_state,
         &tool,
-        &tool_too,
+        &tool_by_other,
         &lib,
-        &elsewhere,
-        &astray,
-        &astray_state,
+        &not_listed,
+        &mismatch,
+        &mismatch_state,
     ];
-    store(&relay, &all);
+    store_events(&relay, &all);
     let with_pull = [&tool_refs[..], &[(pull.as_str(), first.as_str())]].concat();
-    keep(&git, &owner, "tool", &work, &with_pull);
-    keep(&git, &other, "tool", &work, &tool_refs);
-    let encoded = grasp_core::repo::Identifier::new("my 🚀 lib").expect("a name").percent_encoded();
-    keep(&git, &owner, &encoded, &work, &main_at(&first));
-    // Its refs are not what its state says.
-    keep(&git, &owner, "astray", &work, &main_at(&first));
-    keep(&git, &stranger, "thing", &work, &main_at(&first));
-    let before = picture(data.path());
+    create_repo(&git, &owner, "tool", &work, &with_pull);
+    create_repo(&git, &other, "tool", &work, &tool_refs);
+    let encoded = grasp_core::repo::Identifier::new("my 🚀 lib").expect("no name").percent_encoded();
+    create_repo(&git, &owner, &encoded, &work, &main_at(&first));
+    // Its refs do not match its state.
+    create_repo(&git, &owner, "mismatch", &work, &main_at(&first));
+    create_repo(&git, &outsider, "thing", &work, &main_at(&first));
+    let before = file_listing(data.path());
 
-    let look = stage.server.run(&["import-ngit-grasp", text(data.path()), "--json"]).object();
-    assert_eq!((&look["events"], &look["repositories"]), (&json!(11), &json!(5)), "{look}");
-    assert_eq!(look["kinds"], json!({"1111": 1, "1618": 1, "1621": 1, "30617": 5, "30618": 3}));
-    assert_eq!(look["would_be_refused"], json!({"not_listed": 1}), "{look}");
-    assert_eq!(look["repositories_without_announcement"].as_array().expect("a list").len(), 1, "{look}");
-    let people = stage.server.run(&["import-ngit-grasp", text(data.path())]).well();
-    assert!(people.contains("Nothing was changed") && people.contains("not listed"), "{people}");
-    assert!(!stage.served(&tool));
+    let dry_run = server.process.run(&["import-ngit-grasp", path_str(data.path()), "--json"]).json_object();
+    assert_eq!((&dry_run["events"], &dry_run["repositories"]), (&json!(11), &json!(5)), "{dry_run}");
+    assert_eq!(dry_run["kinds"], json!({"1111": 1, "1618": 1, "1621": 1, "30617": 5, "30618": 3}));
+    assert_eq!(dry_run["would_be_refused"], json!({"not_listed": 1}), "{dry_run}");
+    assert_eq!(dry_run["repositories_without_announcement"].as_array().expect("not a list").len(), 1, "{dry_run}");
+    let text = server.process.run(&["import-ngit-grasp", path_str(data.path())]).expect_success();
+    assert!(text.contains("Nothing was changed") && text.contains("not listed"), "{text}");
+    assert!(!server.is_served(&tool));
 
-    let beside = Path::new("..").join(data.path().file_name().expect("a name"));
-    let arguments = ["import-ngit-grasp", text(&beside), "--execute", "--json", "--work", "aside"];
+    let beside = Path::new("..").join(data.path().file_name().expect("no name"));
+    let arguments = ["import-ngit-grasp", path_str(&beside), "--execute", "--json", "--work", "aside"];
     for at in ["import.noted", "import.pushed", "import.pushed:2"] {
-        let mut crashing = stage.server.operator(&arguments);
-        assert_eq!(crashing.env("GRASPD_CRASH_AT", at).output().expect("runs").status.code(), None, "{at}");
-        // The server notices that nobody is there.
-        crate::support::eventually("the next one may begin", || {
-            let said = stage.server.run(&["import", "/dev/null"]);
-            (said.code == Some(0)).then_some(())
+        let mut crashing = server.process.cli_command(&arguments);
+        assert_eq!(
+            crashing.env("GRASPD_CRASH_AT", at).output().expect("cannot run the program").status.code(),
+            None,
+            "{at}"
+        );
+        // Wait until the server has noticed the end of the client.
+        crate::support::eventually("another import can start", || {
+            let summary = server.process.run(&["import", "/dev/null"]);
+            (summary.code == Some(0)).then_some(())
         });
     }
-    let said = stage.server.run(&arguments).object();
-    let refused = said["repositories_refused"].as_array().expect("a list");
-    assert!(refused.iter().all(|one| one["why"].as_str().is_some_and(|why| !why.is_empty())), "{said}");
-    stage.expect_served(&[&tool, &tool_too, &tool_state, &lib, &lib_state, &request, &issue, &comment]);
-    assert!(!stage.served(&elsewhere) && !stage.served(&astray) && !stage.served(&astray_state));
-    stage.eventually_refs(&owner, "tool", &with_pull);
-    assert_eq!(stage.remote(&other, "tool").refs.get(MAIN), Some(&second));
-    assert_eq!(ls_remote(&stage.url(&owner, "my 🚀 lib")).refs, refs(&main_at(&first)));
-    let clone = Work::clone(&stage.url(&owner, "tool"));
+    let summary = server.process.run(&arguments).json_object();
+    let rejected = summary["repositories_refused"].as_array().expect("not a list");
+    assert!(rejected.iter().all(|one| one["why"].as_str().is_some_and(|why| !why.is_empty())), "{summary}");
+    server.expect_served(&[&tool, &tool_by_other, &tool_state, &lib, &lib_state, &request, &issue, &comment]);
+    assert!(!server.is_served(&not_listed) && !server.is_served(&mismatch) && !server.is_served(&mismatch_state));
+    server.eventually_refs(&owner, "tool", &with_pull);
+    assert_eq!(server.ls_remote(&other, "tool").refs.get(MAIN), Some(&second));
+    assert_eq!(ls_remote(&server.url(&owner, "my 🚀 lib")).refs, refs(&main_at(&first)));
+    let clone = WorkTree::clone(&server.url(&owner, "tool"));
     assert_eq!(clone.oid("HEAD"), second);
     clone.fsck();
-    assert_eq!(picture(data.path()), before, "nothing was changed there");
-    // Once more changes nothing.
-    let again = stage.server.run(&arguments).object();
+    assert_eq!(file_listing(data.path()), before, "the data of ngit-grasp is unchanged");
+    // Another run changes nothing.
+    let again = server.process.run(&arguments).json_object();
     assert_eq!(again["repositories"], 0, "{again}");
-    stage.server.run(&["verify"]).well();
+    server.process.run(&["verify"]).expect_success();
 }
 
 #[test]
-fn what_could_not_be_moved_for_now_is_moved_by_the_next_run() {
-    let mut stage = Stage::new();
-    let [owner, guest, ..] = stage.cast();
-    let data = TempDir::new().expect("a folder");
-    let work = Work::new();
+fn failed_repositories_are_imported_by_the_next_run() {
+    let mut server = TestServer::new();
+    let [owner, guest, ..] = server.maintainers();
+    let data = TempDir::new().expect("cannot create a temporary folder");
+    let work = WorkTree::new();
     let oid = work.commit("file", "first");
-    let (one, two) = (owner.announce("one", THEN, &[]), owner.announce("two", THEN, &[]));
-    let (one_state, two_state) = (owner.state("one", THEN, &main_at(&oid)), owner.state("two", THEN, &main_at(&oid)));
-    let issue = guest.author.sign(kinds::ISSUE, THEN, &[&["a", &owner.repo("two")]], "it does not work");
-    store(&data.path().join("relay"), &[&one, &two, &one_state, &two_state, &issue]);
+    let (one, two) = (owner.announce("one", BASE_TIME, &[]), owner.announce("two", BASE_TIME, &[]));
+    let (one_state, two_state) =
+        (owner.state("one", BASE_TIME, &main_at(&oid)), owner.state("two", BASE_TIME, &main_at(&oid)));
+    let issue = guest.author.sign(kinds::ISSUE, BASE_TIME, &[&["a", &owner.repo("two")]], "it does not work");
+    store_events(&data.path().join("relay"), &[&one, &two, &one_state, &two_state, &issue]);
     for d in ["one", "two"] {
-        keep(&data.path().join("git"), &owner, d, &work, &main_at(&oid));
+        create_repo(&data.path().join("git"), &owner, d, &work, &main_at(&oid));
     }
-    let limit = |stage: &Stage, repositories: u8| {
+    let limit = |server: &TestServer, repositories: u8| {
         let settings = format!("quota_repositories_per_key = {repositories}\n");
-        fs::write(stage.server.folder().path().join("graspd.toml"), settings).expect("written");
-        stage.server.run(&["reload"]).well();
+        fs::write(server.process.folder().path().join("graspd.toml"), settings).expect("cannot write");
+        server.process.run(&["reload"]).expect_success();
     };
-    let arguments = ["import-ngit-grasp", text(data.path()), "--execute"];
-    limit(&stage, 1);
+    let arguments = ["import-ngit-grasp", path_str(data.path()), "--execute"];
+    limit(&server, 1);
     // Without git.
-    let said = Said::of(&stage.server.operator(&arguments).env("PATH", "/nonexistent").output().expect("runs"));
-    assert!(said.out.contains("failed: ") && said.out.contains("cannot run git"), "{}", said.out);
-    said.badly(1);
-    // With git, and no room for the second one.
-    let said = stage.server.run(&arguments);
-    assert!(said.out.contains("failed: two: events were rejected: too many repositories"), "{}", said.out);
-    assert!(said.badly(1).contains("run it again"));
-    stage.expect_served(&[&one, &one_state]);
-    assert!(!stage.served(&two));
-    limit(&stage, 2);
-    let said = stage.server.run(&arguments).well();
-    assert!(said.contains("All data is imported"), "{said}");
-    stage.expect_served(&[&one, &one_state, &two, &two_state, &issue]);
-    stage.eventually_refs(&owner, "two", &main_at(&oid));
+    let summary = CommandOutput::new(
+        &server.process.cli_command(&arguments).env("PATH", "/nonexistent").output().expect("cannot run the program"),
+    );
+    assert!(summary.stdout.contains("failed: ") && summary.stdout.contains("cannot run git"), "{}", summary.stdout);
+    summary.expect_failure(1);
+    // With git, and a quota of one repository.
+    let summary = server.process.run(&arguments);
+    assert!(summary.stdout.contains("failed: two: events were rejected: too many repositories"), "{}", summary.stdout);
+    assert!(summary.expect_failure(1).contains("run it again"));
+    server.expect_served(&[&one, &one_state]);
+    assert!(!server.is_served(&two));
+    limit(&server, 2);
+    let summary = server.process.run(&arguments).expect_success();
+    assert!(summary.contains("All data is imported"), "{summary}");
+    server.expect_served(&[&one, &one_state, &two, &two_state, &issue]);
+    server.eventually_refs(&owner, "two", &main_at(&oid));
 }

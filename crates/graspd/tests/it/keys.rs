@@ -1,4 +1,4 @@
-//! `graspd key` and `graspd event`: a key is kept, and what is refused is a failure.
+//! `graspd key` and `graspd event`: key files, signing and publishing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,36 +8,47 @@ use serde_json::{Value, json};
 use crate::support::Server;
 
 #[test]
-fn a_key_is_made_once_and_is_private() {
+fn key_file_is_created_once_and_private() {
     let server = Server::start(&[("POLICY", "open")]);
     let path = server.folder().path().join("me.nsec");
-    let npub = server.run(&["key", "me.nsec"]).well();
+    let npub = server.run(&["key", "me.nsec"]).expect_success();
     assert!(npub.starts_with("npub1"), "{npub}");
-    assert_eq!(server.run(&["key", "me.nsec"]).well(), npub, "it stays");
-    assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
-    let both = server.run(&["key", "me.nsec", "--json"]).object();
+    assert_eq!(server.run(&["key", "me.nsec"]).expect_success(), npub, "an existing key is kept");
+    assert_eq!(fs::metadata(&path).expect("cannot access the file").permissions().mode() & 0o777, 0o600);
+    let both = server.run(&["key", "me.nsec", "--json"]).json_object();
     assert_eq!(both["npub"], npub.trim());
 
     let event: Value =
-        server.run(&["event", "--key", "me.nsec", "--kind", "1", "--content", "hello", "--tag", "t=a=b"]).object();
+        server.run(&["event", "--key", "me.nsec", "--kind", "1", "--content", "hello", "--tag", "t=a=b"]).json_object();
     assert_eq!((&event["pubkey"], &event["tags"]), (&both["hex"], &json!([["t", "a=b"]])));
     let url = server.url();
-    let id = server.run(&["event", "--key", "me.nsec", "--kind", "1", "--content", "hello", "--to", &url]).well();
+    let id =
+        server.run(&["event", "--key", "me.nsec", "--kind", "1", "--content", "hello", "--to", &url]).expect_success();
     assert_eq!(server.connect().query(&[json!({"kinds": [1]})]), [id.trim()]);
 
-    fs::write(&path, "nsec1secret").expect("a file");
-    let said = server.run(&["key", "me.nsec"]).badly(2);
-    assert!(!said.contains("nsec1secret"), "{said}");
+    fs::write(&path, "nsec1secret").expect("cannot write");
+    let printed = server.run(&["key", "me.nsec"]).expect_failure(2);
+    assert!(!printed.contains("nsec1secret"), "{printed}");
 }
 
 #[test]
-fn what_is_refused_is_a_failure() {
+fn rejected_event_is_a_failure() {
     let server = Server::start(&[]);
     let url = server.url();
-    server.run(&["key", "me.nsec"]).well();
-    let said = server.run(&["event", "--key", "me.nsec", "--kind", "1", "--to", &url]).badly(1);
-    assert!(said.contains("rejected the event: "), "{said}");
-    assert!(server.run(&["event", "--key", "nobody.nsec", "--kind", "1"]).badly(1).contains("nobody.nsec"));
-    assert!(server.run(&["event", "--key", "me.nsec", "--kind", "1", "--tag", "t"]).badly(2).contains("NAME=VALUE"));
-    assert!(server.run(&["event", "--key", "me.nsec", "--kind", "1", "--to", "http://x"]).badly(2).contains("ws://"));
+    server.run(&["key", "me.nsec"]).expect_success();
+    let printed = server.run(&["event", "--key", "me.nsec", "--kind", "1", "--to", &url]).expect_failure(1);
+    assert!(printed.contains("rejected the event: "), "{printed}");
+    assert!(server.run(&["event", "--key", "missing.nsec", "--kind", "1"]).expect_failure(1).contains("missing.nsec"));
+    assert!(
+        server
+            .run(&["event", "--key", "me.nsec", "--kind", "1", "--tag", "t"])
+            .expect_failure(2)
+            .contains("NAME=VALUE")
+    );
+    assert!(
+        server
+            .run(&["event", "--key", "me.nsec", "--kind", "1", "--to", "http://x"])
+            .expect_failure(2)
+            .contains("ws://")
+    );
 }

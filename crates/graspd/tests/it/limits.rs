@@ -1,4 +1,4 @@
-//! Every limit is kept, says so, and gives way again when there is room.
+//! Limits: they are enforced, reported to the client, and free again after use.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -16,11 +16,11 @@ use tokio_tungstenite::tungstenite::{Error, HandshakeError, Message};
 use crate::support::{Client, DEADLINE, Server, eventually};
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is before 1970").as_secs()
 }
 
-/// Sends a message and gives the answer.
-fn ask(client: &mut Client, message: &Value) -> Value {
+/// Sends a message and returns the response.
+fn send_and_receive(client: &mut Client, message: &Value) -> Value {
     client.send(message);
     client.receive()
 }
@@ -28,58 +28,74 @@ fn ask(client: &mut Client, message: &Value) -> Value {
 // One connection.
 
 #[test]
-fn subscriptions_are_counted() {
+fn subscriptions_are_limited() {
     let server = Server::start(&[("RELAY_MAX_SUBSCRIPTIONS", "3")]);
     let mut client = server.connect();
-    let mut req = |name: &str| ask(&mut client, &json!(["REQ", name, {"kinds": [1]}]));
+    let mut req = |name: &str| send_and_receive(&mut client, &json!(["REQ", name, {"kinds": [1]}]));
     for name in ["a", "b", "c"] {
         assert_eq!(req(name), json!(["EOSE", name]));
     }
-    let full = json!(["CLOSED", "d", "rate-limited: at most 3 subscriptions are kept"]);
+    let full = json!(["CLOSED", "d", "rate-limited: at max 3 subscriptions are kept"]);
     assert_eq!(req("d"), full);
-    assert_eq!(req("b"), json!(["EOSE", "b"]), "one may take the place of another");
+    assert_eq!(req("b"), json!(["EOSE", "b"]), "replacing a subscription is allowed");
     assert_eq!(req("d"), full);
     client.send(&json!(["CLOSE", "a"]));
-    assert_eq!(ask(&mut client, &json!(["REQ", "d", {}])), json!(["EOSE", "d"]), "a place was given back");
-    assert_eq!(ask(&mut server.connect(), &json!(["REQ", "e", {}])), json!(["EOSE", "e"]), "others have their own");
+    assert_eq!(
+        send_and_receive(&mut client, &json!(["REQ", "d", {}])),
+        json!(["EOSE", "d"]),
+        "a closed one frees its slot"
+    );
+    assert_eq!(
+        send_and_receive(&mut server.connect(), &json!(["REQ", "e", {}])),
+        json!(["EOSE", "e"]),
+        "the limit is per connection"
+    );
 }
 
 #[test]
-fn filters_of_a_connection_take_so_many_bytes() {
+fn filter_bytes_per_connection_are_limited() {
     let server = Server::start(&[]);
     let mut client = server.connect();
-    // Three of these are more than may be kept, two are not.
+    // Three of these exceed the limit, two do not.
     let large = json!({"#t": ["x".repeat(limits::MAX_FILTER_BYTES_PER_CONNECTION / 3)]});
-    let mut req = |name: &str| ask(&mut client, &json!(["REQ", name, large]));
+    let mut req = |name: &str| send_and_receive(&mut client, &json!(["REQ", name, large]));
     assert_eq!(req("a"), json!(["EOSE", "a"]));
     assert_eq!(req("b"), json!(["EOSE", "b"]));
     let full = json!(["CLOSED", "c", "rate-limited: active subscriptions exceed max size 5242880 bytes"]);
     assert_eq!(req("c"), full);
-    assert_eq!(req("b"), json!(["EOSE", "b"]), "one may take the place of another");
+    assert_eq!(req("b"), json!(["EOSE", "b"]), "replacing a subscription is allowed");
     client.send(&json!(["CLOSE", "a"]));
-    assert_eq!(ask(&mut client, &json!(["REQ", "c", large])), json!(["EOSE", "c"]), "a place was given back");
+    assert_eq!(
+        send_and_receive(&mut client, &json!(["REQ", "c", large])),
+        json!(["EOSE", "c"]),
+        "a closed one frees its slot"
+    );
 }
 
 #[test]
-fn reconciliations_are_counted() {
+fn negentropy_sessions_are_limited() {
     let server = Server::start(&[("RELAY_MAX_NEG_SESSIONS", "2")]);
     let mut client = server.connect();
-    let mut open = |name: &str| ask(&mut client, &json!(["NEG-OPEN", name, {}, "6100000200"]));
-    let begun = |name: &str| json!(["NEG-MSG", name, "6100000200"]);
-    let full = json!(["NEG-ERR", "c", "rate-limited: too many negentropy subscriptions, at most 2"]);
-    assert_eq!(open("a"), begun("a"));
-    assert_eq!(open("b"), begun("b"));
+    let mut open = |name: &str| send_and_receive(&mut client, &json!(["NEG-OPEN", name, {}, "6100000200"]));
+    let opened = |name: &str| json!(["NEG-MSG", name, "6100000200"]);
+    let full = json!(["NEG-ERR", "c", "rate-limited: too many negentropy subscriptions, at max 2"]);
+    assert_eq!(open("a"), opened("a"));
+    assert_eq!(open("b"), opened("b"));
     assert_eq!(open("c"), full);
-    assert_eq!(open("b"), begun("b"), "one may take the place of another");
+    assert_eq!(open("b"), opened("b"), "replacing a subscription is allowed");
     client.send(&json!(["NEG-CLOSE", "a"]));
-    assert_eq!(ask(&mut client, &json!(["NEG-OPEN", "c", {}, "6100000200"])), begun("c"), "a place was given back");
-    // An error ends a reconciliation, and with it its place.
-    assert_eq!(ask(&mut client, &json!(["NEG-MSG", "c", "00"]))[0], "NEG-ERR");
-    assert_eq!(ask(&mut client, &json!(["NEG-OPEN", "d", {}, "6100000200"])), begun("d"));
+    assert_eq!(
+        send_and_receive(&mut client, &json!(["NEG-OPEN", "c", {}, "6100000200"])),
+        opened("c"),
+        "a closed one frees its slot"
+    );
+    // An error ends a session and frees its slot.
+    assert_eq!(send_and_receive(&mut client, &json!(["NEG-MSG", "c", "00"]))[0], "NEG-ERR");
+    assert_eq!(send_and_receive(&mut client, &json!(["NEG-OPEN", "d", {}, "6100000200"])), opened("d"));
 }
 
 #[test]
-fn a_filter_gets_so_many_events_asked_for_or_not() {
+fn filter_limit_caps_the_events_of_each_filter() {
     let server = Server::start(&[("POLICY", "open"), ("RELAY_FILTER_LIMIT", "5")]);
     let mut client = server.connect();
     let author = Author::new(1);
@@ -103,13 +119,13 @@ fn a_filter_gets_so_many_events_asked_for_or_not() {
     ] {
         assert_eq!(client.query(&filters), expected, "{filters:?}");
     }
-    assert_eq!(ask(&mut client, &json!(["COUNT", "c", {}]))[2]["count"], 12, "counting has no such limit");
+    assert_eq!(send_and_receive(&mut client, &json!(["COUNT", "c", {}]))[2]["count"], 12, "COUNT is not capped");
 }
 
 // Events.
 
-/// An event whose text has exactly so many bytes.
-fn sized(kind: u16, bytes: usize) -> Arc<SignedEvent> {
+/// Returns an event whose JSON has exactly this size.
+fn event_of_size(kind: u16, bytes: usize) -> Arc<SignedEvent> {
     let make = |content: &str| Author::new(1).sign(kind, now(), &[&["d", "x"]], content);
     let event = make(&"x".repeat(bytes - make("").json().len()));
     assert_eq!(event.json().len(), bytes);
@@ -117,41 +133,41 @@ fn sized(kind: u16, bytes: usize) -> Arc<SignedEvent> {
 }
 
 #[test]
-fn events_have_so_many_bytes_and_states_a_mebibyte() {
+fn event_size_is_limited_and_states_may_be_larger() {
     let state = limits::MAX_STATE_EVENT_BYTES;
-    for (setting, most) in [("196608", 196_608), ("2000", 2_000)] {
+    for (setting, max) in [("196608", 196_608), ("2000", 2_000)] {
         let server = Server::start(&[("POLICY", "open"), ("RELAY_MAX_EVENT_SIZE_BYTES", setting)]);
         let mut client = server.connect();
-        for (kind, most) in [(1, most), (kinds::ANNOUNCEMENT, most), (kinds::STATE, state)] {
-            assert_eq!(client.publish(&sized(kind, most)), (true, String::new()), "kind {kind}");
-            let refused = format!("invalid: the event has {} bytes, the limit is {most}", most + 1);
-            assert_eq!(client.publish(&sized(kind, most + 1)), (false, refused), "kind {kind}");
+        for (kind, max) in [(1, max), (kinds::ANNOUNCEMENT, max), (kinds::STATE, state)] {
+            assert_eq!(client.publish(&event_of_size(kind, max)), (true, String::new()), "kind {kind}");
+            let rejected = format!("invalid: the event has {} bytes, the limit is {max}", max + 1);
+            assert_eq!(client.publish(&event_of_size(kind, max + 1)), (false, rejected), "kind {kind}");
         }
     }
 }
 
 #[test]
-fn events_have_so_many_tags_and_states_more() {
+fn tag_count_is_limited_and_states_may_have_more() {
     let server = Server::start(&[("POLICY", "open")]);
     let mut client = server.connect();
     let mut publish = |kind: u16, name: &str, count: usize| {
         let tags = (0..count).map(|nth| vec![name.to_owned(), nth.to_string()]).collect();
         client.publish(&Author::new(1).sign_owned(kind, now(), tags, ""))
     };
-    for (kind, name, most) in [
+    for (kind, name, max) in [
         (1, "t", limits::MAX_EVENT_TAGS),
         (1, "refs/x", limits::MAX_EVENT_TAGS),
         (kinds::STATE, "t", limits::MAX_EVENT_TAGS),
         (kinds::STATE, "refs/x", limits::MAX_STATE_TAGS),
     ] {
-        let refused = format!("invalid: the event has more than {most} tags");
-        assert_eq!(publish(kind, name, most + 1), (false, refused), "kind {kind}, {name}");
-        assert!(publish(kind, name, most).0, "kind {kind}, {name}");
+        let rejected = format!("invalid: the event has more than {max} tags");
+        assert_eq!(publish(kind, name, max + 1), (false, rejected), "kind {kind}, {name}");
+        assert!(publish(kind, name, max).0, "kind {kind}, {name}");
     }
 }
 
 #[test]
-fn events_are_dated_at_most_a_quarter_of_an_hour_ahead() {
+fn created_at_may_be_at_most_15_minutes_ahead() {
     let server = Server::start(&[("POLICY", "open")]);
     let mut client = server.connect();
     let mut publish = |ahead: u64| client.publish(&Author::new(1).note(now() + ahead, &[], ""));
@@ -161,7 +177,7 @@ fn events_are_dated_at_most_a_quarter_of_an_hour_ahead() {
 }
 
 #[test]
-fn events_in_one_breath_are_all_answered_in_order() {
+fn burst_of_events_is_answered_in_order() {
     let server = Server::start(&[("POLICY", "open")]);
     let mut client = server.connect();
     let count = 3 * limits::MAX_UNANSWERED_EVENTS_PER_CONNECTION;
@@ -176,31 +192,31 @@ fn events_in_one_breath_are_all_answered_in_order() {
     for id in ids {
         assert_eq!(client.receive(), json!(["OK", id, true, ""]));
     }
-    assert_eq!(ask(&mut client, &json!(["COUNT", "c", {}]))[2]["count"], count);
+    assert_eq!(send_and_receive(&mut client, &json!(["COUNT", "c", {}]))[2]["count"], count);
 }
 
 // Many connections.
 
 #[test]
-fn connections_are_counted_and_a_place_is_given_back() {
+fn connections_are_limited_and_slots_are_freed() {
     let server = Server::start(&[("MAX_CONNECTIONS", "2")]);
     let (mut first, second) = (server.connect(), server.connect());
-    assert!(connect_from(&server, None).is_err(), "there is no third place");
-    assert!(connect_from(&server, None).is_err(), "and being turned away changes nothing");
-    assert!(first.query(&[json!({})]).is_empty(), "those who are here do not notice");
+    assert!(connect_from(&server, None).is_err(), "a third connection is rejected");
+    assert!(connect_from(&server, None).is_err(), "a rejected connection changes nothing");
+    assert!(first.query(&[json!({})]).is_empty(), "open connections are not affected");
     drop(second);
-    let mut third = eventually("the place is free again", || connect_from(&server, None).ok());
+    let mut third = eventually("the slot is free again", || connect_from(&server, None).ok());
     assert!(third.query(&[json!({})]).is_empty());
-    assert!(connect_from(&server, None).is_err(), "and taken again");
+    assert!(connect_from(&server, None).is_err(), "the slot is occupied again");
 }
 
-/// Tries a websocket handshake, as a proxy that speaks for somebody; `Err` has the status, if there was one.
+/// Tries a websocket handshake, with an X-Forwarded-For header; `Err` has the status, if there was one.
 fn connect_from(server: &Server, forwarded_for: Option<&str>) -> Result<Client, Option<u16>> {
-    let stream = TcpStream::connect(server.address).expect("connects");
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    let mut request = server.url().into_client_request().expect("a request");
+    let stream = TcpStream::connect(server.address).expect("cannot connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
+    let mut request = server.url().into_client_request().expect("invalid request");
     if let Some(address) = forwarded_for {
-        request.headers_mut().insert("x-forwarded-for", address.parse().expect("a header"));
+        request.headers_mut().insert("x-forwarded-for", address.parse().expect("no header"));
     }
     match tungstenite::client(request, stream) {
         Ok((socket, _)) => Ok(Client { socket }),
@@ -211,57 +227,57 @@ fn connect_from(server: &Server, forwarded_for: Option<&str>) -> Result<Client, 
 }
 
 #[test]
-fn networks_have_so_many_connections() {
+fn connections_per_network_are_limited() {
     let server = Server::start(&[("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_MAX_CONNECTIONS", "2")]);
     let from = |address: &str| connect_from(&server, Some(address));
     for (neighbours, elsewhere) in [
         (["203.0.113.5", "203.0.113.250", "1.2.3.4, 203.0.113.5"], "203.0.114.5"),
         (["2001:db8:1::1", "2001:db8:1:ffff::2", "2001:db8:1:2:3:4:5:6"], "2001:db8:2::1"),
     ] {
-        let first = from(neighbours[0]).expect("a place");
-        let _second = from(neighbours[1]).expect("a place");
-        assert_eq!(from(neighbours[2]).err(), Some(Some(429)), "there is no third place");
-        assert!(from(elsewhere).is_ok(), "another network has its own");
+        let first = from(neighbours[0]).expect("connection rejected");
+        let _second = from(neighbours[1]).expect("connection rejected");
+        assert_eq!(from(neighbours[2]).err(), Some(Some(429)), "a third connection is rejected");
+        assert!(from(elsewhere).is_ok(), "the limit is per network");
         drop(first);
-        let _third = eventually("the place is free again", || from(neighbours[2]).ok());
+        let _third = eventually("the slot is free again", || from(neighbours[2]).ok());
         assert_eq!(from(neighbours[0]).err(), Some(Some(429)));
     }
     let many: Vec<Client> = (0..5).map(|_| server.connect()).collect();
     assert_eq!(many.len(), 5, "loopback has no limit");
     let page = server.get("/", "X-Forwarded-For: 203.0.113.5\r\n");
-    assert!(page.starts_with("HTTP/1.1 200"), "a page takes no place: {page}");
+    assert!(page.starts_with("HTTP/1.1 200"), "a page needs no slot: {page}");
 }
 
 #[test]
-fn a_handshake_that_is_broken_off_takes_no_place() {
+fn aborted_handshakes_free_their_slots() {
     let server = Server::start(&[("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_MAX_CONNECTIONS", "3")]);
     let handshake = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nX-Forwarded-For: 203.0.113.5\r\n\r\n";
     for _ in 0..2_000 {
-        let mut stream = TcpStream::connect(server.address).expect("connects");
-        stream.write_all(handshake.as_bytes()).expect("writes");
-        stream.shutdown(Shutdown::Both).expect("is gone");
+        let mut stream = TcpStream::connect(server.address).expect("cannot connect");
+        stream.write_all(handshake.as_bytes()).expect("cannot write");
+        stream.shutdown(Shutdown::Both).expect("cannot close the connection");
     }
-    eventually("all places are free again", || {
+    eventually("all slots are free again", || {
         let connected: Vec<_> = (0..3).map(|_| connect_from(&server, Some("203.0.113.5"))).collect();
         connected.iter().all(Result::is_ok).then_some(())
     });
 }
 
 #[test]
-fn a_stranger_cannot_claim_an_address() {
+fn forwarded_address_from_untrusted_client_is_ignored() {
     let server = Server::start(&[("NETWORK_MAX_CONNECTIONS", "1")]);
     let connected: Vec<Client> =
-        (0..3).map(|_| connect_from(&server, Some("203.0.113.5")).expect("loopback has no limit")).collect();
+        (0..3).map(|_| connect_from(&server, Some("203.0.113.5")).expect("loopback is limited")).collect();
     assert_eq!(connected.len(), 3);
 }
 
 #[test]
-fn networks_publish_so_many_events_a_minute() {
+fn events_per_minute_per_network_are_limited() {
     let settings = [("POLICY", "open"), ("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_EVENTS_PER_MINUTE", "1")];
     let server = Server::start(&settings);
-    let mut client = connect_from(&server, Some("203.0.113.5")).expect("connects");
-    // What is no event costs as much as one. A thousand in one breath are always allowed.
+    let mut client = connect_from(&server, Some("203.0.113.5")).expect("cannot connect");
+    // A malformed event counts as an event. A burst of a thousand is always allowed.
     for _ in 0..1_000 {
         client.send_text(r#"["EVENT",{}]"#);
     }
@@ -269,26 +285,26 @@ fn networks_publish_so_many_events_a_minute() {
         assert_eq!(client.receive(), json!(["NOTICE", "invalid: missing field `id`"]));
     }
     let event = Author::new(1).note(now(), &[], "too much");
-    let refused = (false, "rate-limited: too many events from your network, slow down".to_owned());
-    assert_eq!(client.publish(&event), refused);
-    assert!(client.query(&[json!({})]).is_empty(), "asking is still possible, and nothing was kept");
-    let mut neighbour = connect_from(&server, Some("203.0.113.99")).expect("connects");
-    assert_eq!(neighbour.publish(&event), refused, "a new connection of the same network gains nothing");
+    let rejected = (false, "rate-limited: too many events from your network, slow down".to_owned());
+    assert_eq!(client.publish(&event), rejected);
+    assert!(client.query(&[json!({})]).is_empty(), "queries are still answered, and nothing was stored");
+    let mut neighbour = connect_from(&server, Some("203.0.113.99")).expect("cannot connect");
+    assert_eq!(neighbour.publish(&event), rejected, "the limit is per network, not per connection");
     neighbour.send_text(r#"["EVENT",{}]"#);
-    assert_eq!(neighbour.receive(), json!(["NOTICE", refused.1]), "what has no id is refused without one");
+    assert_eq!(neighbour.receive(), json!(["NOTICE", rejected.1]), "an event without an id is rejected with a NOTICE");
     for elsewhere in [Some("203.0.114.5"), None] {
-        let mut client = connect_from(&server, elsewhere).expect("connects");
+        let mut client = connect_from(&server, elsewhere).expect("cannot connect");
         assert!(client.publish(&event).0, "{elsewhere:?} is not affected");
     }
 }
 
 #[test]
-fn a_slow_reader_is_let_go_and_others_do_not_notice() {
+fn slow_reader_is_disconnected_and_others_are_not_affected() {
     let server = Server::start(&[("POLICY", "open")]);
     let (mut slow, mut quick, mut publisher) = (server.connect(), server.connect(), server.connect());
     slow.subscribe("s", &[json!({"kinds": [1]})]);
     quick.subscribe("q", &[json!({"kinds": [1]})]);
-    // More than may wait in the server and in all buffers of both kernels together.
+    // More than the outbox of the server and all socket buffers hold together.
     let content = "x".repeat(180 * 1024);
     let author = Author::new(1);
     let mut last = String::new();
@@ -296,16 +312,18 @@ fn a_slow_reader_is_let_go_and_others_do_not_notice() {
         let event = author.note(now(), &[&["nth", &nth.to_string()]], &content);
         assert_eq!(publisher.publish(&event), (true, String::new()));
         last = event.id.to_string();
-        assert_eq!(quick.receive()[2]["id"], last.as_str(), "in order, without a gap");
+        assert_eq!(quick.receive()[2]["id"], last.as_str(), "events arrive in order and without a gap");
     }
-    // Now it reads: there is an end, and it comes before the last event.
-    slow.socket.get_mut().set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    // The slow client reads now: its stream ends before the last event.
+    slow.socket.get_mut().set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
     loop {
         match slow.socket.read() {
-            Ok(Message::Text(text)) => assert!(!text.contains(&last), "it was never let go"),
+            Ok(Message::Text(text)) => assert!(!text.contains(&last), "the slow reader was not disconnected"),
             Ok(Message::Close(_)) => break,
             Ok(_) => {}
-            Err(Error::Io(problem)) if problem.kind() == std::io::ErrorKind::WouldBlock => panic!("it is stuck"),
+            Err(Error::Io(error)) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                panic!("the connection is neither closed nor sending")
+            }
             Err(_) => break,
         }
     }

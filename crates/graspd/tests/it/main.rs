@@ -1,4 +1,4 @@
-//! End-to-end tests: the real binary, real sockets and the real git.
+//! End-to-end tests: they run the `graspd` binary and talk to it through sockets and with the real git.
 
 mod admin;
 mod admin_relays;
@@ -8,6 +8,7 @@ mod bad_input;
 mod browser;
 mod check;
 mod cli;
+mod command_line;
 mod crash;
 mod disk;
 mod drain;
@@ -34,6 +35,7 @@ mod git_receive;
 mod git_states;
 mod git_submissions;
 mod git_untrusted_requests;
+mod git_versions;
 mod http;
 mod import;
 mod import_ngit_grasp;
@@ -48,6 +50,7 @@ mod relay;
 mod reload;
 mod sdk;
 mod socket_activation;
+mod source_tree;
 mod status;
 mod storage;
 mod support;

@@ -5,24 +5,24 @@ use std::sync::Arc;
 
 use grasp_core::nostr::{SignedEvent, kinds};
 use grasp_core::repo::ServiceAddress;
-use grasp_sim::random::Chance;
+use grasp_sim::random::Rng;
 use grasp_sim::signer::Author;
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};
 
 use crate::support::{Client, Server};
 
-/// A time in the past that all events of these tests stand around.
-const THEN: u64 = 1_700_000_000;
+/// The base of the timestamps of all events.
+const BASE_TIME: u64 = 1_700_000_000;
 
-/// Bytes of one message of the server, before hex doubles them.
+/// Maximal bytes of a message of the server, before hex encoding doubles them.
 const SERVER_FRAME: usize = 60_000;
 
-fn open() -> Server {
+fn start_open_server() -> Server {
     Server::start(&[("POLICY", "open")])
 }
 
-/// Publishes many events, some hundred at a time.
+/// Publishes many events in batches.
 fn publish(client: &mut Client, events: &[Arc<SignedEvent>]) {
     for part in events.chunks(300) {
         for event in part {
@@ -34,66 +34,66 @@ fn publish(client: &mut Client, events: &[Arc<SignedEvent>]) {
     }
 }
 
-/// Events of which many share a second.
+/// Returns `number` events, of which many have the same second.
 fn notes(number: u64, seed: u64) -> Vec<Arc<SignedEvent>> {
-    let mut chance = Chance::new(seed);
+    let mut rng = Rng::new(seed);
     let author = Author::new(1);
-    (0..number).map(|nth| author.note(THEN + chance.below(1_000) as u64, &[], &format!("{seed} {nth}"))).collect()
+    (0..number).map(|nth| author.note(BASE_TIME + rng.below(1_000) as u64, &[], &format!("{seed} {nth}"))).collect()
 }
 
-/// The client's side of one reconciliation.
-struct Party<'a> {
+/// The client side of one reconciliation.
+struct ClientSession<'a> {
     name: &'a str,
     negentropy: Negentropy<'a, NegentropyStorageVector>,
-    /// Bytes of one message of the client; zero for any number.
+    /// Maximal bytes of a message of the client; 0 means no limit.
     limit: u64,
     have: Vec<Id>,
     need: Vec<Id>,
     rounds: usize,
 }
 
-impl<'a> Party<'a> {
+impl<'a> ClientSession<'a> {
     fn new<'e>(name: &'a str, events: impl IntoIterator<Item = &'e Arc<SignedEvent>>, limit: u64) -> Self {
         let mut storage = NegentropyStorageVector::new();
         for event in events {
-            storage.insert(event.created_at.0, Id::from_byte_array(event.id.0)).expect("not sealed yet");
+            storage.insert(event.created_at.0, Id::from_byte_array(event.id.0)).expect("the storage is sealed");
         }
-        storage.seal().expect("sealed once");
-        let negentropy = Negentropy::owned(storage, limit).expect("a limit that is allowed");
+        storage.seal().expect("the storage is already sealed");
+        let negentropy = Negentropy::owned(storage, limit).expect("invalid frame size limit");
         Self { name, negentropy, limit, have: Vec::new(), need: Vec::new(), rounds: 0 }
     }
 
-    /// The message that opens the reconciliation.
-    fn opening(&mut self, filter: &Value) -> Value {
-        let message = self.negentropy.initiate().expect("first use");
+    /// Returns the message that opens the reconciliation.
+    fn open_message(&mut self, filter: &Value) -> Value {
+        let message = self.negentropy.initiate().expect("the session is already initiated");
         json!(["NEG-OPEN", self.name, filter, hex(&message)])
     }
 
-    /// Reads an answer; gives the next message, if there is more to say.
-    fn answer(&mut self, answer: &Value) -> Option<Value> {
-        assert_eq!((&answer[0], &answer[1]), (&json!("NEG-MSG"), &json!(self.name)), "{answer}");
-        let bytes = unhex(answer[2].as_str().expect("hex"));
+    /// Handles a response; returns the next message, or `None` at the end.
+    fn handle_response(&mut self, response: &Value) -> Option<Value> {
+        assert_eq!((&response[0], &response[1]), (&json!("NEG-MSG"), &json!(self.name)), "{response}");
+        let bytes = unhex(response[2].as_str().expect("not hexadecimal"));
         assert!(bytes.len() <= SERVER_FRAME, "a frame of {} bytes", bytes.len());
         self.rounds += 1;
-        assert!(self.rounds < 1_000, "it does not end");
+        assert!(self.rounds < 1_000, "the reconciliation does not end");
         let next = self.negentropy.reconcile_with_ids(&bytes, &mut self.have, &mut self.need);
-        let next = next.expect("the server speaks negentropy")?;
+        let next = next.expect("invalid negentropy message")?;
         assert!(self.limit == 0 || next.len() as u64 <= self.limit);
         Some(json!(["NEG-MSG", self.name, hex(&next)]))
     }
 
-    /// From beginning to end.
+    /// Runs the reconciliation from beginning to end.
     fn run(mut self, client: &mut Client, filter: &Value) -> Self {
-        let mut message = Some(self.opening(filter));
+        let mut message = Some(self.open_message(filter));
         while let Some(next) = message {
             client.send(&next);
-            message = self.answer(&client.receive());
+            message = self.handle_response(&client.receive());
         }
         client.send(&json!(["NEG-CLOSE", self.name]));
         self
     }
 
-    /// Asserts what the client has learned: what only it has, and what only the server has.
+    /// Asserts the result: the events that only the client has, and those that only the server has.
     fn check<'e>(
         self,
         have: impl IntoIterator<Item = &'e Arc<SignedEvent>>,
@@ -115,25 +115,29 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex")).collect()
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("not hexadecimal")).collect()
 }
 
-/// A server with nothing, and one with thousands of events, against clients with all kinds of sets.
+/// An empty server and one with thousands of events, and clients with different sets.
 #[test]
 fn differences_are_found_exactly() {
-    let server = open();
+    let server = start_open_server();
     let mut client = server.connect();
     let everything = json!({});
     let all = notes(6_000, 1);
     let (stored, unsent) = all.split_at(5_000);
     for limit in [0, 4_096] {
-        Party::new("n", [], limit).run(&mut client, &everything).check([], [], "both empty");
-        Party::new("n", stored, limit).run(&mut client, &everything).check(stored, [], "the server has nothing");
+        ClientSession::new("n", [], limit).run(&mut client, &everything).check([], [], "both empty");
+        ClientSession::new("n", stored, limit).run(&mut client, &everything).check(
+            stored,
+            [],
+            "the server has nothing",
+        );
     }
     publish(&mut client, stored);
     for limit in [0, 4_096] {
         let run = |events: &mut dyn Iterator<Item = &Arc<SignedEvent>>, client: &mut Client| {
-            Party::new("n", events, limit).run(client, &everything)
+            ClientSession::new("n", events, limit).run(client, &everything)
         };
         run(&mut [].iter(), &mut client).check([], stored, "the client has nothing");
         let equal = run(&mut stored.iter(), &mut client);
@@ -149,16 +153,16 @@ fn differences_are_found_exactly() {
 }
 
 #[test]
-fn a_filter_chooses_what_is_compared() {
-    let server = open();
+fn filter_selects_the_compared_events() {
+    let server = start_open_server();
     let mut client = server.connect();
     let (alice, bob) = (Author::new(1), Author::new(2));
-    let issues: Vec<_> = (0..200).map(|nth| alice.sign(kinds::ISSUE, THEN + nth, &[&["t", "x"]], "")).collect();
-    let patches: Vec<_> = (0..200).map(|nth| bob.sign(kinds::PATCH, THEN + nth, &[], "")).collect();
+    let issues: Vec<_> = (0..200).map(|nth| alice.sign(kinds::ISSUE, BASE_TIME + nth, &[&["t", "x"]], "")).collect();
+    let patches: Vec<_> = (0..200).map(|nth| bob.sign(kinds::PATCH, BASE_TIME + nth, &[], "")).collect();
     publish(&mut client, &issues);
     publish(&mut client, &patches);
     let mut check = |filter: Value, expected: Vec<&Arc<SignedEvent>>| {
-        Party::new("n", &issues[..50], 0).run(&mut client, &filter).check(
+        ClientSession::new("n", &issues[..50], 0).run(&mut client, &filter).check(
             issues[..50].iter().filter(|mine| !expected.contains(mine)),
             expected.iter().copied().filter(|theirs| !issues[..50].contains(theirs)),
             &filter.to_string(),
@@ -171,108 +175,111 @@ fn a_filter_chooses_what_is_compared() {
     check(json!({"kinds": []}), vec![]);
     check(json!({"authors": [bob.hex()]}), patches.iter().collect());
     check(json!({"#t": ["x"]}), issues.iter().collect());
-    check(json!({"kinds": [kinds::ISSUE], "since": THEN + 10, "until": THEN + 99}), issues[10..100].iter().collect());
+    check(
+        json!({"kinds": [kinds::ISSUE], "since": BASE_TIME + 10, "until": BASE_TIME + 99}),
+        issues[10..100].iter().collect(),
+    );
     check(json!({"ids": [issues[0].id.to_string(), patches[0].id.to_string()]}), vec![&issues[0], &patches[0]]);
-    // The newest, if so many are asked for; there is no other limit than that on the number of items.
+    // With a `limit`, the newest events. The only other limit is that on the number of items.
     check(json!({"kinds": [kinds::ISSUE], "limit": 20}), issues[180..].iter().collect());
 }
 
 #[test]
-fn a_new_reconciliation_under_the_same_name_replaces_the_old_one() {
-    let server = open();
+fn new_session_with_the_same_id_replaces_the_old_one() {
+    let server = start_open_server();
     let mut client = server.connect();
     let all = notes(3_000, 2);
     publish(&mut client, &all);
     let everything = json!({});
-    let mut old = Party::new("n", &all[..100], 4_096);
-    client.send(&old.opening(&everything));
-    assert!(old.answer(&client.receive()).is_some(), "so much does not fit into one message");
-    // Opened twice in one breath: the first may be answered or not, the second is.
+    let mut old = ClientSession::new("n", &all[..100], 4_096);
+    client.send(&old.open_message(&everything));
+    assert!(old.handle_response(&client.receive()).is_some(), "the result does not fit into one message");
+    // Opened twice without waiting: the first may be answered or not, the second must be.
     let patches = json!({"kinds": [kinds::PATCH]});
-    client.send(&Party::new("n", [], 0).opening(&everything));
-    let mut new = Party::new("n", &all[..100], 0);
-    client.send(&new.opening(&patches));
-    // The set of the new one is empty, and the answer to it short; that to the replaced one would be long.
-    let mut answer = client.receive();
-    if answer[2].as_str().is_some_and(|hex| hex.len() > 10_000) {
-        answer = client.receive();
+    client.send(&ClientSession::new("n", [], 0).open_message(&everything));
+    let mut new = ClientSession::new("n", &all[..100], 0);
+    client.send(&new.open_message(&patches));
+    // The set of the new session is empty and its response short; that of the replaced one would be long.
+    let mut response = client.receive();
+    if response[2].as_str().is_some_and(|hex| hex.len() > 10_000) {
+        response = client.receive();
     }
-    let mut message = new.answer(&answer);
+    let mut message = new.handle_response(&response);
     while let Some(next) = message {
         client.send(&next);
-        message = new.answer(&client.receive());
+        message = new.handle_response(&client.receive());
     }
-    new.check(&all[..100], [], "the new one");
+    new.check(&all[..100], [], "the new session");
     client.send(&json!(["NEG-CLOSE", "n"]));
     for _ in 0..2 {
         client.send(&json!(["NEG-MSG", "n", "6100000200"]));
-        let answer = client.receive();
-        assert_eq!((&answer[0], &answer[1]), (&json!("NEG-ERR"), &json!("n")));
-        assert!(answer[2].as_str().expect("a reason").starts_with("closed: "), "{answer}");
+        let response = client.receive();
+        assert_eq!((&response[0], &response[1]), (&json!("NEG-ERR"), &json!("n")));
+        assert!(response[2].as_str().expect("no reason").starts_with("closed: "), "{response}");
     }
 }
 
 #[test]
-fn reconciliations_side_by_side_do_not_disturb_each_other() {
-    let server = open();
+fn concurrent_sessions_are_independent() {
+    let server = start_open_server();
     let all = notes(3_000, 3);
     let mut clients = [server.connect(), server.connect()];
     publish(&mut clients[0], &all);
     let everything = json!({});
-    // Two on each connection, from two connections, of the same filter and of another; message by message in turn.
+    // Two sessions on each of two connections, with equal and with different filters; their messages alternate.
     let halves = [&all[..1_000], &all[2_000..], &all[500..2_500], &all[..0]];
-    let mut parties: Vec<Party<'_>> =
-        halves.iter().zip(["a", "b", "a", "b"]).map(|(half, name)| Party::new(name, *half, 4_096)).collect();
+    let mut sessions: Vec<ClientSession<'_>> =
+        halves.iter().zip(["a", "b", "a", "b"]).map(|(half, name)| ClientSession::new(name, *half, 4_096)).collect();
     let filters = [everything.clone(), everything.clone(), everything.clone(), json!({"kinds": [1]})];
     let mut messages: Vec<Option<Value>> =
-        parties.iter_mut().zip(&filters).map(|(party, filter)| Some(party.opening(filter))).collect();
-    // A subscription of the same name is something else.
+        sessions.iter_mut().zip(&filters).map(|(session, filter)| Some(session.open_message(filter))).collect();
+    // A subscription with the same id is independent.
     clients[0].subscribe("a", &[json!({"limit": 0})]);
     while messages.iter().any(Option::is_some) {
-        for (nth, (party, message)) in parties.iter_mut().zip(&mut messages).enumerate() {
+        for (nth, (session, message)) in sessions.iter_mut().zip(&mut messages).enumerate() {
             if let Some(next) = message.take() {
                 clients[nth / 2].send(&next);
-                *message = party.answer(&clients[nth / 2].receive());
+                *message = session.handle_response(&clients[nth / 2].receive());
             }
         }
     }
-    for (party, half) in parties.into_iter().zip(halves) {
-        party.check([], all.iter().filter(|event| !half.contains(event)), "side by side");
+    for (session, half) in sessions.into_iter().zip(halves) {
+        session.check([], all.iter().filter(|event| !half.contains(event)), "concurrent");
     }
 }
 
-/// Two who ask the same at the same time, and one who asks when there is more.
+/// Two sessions with the same filter at the same time, and one that is opened after more events were stored.
 #[test]
-fn a_reconciliation_sees_the_moment_in_which_it_was_opened() {
-    let server = open();
+fn session_uses_the_snapshot_of_its_opening() {
+    let server = start_open_server();
     let all = notes(3_000, 4);
     let (before, later) = all.split_at(2_000);
     let mut publisher = server.connect();
     publish(&mut publisher, before);
     let everything = json!({});
     let (mut one, mut two) = (server.connect(), server.connect());
-    let mut early = Party::new("n", [], 4_096);
-    let mut same = Party::new("n", &before[..500], 4_096);
-    one.send(&early.opening(&everything));
-    two.send(&same.opening(&everything));
-    let mut early_message = early.answer(&one.receive());
-    let mut same_message = same.answer(&two.receive());
-    assert!(early_message.is_some() && same_message.is_some(), "so much does not fit into one message");
+    let mut early = ClientSession::new("n", [], 4_096);
+    let mut same = ClientSession::new("n", &before[..500], 4_096);
+    one.send(&early.open_message(&everything));
+    two.send(&same.open_message(&everything));
+    let mut early_message = early.handle_response(&one.receive());
+    let mut same_message = same.handle_response(&two.receive());
+    assert!(early_message.is_some() && same_message.is_some(), "the result does not fit into one message");
 
     publish(&mut publisher, later);
-    let deletion = Author::new(1).delete(THEN, &[&before[0]]);
+    let deletion = Author::new(1).delete(BASE_TIME, &[&before[0]]);
     publish(&mut publisher, std::slice::from_ref(&deletion));
-    let after = Party::new("n", before, 0).run(&mut publisher, &everything);
+    let after = ClientSession::new("n", before, 0).run(&mut publisher, &everything);
     after.check(&before[..1], later.iter().chain([&deletion]), "opened afterwards");
 
     while let Some(next) = early_message {
         one.send(&next);
-        early_message = early.answer(&one.receive());
+        early_message = early.handle_response(&one.receive());
     }
     early.check([], before, "opened before, with nothing");
     while let Some(next) = same_message {
         two.send(&next);
-        same_message = same.answer(&two.receive());
+        same_message = same.handle_response(&two.receive());
     }
     same.check([], &before[500..], "opened before, with something");
 }
@@ -281,22 +288,23 @@ fn a_reconciliation_sees_the_moment_in_which_it_was_opened() {
 fn held_events_are_not_compared() {
     let server = Server::start(&[("POLICY", "grasp")]);
     let mut client = server.connect();
-    let service = ServiceAddress::new(&server.address.to_string(), "").expect("an address");
+    let service = ServiceAddress::new(&server.address.to_string(), "").expect("no address");
     let (owner, maintainer) = (Author::new(1), Author::new(2));
-    let held = [owner.listed(&service, "r", THEN, &[&maintainer]), owner.state("r", THEN, &[])];
+    let held = [owner.announcement(&service, "r", BASE_TIME, &[&maintainer]), owner.state("r", BASE_TIME, &[])];
     for event in &held {
         assert!(client.publish(event).1.starts_with("purgatory: "), "{}", event.json());
     }
-    let served = [maintainer.unlisted("r", THEN, &[]), maintainer.issue(THEN, &maintainer.repo("r"))];
+    let served =
+        [maintainer.announcement_elsewhere("r", BASE_TIME, &[]), maintainer.issue(BASE_TIME, &maintainer.repo("r"))];
     publish(&mut client, &served);
     for filter in [json!({}), json!({"kinds": [kinds::ANNOUNCEMENT, kinds::STATE, kinds::ISSUE]})] {
-        Party::new("n", [], 0).run(&mut client, &filter).check([], &served, "with nothing");
-        Party::new("n", &held, 0).run(&mut client, &filter).check(&held, &served, "with what is held");
+        ClientSession::new("n", [], 0).run(&mut client, &filter).check([], &served, "with nothing");
+        ClientSession::new("n", &held, 0).run(&mut client, &filter).check(&held, &served, "with the held events");
     }
 }
 
 #[test]
-fn mistakes_end_the_reconciliation_and_not_the_connection() {
+fn invalid_messages_end_the_session_and_not_the_connection() {
     let server = Server::start(&[("POLICY", "open"), ("RELAY_MAX_NEG_SESSIONS", "2")]);
     let mut client = server.connect();
     let all = notes(100, 5);
@@ -312,19 +320,19 @@ fn mistakes_end_the_reconciliation_and_not_the_connection() {
         (json!(["NEG-MSG", "n", "6100000200"]), "closed: "),
     ] {
         client.send(&request);
-        let answer = client.receive();
-        assert_eq!((&answer[0], &answer[1]), (&json!("NEG-ERR"), &json!("n")), "{request}");
-        assert!(answer[2].as_str().expect("a reason").starts_with(reason), "{request}: {answer}");
+        let response = client.receive();
+        assert_eq!((&response[0], &response[1]), (&json!("NEG-ERR"), &json!("n")), "{request}");
+        assert!(response[2].as_str().expect("no reason").starts_with(reason), "{request}: {response}");
     }
-    // At most two at a time, and a replaced one does not count.
+    // At most two sessions at a time; a replaced one does not count.
     let everything = json!({});
     for name in ["a", "b", "a"] {
-        client.send(&Party::new(name, [], 0).opening(&everything));
+        client.send(&ClientSession::new(name, [], 0).open_message(&everything));
         assert_eq!(client.receive()[0], "NEG-MSG");
     }
-    client.send(&Party::new("c", [], 0).opening(&everything));
-    let answer = client.receive();
-    assert_eq!((&answer[0], &answer[1]), (&json!("NEG-ERR"), &json!("c")));
+    client.send(&ClientSession::new("c", [], 0).open_message(&everything));
+    let response = client.receive();
+    assert_eq!((&response[0], &response[1]), (&json!("NEG-ERR"), &json!("c")));
     client.send(&json!(["NEG-CLOSE", "a"]));
-    Party::new("c", [], 0).run(&mut client, &everything).check([], &all, "after all");
+    ClientSession::new("c", [], 0).run(&mut client, &everything).check([], &all, "after all");
 }

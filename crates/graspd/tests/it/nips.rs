@@ -1,4 +1,4 @@
-//! NIP-09, 40, 42, 45, 62 and 70 over the wire.
+//! NIP-09, 40, 42, 45, 62 and 70 over the websocket.
 
 use std::slice;
 use std::sync::Arc;
@@ -7,42 +7,42 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use grasp_core::nostr::{SignedEvent, kinds};
 use grasp_core::repo::ServiceAddress;
 use grasp_sim::signer::Author;
-use grasp_store::{StoreOptions, Store};
+use grasp_store::{Store, StoreOptions};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};
 
 use crate::support::{Client, Server, eventually};
 
-/// A time in the past that all events of these tests stand around.
-const THEN: u64 = 1_700_000_000;
+/// The base of the timestamps of all events.
+const BASE_TIME: u64 = 1_700_000_000;
 
-const NOTHING: [&str; 0] = [];
+const NO_IDS: [&str; 0] = [];
 
-fn open() -> Server {
+fn start_open_server() -> Server {
     Server::start(&[("POLICY", "open")])
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is before 1970").as_secs()
 }
 
 fn id(event: &SignedEvent) -> String {
     event.id.to_string()
 }
 
-/// Publishes something that must be taken.
-fn accept(client: &mut Client, event: &SignedEvent) {
+/// Publishes an event that must be accepted.
+fn expect_accepted(client: &mut Client, event: &SignedEvent) {
     assert_eq!(client.publish(event), (true, String::new()), "{}", event.json());
 }
 
-/// Publishes something that must be refused with a reason that begins like this.
-fn refuse(client: &mut Client, event: &SignedEvent, reason: &str) {
-    let (accepted, why) = client.publish(event);
-    assert!(!accepted && why.starts_with(reason), "{accepted} {why:?} instead of {reason:?}: {}", event.json());
+/// Publishes an event that must be rejected with a reason that starts with `reason`.
+fn expect_rejected(client: &mut Client, event: &SignedEvent, reason: &str) {
+    let (accepted, text) = client.publish(event);
+    assert!(!accepted && text.starts_with(reason), "{accepted} {text:?} instead of {reason:?}: {}", event.json());
 }
 
-/// Publishes many that must be taken, several hundred at a time.
-fn accept_all(client: &mut Client, events: &[Arc<SignedEvent>]) {
+/// Publishes many events in batches; all must be accepted.
+fn expect_all_accepted(client: &mut Client, events: &[Arc<SignedEvent>]) {
     for part in events.chunks(300) {
         for event in part {
             client.send_text(&format!("[\"EVENT\",{}]", event.json()));
@@ -59,23 +59,23 @@ fn count(client: &mut Client, filters: &[Value]) -> u64 {
     client.send(&Value::Array(request));
     let answer = client.receive();
     assert_eq!((&answer[0], &answer[1]), (&json!("COUNT"), &json!("c")), "{answer}");
-    answer[2]["count"].as_u64().expect("a number")
+    answer[2]["count"].as_u64().expect("not a number")
 }
 
-/// What a client that has nothing is told to need, by NIP-77. The reconciliation stays open.
+/// Returns the ids of the matching events, found by NIP-77 with an empty set. The session stays open.
 fn reconcile(client: &mut Client, sub: &str, filter: &Value) -> Vec<String> {
     let mut storage = NegentropyStorageVector::new();
-    storage.seal().expect("sealed once");
-    let mut party = Negentropy::owned(storage, 0).expect("no limit");
-    let mut message = party.initiate().expect("first use");
+    storage.seal().expect("the storage is already sealed");
+    let mut session = Negentropy::owned(storage, 0).expect("invalid frame size limit");
+    let mut message = session.initiate().expect("the session is already initiated");
     let (mut have, mut need): (Vec<Id>, Vec<Id>) = (Vec::new(), Vec::new());
     let mut request = json!(["NEG-OPEN", sub, filter, hex(&message)]);
     loop {
         client.send(&request);
         let answer = client.receive();
         assert_eq!((&answer[0], &answer[1]), (&json!("NEG-MSG"), &json!(sub)), "{answer}");
-        let bytes = unhex(answer[2].as_str().expect("hex"));
-        match party.reconcile_with_ids(&bytes, &mut have, &mut need).expect("the server speaks negentropy") {
+        let bytes = unhex(answer[2].as_str().expect("not hexadecimal"));
+        match session.reconcile_with_ids(&bytes, &mut have, &mut need).expect("invalid negentropy message") {
             Some(next) => message = next,
             None => break,
         }
@@ -92,225 +92,231 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex")).collect()
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("not hexadecimal")).collect()
 }
 
-/// A hosted repository whose announcement is served although there is no git data: its maintainer's, who keeps his own
-/// copy elsewhere. Events that belong to it are accepted. Gives its coordinate.
+/// Creates a hosted repository with an announcement that is served without git data: that of a maintainer who lists
+/// another server. Events that reference it are accepted. Returns its coordinate.
 fn served_repository(client: &mut Client, server: &Server, owner: &Author, maintainer: &Author, d: &str) -> String {
-    let service = ServiceAddress::new(&server.address.to_string(), "").expect("an address");
-    assert!(client.publish(&owner.listed(&service, d, THEN, &[maintainer])).1.starts_with("purgatory:"));
-    accept(client, &maintainer.unlisted(d, THEN, &[]));
+    let service = ServiceAddress::new(&server.address.to_string(), "").expect("no address");
+    assert!(client.publish(&owner.announcement(&service, d, BASE_TIME, &[maintainer])).1.starts_with("purgatory:"));
+    expect_accepted(client, &maintainer.announcement_elsewhere(d, BASE_TIME, &[]));
     maintainer.repo(d)
 }
 
 // ---- NIP-09 -----------------------------------------------------------------------------------
 
 #[test]
-fn nip_09_by_id() {
-    let server = open();
+fn nip_09_deletes_by_id() {
+    let server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
-    let [gone, also_gone, kept] = [0, 1, 2].map(|nth| author.note(THEN + nth, &[&["t", "x"]], ""));
+    let [gone, also_gone, kept] = [0, 1, 2].map(|nth| author.note(BASE_TIME + nth, &[&["t", "x"]], ""));
     for event in [&gone, &also_gone, &kept] {
-        accept(&mut client, event);
+        expect_accepted(&mut client, event);
     }
-    // Older than one of its targets: by id that does not matter.
-    let deletion = author.delete(THEN, &[&gone, &also_gone]);
-    accept(&mut client, &deletion);
+    // Older than one of its targets, which does not matter for deletion by id.
+    let deletion = author.delete(BASE_TIME, &[&gone, &also_gone]);
+    expect_accepted(&mut client, &deletion);
     assert_eq!(client.query(&[json!({"#t": ["x"]})]), [id(&kept)]);
-    assert_eq!(client.query(&[json!({"ids": [id(&gone), id(&also_gone)]})]), NOTHING);
+    assert_eq!(client.query(&[json!({"ids": [id(&gone), id(&also_gone)]})]), NO_IDS);
     assert_eq!(count(&mut client, &[json!({"kinds": [1]})]), 1);
     assert_eq!(reconcile(&mut client, "n", &json!({"kinds": [1]})), [id(&kept)]);
     assert_eq!(client.query(&[json!({"kinds": [5]})]), [id(&deletion)]);
     for event in [&gone, &also_gone] {
-        refuse(&mut client, event, "invalid: this event is deleted");
+        expect_rejected(&mut client, event, "invalid: this event is deleted");
     }
     assert_eq!(client.query(&[json!({"kinds": [1]})]), [id(&kept)]);
 }
 
 #[test]
-fn nip_09_by_coordinate_older_versions_go_and_newer_ones_come() {
-    let server = open();
+fn nip_09_deletes_versions_up_to_its_own_time_by_coordinate() {
+    let server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
     let version = |at, d: &str| author.sign(30_023, at, &[&["d", d]], "");
-    let other = version(THEN, "other");
-    accept(&mut client, &version(THEN + 5, "x"));
-    accept(&mut client, &other);
-    accept(&mut client, &author.deletion(THEN + 10, &[&["a", &author.coordinate(30_023, "x")]]));
+    let other = version(BASE_TIME, "other");
+    expect_accepted(&mut client, &version(BASE_TIME + 5, "x"));
+    expect_accepted(&mut client, &other);
+    expect_accepted(&mut client, &author.deletion(BASE_TIME + 10, &[&["a", &author.coordinate(30_023, "x")]]));
     assert_eq!(client.query(&[json!({"kinds": [30_023]})]), [id(&other)]);
-    // Also versions that were never seen here, up to the request's own second.
-    for at in [THEN, THEN + 5, THEN + 10] {
-        refuse(&mut client, &version(at, "x"), "invalid: this event is deleted");
+    // Also versions that were never received, up to the second of the request.
+    for at in [BASE_TIME, BASE_TIME + 5, BASE_TIME + 10] {
+        expect_rejected(&mut client, &version(at, "x"), "invalid: this event is deleted");
     }
-    let newer = version(THEN + 11, "x");
-    accept(&mut client, &newer);
+    let newer = version(BASE_TIME + 11, "x");
+    expect_accepted(&mut client, &newer);
     assert_eq!(client.query(&[json!({"kinds": [30_023]})]), [id(&newer), id(&other)]);
-    // A request that is older than what stands there takes nothing away, in replaceable kinds too.
-    accept(&mut client, &author.deletion(THEN + 10, &[&["a", &author.coordinate(30_023, "x")], &["k", "30023"]]));
-    let list = author.sign(10_002, THEN + 20, &[], "");
-    accept(&mut client, &list);
-    accept(&mut client, &author.deletion(THEN + 19, &[&["a", &author.coordinate(10_002, "")]]));
+    // A request that is older than the stored version deletes nothing, also for replaceable kinds.
+    expect_accepted(
+        &mut client,
+        &author.deletion(BASE_TIME + 10, &[&["a", &author.coordinate(30_023, "x")], &["k", "30023"]]),
+    );
+    let list = author.sign(10_002, BASE_TIME + 20, &[], "");
+    expect_accepted(&mut client, &list);
+    expect_accepted(&mut client, &author.deletion(BASE_TIME + 19, &[&["a", &author.coordinate(10_002, "")]]));
     assert_eq!(client.query(&[json!({"kinds": [30_023, 10_002]})]), [id(&list), id(&newer), id(&other)]);
-    accept(&mut client, &author.deletion(THEN + 20, &[&["a", &author.coordinate(10_002, "")]]));
-    assert_eq!(client.query(&[json!({"kinds": [10_002]})]), NOTHING);
+    expect_accepted(&mut client, &author.deletion(BASE_TIME + 20, &[&["a", &author.coordinate(10_002, "")]]));
+    assert_eq!(client.query(&[json!({"kinds": [10_002]})]), NO_IDS);
 }
 
 #[test]
-fn nip_09_before_its_target() {
-    let server = open();
+fn nip_09_rejects_targets_that_arrive_later() {
+    let server = start_open_server();
     let mut client = server.connect();
-    let (author, stranger) = (Author::new(1), Author::new(2));
-    let event = author.note(THEN, &[], "");
-    // Somebody else's word about it counts for nothing.
-    accept(&mut client, &stranger.delete(THEN + 1, &[&event]));
-    let deletion = author.delete(THEN + 1, &[&event]);
-    accept(&mut client, &deletion);
-    refuse(&mut client, &event, "invalid: this event is deleted");
-    let foreign = author.note(THEN + 2, &[], "");
-    accept(&mut client, &stranger.delete(THEN + 3, &[&foreign]));
-    accept(&mut client, &foreign);
+    let (author, other) = (Author::new(1), Author::new(2));
+    let event = author.note(BASE_TIME, &[], "");
+    // A request by another author has no effect.
+    expect_accepted(&mut client, &other.delete(BASE_TIME + 1, &[&event]));
+    let deletion = author.delete(BASE_TIME + 1, &[&event]);
+    expect_accepted(&mut client, &deletion);
+    expect_rejected(&mut client, &event, "invalid: this event is deleted");
+    let foreign = author.note(BASE_TIME + 2, &[], "");
+    expect_accepted(&mut client, &other.delete(BASE_TIME + 3, &[&foreign]));
+    expect_accepted(&mut client, &foreign);
     assert_eq!(client.query(&[json!({"kinds": [1]})]), [id(&foreign)]);
 }
 
 #[test]
-fn nip_09_foreign_targets_stay() {
-    let server = open();
+fn nip_09_ignores_targets_of_other_authors() {
+    let server = start_open_server();
     let mut client = server.connect();
-    let (author, stranger) = (Author::new(1), Author::new(2));
-    let note = author.note(THEN, &[], "");
-    let article = author.sign(30_023, THEN, &[&["d", "x"]], "");
-    let own = stranger.note(THEN, &[], "");
+    let (author, other) = (Author::new(1), Author::new(2));
+    let note = author.note(BASE_TIME, &[], "");
+    let article = author.sign(30_023, BASE_TIME, &[&["d", "x"]], "");
+    let own = other.note(BASE_TIME, &[], "");
     for event in [&note, &article, &own] {
-        accept(&mut client, event);
+        expect_accepted(&mut client, event);
     }
-    // A request about nothing of its author's own is a mistake; foreign targets beside own ones are passed over.
-    let foreign = stranger.delete(THEN + 1, &[&note]);
-    refuse(&mut client, &foreign, "invalid: cannot delete event authored by another pubkey");
+    // A request with foreign targets only is rejected; foreign targets beside own ones are ignored.
+    let foreign = other.delete(BASE_TIME + 1, &[&note]);
+    expect_rejected(&mut client, &foreign, "invalid: cannot delete event authored by another pubkey");
     let coordinate = author.coordinate(30_023, "x");
-    let mixed = stranger.deletion(THEN + 1, &[&["a", &coordinate], &["e", &id(&note)], &["e", &id(&own)]]);
-    accept(&mut client, &mixed);
+    let mixed = other.deletion(BASE_TIME + 1, &[&["a", &coordinate], &["e", &id(&note)], &["e", &id(&own)]]);
+    expect_accepted(&mut client, &mixed);
     let served = client.query(&[json!({"kinds": [1, 30_023]})]);
     assert_eq!(served.len(), 2);
     assert!(served.contains(&id(&note)) && served.contains(&id(&article)));
-    accept(&mut client, &author.sign(30_023, THEN + 1, &[&["d", "x"]], "still mine"));
+    expect_accepted(&mut client, &author.sign(30_023, BASE_TIME + 1, &[&["d", "x"]], "still mine"));
 }
 
 #[test]
-fn nip_09_requests_themselves_stay() {
-    let server = open();
+fn nip_09_requests_cannot_be_deleted() {
+    let server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
-    let event = author.note(THEN, &[], "");
-    accept(&mut client, &event);
-    let deletion = author.delete(THEN + 1, &[&event]);
-    accept(&mut client, &deletion);
-    let deletion_of_it = author.delete(THEN + 2, &[&deletion]);
-    accept(&mut client, &deletion_of_it);
+    let event = author.note(BASE_TIME, &[], "");
+    expect_accepted(&mut client, &event);
+    let deletion = author.delete(BASE_TIME + 1, &[&event]);
+    expect_accepted(&mut client, &deletion);
+    let deletion_of_it = author.delete(BASE_TIME + 2, &[&deletion]);
+    expect_accepted(&mut client, &deletion_of_it);
     assert_eq!(client.query(&[json!({"kinds": [5]})]), [id(&deletion_of_it), id(&deletion)]);
-    refuse(&mut client, &event, "invalid: this event is deleted");
-    refuse(&mut client, &author.deletion(THEN + 3, &[]), "invalid: ");
+    expect_rejected(&mut client, &event, "invalid: this event is deleted");
+    expect_rejected(&mut client, &author.deletion(BASE_TIME + 3, &[]), "invalid: ");
 }
 
 #[test]
 fn nip_09_survives_a_restart() {
-    let mut server = open();
+    let mut server = start_open_server();
     let author = Author::new(1);
-    let (gone, never_seen) = (author.note(THEN, &[], ""), author.note(THEN + 1, &[], ""));
+    let (gone, never_seen) = (author.note(BASE_TIME, &[], ""), author.note(BASE_TIME + 1, &[], ""));
     let mut client = server.connect();
-    accept(&mut client, &gone);
-    let deletion = author.delete(THEN + 2, &[&gone, &never_seen]);
-    accept(&mut client, &deletion);
+    expect_accepted(&mut client, &gone);
+    let deletion = author.delete(BASE_TIME + 2, &[&gone, &never_seen]);
+    expect_accepted(&mut client, &deletion);
     server.kill();
     let server = Server::start_in(server.folder(), &[("POLICY", "open")]);
     let mut client = server.connect();
     assert_eq!(client.query(&[json!({})]), [id(&deletion)]);
     for event in [&gone, &never_seen] {
-        refuse(&mut client, event, "invalid: this event is deleted");
+        expect_rejected(&mut client, event, "invalid: this event is deleted");
     }
 }
 
 #[test]
-fn nip_09_takes_held_events_and_strangers_requests_are_refused() {
+fn nip_09_deletes_held_events_and_unrelated_requests_are_rejected() {
     let server = Server::start(&[("POLICY", "grasp")]);
     let mut client = server.connect();
-    let (owner, maintainer, stranger) = (Author::new(1), Author::new(2), Author::new(3));
-    let service = ServiceAddress::new(&server.address.to_string(), "").expect("an address");
-    let announcement = owner.listed(&service, "r", THEN, &[&maintainer]);
+    let (owner, maintainer, outsider) = (Author::new(1), Author::new(2), Author::new(3));
+    let service = ServiceAddress::new(&server.address.to_string(), "").expect("no address");
+    let announcement = owner.announcement(&service, "r", BASE_TIME, &[&maintainer]);
     let oid = "ab".repeat(20);
     let state = |at| maintainer.state("r", at, &[("refs/heads/main", &oid)]);
-    for event in [&announcement, &state(THEN), &state(THEN + 1)] {
+    for event in [&announcement, &state(BASE_TIME), &state(BASE_TIME + 1)] {
         assert!(client.publish(event).1.starts_with("purgatory: won't"), "{}", event.json());
     }
-    // D-06: the maintainer has no announcement of his own.
-    accept(&mut client, &maintainer.delete(THEN, &[&state(THEN)]));
-    refuse(&mut client, &state(THEN), "invalid: this event is deleted");
-    assert!(client.publish(&state(THEN + 1)).1.starts_with("purgatory: already"));
-    accept(&mut client, &maintainer.deletion(THEN + 1, &[&["a", &maintainer.coordinate(kinds::STATE, "r")]]));
-    refuse(&mut client, &state(THEN + 1), "invalid: this event is deleted");
-    assert!(client.publish(&state(THEN + 2)).1.starts_with("purgatory: won't"));
-    // The announcement goes, and with it the right to speak of the repository.
-    accept(&mut client, &owner.deletion(THEN, &[&["a", &owner.repo("r")]]));
-    refuse(&mut client, &announcement, "invalid: this event is deleted");
-    refuse(&mut client, &state(THEN + 3), "invalid: no announcement exists");
-    assert!(client.publish(&owner.listed(&service, "r", THEN + 1, &[])).1.starts_with("purgatory: won't"));
-    // Who has nothing here and speaks of nothing here would only fill the books.
-    refuse(&mut client, &stranger.deletion(THEN, &[&["e", &"ab".repeat(32)]]), "restricted: ");
+    // The maintainer may delete a held state without an announcement of their own.
+    expect_accepted(&mut client, &maintainer.delete(BASE_TIME, &[&state(BASE_TIME)]));
+    expect_rejected(&mut client, &state(BASE_TIME), "invalid: this event is deleted");
+    assert!(client.publish(&state(BASE_TIME + 1)).1.starts_with("purgatory: already"));
+    expect_accepted(
+        &mut client,
+        &maintainer.deletion(BASE_TIME + 1, &[&["a", &maintainer.coordinate(kinds::STATE, "r")]]),
+    );
+    expect_rejected(&mut client, &state(BASE_TIME + 1), "invalid: this event is deleted");
+    assert!(client.publish(&state(BASE_TIME + 2)).1.starts_with("purgatory: won't"));
+    // Without the announcement, states of the repository are rejected.
+    expect_accepted(&mut client, &owner.deletion(BASE_TIME, &[&["a", &owner.repo("r")]]));
+    expect_rejected(&mut client, &announcement, "invalid: this event is deleted");
+    expect_rejected(&mut client, &state(BASE_TIME + 3), "invalid: no announcement exists");
+    assert!(client.publish(&owner.announcement(&service, "r", BASE_TIME + 1, &[])).1.starts_with("purgatory: won't"));
+    // A request by an unknown author for unknown events is rejected, because storing it would only use space.
+    expect_rejected(&mut client, &outsider.deletion(BASE_TIME, &[&["e", &"ab".repeat(32)]]), "restricted: ");
 }
 
 // ---- NIP-40 -----------------------------------------------------------------------------------
 
 fn expiring(author: &Author, at: u64, kind: u16) -> Arc<SignedEvent> {
-    author.sign(kind, THEN, &[&["expiration", &at.to_string()], &["t", "x"]], "")
+    author.sign(kind, BASE_TIME, &[&["expiration", &at.to_string()], &["t", "x"]], "")
 }
 
 #[test]
-fn nip_40_expired_events_are_refused() {
-    let server = open();
+fn nip_40_rejects_expired_events() {
+    let server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
-    for at in [0, 1, THEN, now() - 1] {
-        refuse(&mut client, &expiring(&author, at, 1), "invalid: the event has expired");
-        refuse(&mut client, &expiring(&author, at, 20_000), "invalid: the event has expired");
+    for at in [0, 1, BASE_TIME, now() - 1] {
+        expect_rejected(&mut client, &expiring(&author, at, 1), "invalid: the event has expired");
+        expect_rejected(&mut client, &expiring(&author, at, 20_000), "invalid: the event has expired");
     }
-    accept(&mut client, &expiring(&author, now() + 3_600, 1));
-    // What is no number means nothing.
-    for odd in ["soon", "", "-1", "1e3"] {
-        accept(&mut client, &author.sign(1, THEN, &[&["expiration", odd]], ""));
+    expect_accepted(&mut client, &expiring(&author, now() + 3_600, 1));
+    // An expiration that is not a number is ignored.
+    for invalid in ["soon", "", "-1", "1e3"] {
+        expect_accepted(&mut client, &author.sign(1, BASE_TIME, &[&["expiration", invalid]], ""));
     }
     assert_eq!(client.query(&[json!({})]).len(), 5);
 }
 
 #[test]
-fn nip_40_when_its_time_has_come_an_event_is_nowhere() {
-    let server = open();
+fn nip_40_expired_event_is_in_no_response() {
+    let server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
     let event = expiring(&author, now() + 2, 1);
-    let kept = author.note(THEN + 1, &[&["t", "x"]], "");
-    accept(&mut client, &event);
-    accept(&mut client, &kept);
+    let kept = author.note(BASE_TIME + 1, &[&["t", "x"]], "");
+    expect_accepted(&mut client, &event);
+    expect_accepted(&mut client, &kept);
     eventually("the event expires", || (client.query(&[json!({"#t": ["x"]})]) == [id(&kept)]).then_some(()));
-    assert!(now() >= event.event().expires_at().expect("it expires").0, "it went too early");
+    assert!(now() >= event.event().expires_at().expect("no expiration").0, "the event expired too early");
     for filter in [json!({}), json!({"ids": [id(&event), id(&kept)]}), json!({"authors": [author.hex()]})] {
         assert_eq!(client.query(slice::from_ref(&filter)), [id(&kept)], "{filter}");
         assert_eq!(count(&mut client, slice::from_ref(&filter)), 1, "{filter}");
         assert_eq!(reconcile(&mut client, "late", &filter), [id(&kept)], "{filter}");
     }
-    refuse(&mut client, &event, "invalid: the event has expired");
+    expect_rejected(&mut client, &event, "invalid: the event has expired");
 }
 
-/// Those who ask the same at the same time share a set; time passes without anything being stored.
+/// Sessions with the same filter share a cached set, which must not be reused after one of its events has expired.
 #[test]
-fn nip_40_a_reconciliation_does_not_lend_what_has_expired_since() {
-    let server = open();
+fn nip_40_cached_negentropy_set_omits_expired_events() {
+    let server = start_open_server();
     let (mut early, mut late) = (server.connect(), server.connect());
     let author = Author::new(1);
     let event = expiring(&author, now() + 2, 1);
-    let kept = author.note(THEN + 1, &[], "");
-    accept(&mut early, &event);
-    accept(&mut early, &kept);
+    let kept = author.note(BASE_TIME + 1, &[], "");
+    expect_accepted(&mut early, &event);
+    expect_accepted(&mut early, &kept);
     let filter = json!({"kinds": [1]});
     assert!(reconcile(&mut early, "stays open", &filter).contains(&id(&kept)));
     eventually("the event expires", || (late.query(slice::from_ref(&filter)) == [id(&kept)]).then_some(()));
@@ -318,13 +324,13 @@ fn nip_40_a_reconciliation_does_not_lend_what_has_expired_since() {
 }
 
 #[test]
-fn nip_40_an_expired_version_makes_room_for_an_older_one() {
-    let server = open();
+fn nip_40_expired_version_does_not_block_an_older_one() {
+    let server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
-    let short = author.sign(10_002, THEN + 1, &[&["expiration", &(now() + 2).to_string()]], "");
-    let older = author.sign(10_002, THEN, &[], "");
-    accept(&mut client, &short);
+    let short = author.sign(10_002, BASE_TIME + 1, &[&["expiration", &(now() + 2).to_string()]], "");
+    let older = author.sign(10_002, BASE_TIME, &[], "");
+    expect_accepted(&mut client, &short);
     eventually("the newer version expires", || {
         let (accepted, text) = client.publish(&older);
         assert!(accepted);
@@ -334,20 +340,20 @@ fn nip_40_an_expired_version_makes_room_for_an_older_one() {
 }
 
 #[test]
-fn nip_40_expired_events_leave_the_disk_though_nobody_asks() {
-    let mut server = open();
+fn nip_40_expired_events_are_removed_from_disk() {
+    let mut server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
     let first = expiring(&author, now() + 3, 1);
-    // The sweep may come a second late, so the clock that tells when to look is another event's.
-    let clock = expiring(&author, now() + 6, 1);
-    accept(&mut client, &first);
-    accept(&mut client, &clock);
+    // The removal may be a second late, so the test waits for the expiry of another, later event.
+    let later = expiring(&author, now() + 6, 1);
+    expect_accepted(&mut client, &first);
+    expect_accepted(&mut client, &later);
     eventually("both expire", || client.query(&[json!({})]).is_empty().then_some(()));
     assert_eq!(server.stop(), Some(0));
     let path = server.folder().path().join("data/relay/events");
-    let store = Store::open(&path, Options::default()).expect("the server has let go");
-    assert!(store.served().expect("readable") <= 1);
+    let store = Store::open(&path, StoreOptions::default()).expect("the store is still in use");
+    assert!(store.served_count().expect("cannot read the store") <= 1);
 }
 
 // ---- NIP-42 and NIP-70 ------------------------------------------------------------------------
@@ -356,7 +362,7 @@ fn protected(author: &Author, at: u64) -> Arc<SignedEvent> {
     author.note(at, &[&["-"]], "mine alone")
 }
 
-/// Offers a protected event; gives the challenge that came with the refusal.
+/// Publishes a protected event, which must be rejected; returns the challenge that came with the rejection.
 fn challenge(client: &mut Client, event: &SignedEvent) -> String {
     challenge_for(client, event, event.json())
 }
@@ -368,17 +374,17 @@ fn challenge_for(client: &mut Client, event: &SignedEvent, text: &str) -> String
     while challenge.is_none() || answer.is_none() {
         let message = client.receive();
         match message[0].as_str() {
-            Some("AUTH") => challenge = Some(message[1].as_str().expect("a challenge").to_owned()),
+            Some("AUTH") => challenge = Some(message[1].as_str().expect("no challenge").to_owned()),
             Some("OK") => answer = Some(message),
             _ => panic!("unexpected {message}"),
         }
     }
-    let refusal = json!(["OK", id(event), false, "auth-required: this event may only be published by its author"]);
-    assert_eq!(answer, Some(refusal));
-    challenge.expect("it came")
+    let rejection = json!(["OK", id(event), false, "auth-required: this event may only be published by its author"]);
+    assert_eq!(answer, Some(rejection));
+    challenge.expect("no challenge")
 }
 
-fn answer_to(author: &Author, challenge: &str, relay: &str, at: u64) -> Arc<SignedEvent> {
+fn auth_event(author: &Author, challenge: &str, relay: &str, at: u64) -> Arc<SignedEvent> {
     author.sign(kinds::AUTH, at, &[&["relay", relay], &["challenge", challenge]], "")
 }
 
@@ -386,128 +392,135 @@ fn authenticate(client: &mut Client, answer: &SignedEvent) -> (bool, String) {
     client.send_text(&format!("[\"AUTH\",{}]", answer.json()));
     let message = client.receive();
     assert_eq!((&message[0], &message[1]), (&json!("OK"), &json!(id(answer))), "{message}");
-    (message[2].as_bool().expect("a flag"), message[3].as_str().expect("a text").to_owned())
+    (message[2].as_bool().expect("not a boolean"), message[3].as_str().expect("not text").to_owned())
 }
 
 #[test]
-fn nip_70_the_author_who_authenticates_may_publish() {
-    let server = open();
+fn nip_70_authenticated_author_may_publish() {
+    let server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
-    let event = protected(&author, THEN);
+    let event = protected(&author, BASE_TIME);
     let challenge = challenge(&mut client, &event);
-    assert_eq!(client.query(&[json!({})]), NOTHING);
+    assert_eq!(client.query(&[json!({})]), NO_IDS);
     // One challenge is enough for a connection.
-    client.send_text(&format!("[\"EVENT\",{}]", protected(&author, THEN + 1).json()));
+    client.send_text(&format!("[\"EVENT\",{}]", protected(&author, BASE_TIME + 1).json()));
     assert_eq!(client.receive()[0], "OK");
-    assert_eq!(authenticate(&mut client, &answer_to(&author, &challenge, &server.url(), now())), (true, String::new()));
-    accept(&mut client, &event);
+    assert_eq!(
+        authenticate(&mut client, &auth_event(&author, &challenge, &server.url(), now())),
+        (true, String::new())
+    );
+    expect_accepted(&mut client, &event);
     let mut other = server.connect();
     assert_eq!(other.query(&[json!({})]), [id(&event)]);
-    // What one connection has shown is not another's.
-    refuse(&mut other, &protected(&author, THEN + 2), "auth-required: ");
-    // Ordinary events need no proof.
-    accept(&mut other, &author.note(THEN + 3, &[], ""));
+    // Authentication is per connection.
+    expect_rejected(&mut other, &protected(&author, BASE_TIME + 2), "auth-required: ");
+    // Ordinary events need no authentication.
+    expect_accepted(&mut other, &author.note(BASE_TIME + 3, &[], ""));
 }
 
 #[test]
-fn nip_70_somebody_else_may_not() {
-    let server = open();
+fn nip_70_other_authenticated_keys_may_not_publish() {
+    let server = start_open_server();
     let mut client = server.connect();
     let (author, other) = (Author::new(1), Author::new(2));
-    let event = protected(&author, THEN);
+    let event = protected(&author, BASE_TIME);
     let challenge = challenge(&mut client, &event);
-    assert!(authenticate(&mut client, &answer_to(&other, &challenge, &server.url(), now())).0);
-    refuse(&mut client, &event, "auth-required: ");
-    accept(&mut client, &protected(&other, THEN));
-    // A connection may show several keys.
-    assert!(authenticate(&mut client, &answer_to(&author, &challenge, &server.url(), now())).0);
-    accept(&mut client, &event);
-    accept(&mut client, &protected(&other, THEN + 1));
+    assert!(authenticate(&mut client, &auth_event(&other, &challenge, &server.url(), now())).0);
+    expect_rejected(&mut client, &event, "auth-required: ");
+    expect_accepted(&mut client, &protected(&other, BASE_TIME));
+    // A connection may authenticate several keys.
+    assert!(authenticate(&mut client, &auth_event(&author, &challenge, &server.url(), now())).0);
+    expect_accepted(&mut client, &event);
+    expect_accepted(&mut client, &protected(&other, BASE_TIME + 1));
 }
 
 #[test]
-fn nip_42_wrong_answers() {
-    let server = open();
+fn nip_42_rejects_invalid_responses() {
+    let server = start_open_server();
     let author = Author::new(1);
-    let event = protected(&author, THEN);
+    let event = protected(&author, BASE_TIME);
     let url = server.url();
     let mut other_connection = server.connect();
     let other_challenge = challenge(&mut other_connection, &event);
     let mut client = server.connect();
-    // Before there is a challenge nothing can answer it.
-    assert!(!authenticate(&mut client, &answer_to(&author, &other_challenge, &url, now())).0);
+    // Without a challenge, no response is valid.
+    assert!(!authenticate(&mut client, &auth_event(&author, &other_challenge, &url, now())).0);
     let challenge = challenge(&mut client, &event);
     assert_ne!(challenge, other_challenge);
-    let mut forged = answer_to(&Author::new(2), &challenge, &url, now()).event().clone();
+    let mut forged = auth_event(&Author::new(2), &challenge, &url, now()).event().clone();
     forged.pubkey = author.key();
     let relay_less = author.sign(kinds::AUTH, now(), &[&["challenge", &challenge]], "");
     let wrong_kind = author.sign(1, now(), &[&["relay", &url], &["challenge", &challenge]], "");
     for wrong in [
-        answer_to(&author, "guess", &url, now()),
-        answer_to(&author, "", &url, now()),
-        answer_to(&author, &other_challenge, &url, now()),
-        answer_to(&author, &challenge, "ws://elsewhere.example", now()),
-        answer_to(&author, &challenge, &format!("{url}.evil.example"), now()),
-        answer_to(&author, &challenge, &url, now() - 3_600),
-        answer_to(&author, &challenge, &url, now() + 3_600),
+        auth_event(&author, "guess", &url, now()),
+        auth_event(&author, "", &url, now()),
+        auth_event(&author, &other_challenge, &url, now()),
+        auth_event(&author, &challenge, "ws://elsewhere.example", now()),
+        auth_event(&author, &challenge, &format!("{url}.evil.example"), now()),
+        auth_event(&author, &challenge, &url, now() - 3_600),
+        auth_event(&author, &challenge, &url, now() + 3_600),
         Arc::new(SignedEvent::from_trusted(forged)),
         relay_less,
         wrong_kind,
     ] {
-        let (accepted, why) = authenticate(&mut client, &wrong);
-        assert!(!accepted && why.starts_with("invalid: "), "{why}: {}", wrong.json());
-        refuse(&mut client, &event, "auth-required: ");
+        let (accepted, reason) = authenticate(&mut client, &wrong);
+        assert!(!accepted && reason.starts_with("invalid: "), "{reason}: {}", wrong.json());
+        expect_rejected(&mut client, &event, "auth-required: ");
     }
-    // None of it spoils the right answer; a slash at the end and wss do not matter.
+    // The right response is still accepted; a trailing slash and wss do not matter.
     let own = format!("{}/", url.replace("ws://", "wss://"));
-    assert!(authenticate(&mut client, &answer_to(&author, &challenge, &own, now())).0);
-    accept(&mut client, &event);
-    // Answers are not things to publish.
-    refuse(&mut client, &answer_to(&author, &challenge, &url, now()), "invalid: ");
+    assert!(authenticate(&mut client, &auth_event(&author, &challenge, &own, now())).0);
+    expect_accepted(&mut client, &event);
+    // Authentication events cannot be published.
+    expect_rejected(&mut client, &auth_event(&author, &challenge, &url, now()), "invalid: ");
 }
 
-/// Who is told to authenticate must be told how, however the tag was written.
+/// A client that must authenticate gets a challenge, in whatever form the `-` tag was written.
 #[test]
-fn nip_70_the_challenge_comes_whatever_form_the_event_has() {
-    let server = open();
+fn nip_70_challenge_is_sent_for_every_form_of_the_tag() {
+    let server = start_open_server();
     let author = Author::new(1);
-    let event = protected(&author, THEN);
+    let event = protected(&author, BASE_TIME);
     for form in ["[ \"-\" ]", "[\n\"-\"]", "[\"\\u002d\"]"] {
         let text = event.json().replace("[\"-\"]", form);
         assert_ne!(text, event.json());
         let mut client = server.connect();
-        client.socket.get_mut().set_read_timeout(Some(std::time::Duration::from_secs(5))).expect("an option");
+        client
+            .socket
+            .get_mut()
+            .set_read_timeout(Some(std::time::Duration::from_secs(5)))
+            .expect("cannot set the timeout");
         let challenge = challenge_for(&mut client, &event, &text);
-        assert!(authenticate(&mut client, &answer_to(&author, &challenge, &server.url(), now())).0, "{form}");
+        assert!(authenticate(&mut client, &auth_event(&author, &challenge, &server.url(), now())).0, "{form}");
     }
 }
 
 #[test]
-fn nip_70_reposts_of_protected_events() {
-    let server = open();
+fn nip_70_rejects_reposts_of_protected_events() {
+    let server = start_open_server();
     let mut client = server.connect();
     let (author, other) = (Author::new(1), Author::new(2));
-    let event = protected(&author, THEN);
-    let open_event = author.note(THEN, &[], "for all");
+    let event = protected(&author, BASE_TIME);
+    let open_event = author.note(BASE_TIME, &[], "for all");
     for kind in [6, 16] {
-        refuse(&mut client, &other.sign(kind, THEN, &[], event.json()), "auth-required: ");
-        accept(&mut client, &other.sign(kind, THEN, &[], open_event.json()));
-        accept(&mut client, &other.sign(kind, THEN, &[], "{\"tags\":[[\"-\"]]}"));
+        expect_rejected(&mut client, &other.sign(kind, BASE_TIME, &[], event.json()), "auth-required: ");
+        expect_accepted(&mut client, &other.sign(kind, BASE_TIME, &[], open_event.json()));
+        expect_accepted(&mut client, &other.sign(kind, BASE_TIME, &[], "{\"tags\":[[\"-\"]]}"));
     }
 }
 
 #[test]
-fn nip_70_announcements_too() {
+fn nip_70_applies_to_announcements() {
     let server = Server::start(&[("POLICY", "grasp")]);
     let mut client = server.connect();
     let author = Author::new(1);
-    let service = ServiceAddress::new(&server.address.to_string(), "").expect("an address");
-    let announcement = author.listed_with(&service, "r", THEN, vec![vec!["-".to_owned()]]);
+    let service = ServiceAddress::new(&server.address.to_string(), "").expect("no address");
+    let announcement = author.announcement_with(&service, "r", BASE_TIME, vec![vec!["-".to_owned()]]);
     let challenge = challenge(&mut client, &announcement);
-    let state = author.state("r", THEN, &[]);
-    refuse(&mut client, &state, "invalid: no announcement exists");
-    assert!(authenticate(&mut client, &answer_to(&author, &challenge, &server.url(), now())).0);
+    let state = author.state("r", BASE_TIME, &[]);
+    expect_rejected(&mut client, &state, "invalid: no announcement exists");
+    assert!(authenticate(&mut client, &auth_event(&author, &challenge, &server.url(), now())).0);
     assert!(client.publish(&announcement).1.starts_with("purgatory: won't"));
     assert!(client.publish(&state).1.starts_with("purgatory: won't"));
 }
@@ -515,69 +528,70 @@ fn nip_70_announcements_too() {
 // ---- NIP-45 -----------------------------------------------------------------------------------
 
 #[test]
-fn nip_45_counts_what_a_question_would_find() {
+fn nip_45_counts_matching_events() {
     let server = Server::start(&[("POLICY", "open"), ("RELAY_FILTER_LIMIT", "10")]);
     let mut client = server.connect();
     let (alice, bob) = (Author::new(1), Author::new(2));
-    let events: Vec<_> = (0..40).map(|nth| alice.note(THEN + nth, &[&["t", &(nth % 4).to_string()]], "")).collect();
-    accept_all(&mut client, &events);
-    accept(&mut client, &bob.sign(7, THEN, &[], ""));
+    let events: Vec<_> =
+        (0..40).map(|nth| alice.note(BASE_TIME + nth, &[&["t", &(nth % 4).to_string()]], "")).collect();
+    expect_all_accepted(&mut client, &events);
+    expect_accepted(&mut client, &bob.sign(7, BASE_TIME, &[], ""));
     for (filters, expected) in [
         (vec![json!({})], 41),
         (vec![json!({"kinds": [1]})], 40),
         (vec![json!({"authors": [bob.hex()]})], 1),
         (vec![json!({"#t": ["0"]})], 10),
         (vec![json!({"#t": ["0", "3"]})], 20),
-        // Filters are joined by or; what several match counts once.
-        (vec![json!({"#t": ["0"]}), json!({"since": THEN + 36, "kinds": [1]})], 13),
-        (vec![json!({"kinds": [1], "since": THEN + 10, "until": THEN + 19})], 10),
+        // Filters are joined by or; an event that matches several counts once.
+        (vec![json!({"#t": ["0"]}), json!({"since": BASE_TIME + 36, "kinds": [1]})], 13),
+        (vec![json!({"kinds": [1], "since": BASE_TIME + 10, "until": BASE_TIME + 19})], 10),
         (vec![json!({"kinds": [2]})], 0),
         (vec![json!({"ids": []})], 0),
     ] {
         assert_eq!(count(&mut client, &filters), expected, "{filters:?}");
     }
     client.send(&json!(["COUNT", "bad", {"search": "x"}]));
-    let refusal = client.receive();
-    assert_eq!((&refusal[0], &refusal[1]), (&json!("CLOSED"), &json!("bad")));
-    assert!(refusal[2].as_str().expect("a reason").starts_with("unsupported: "), "{refusal}");
+    let rejection = client.receive();
+    assert_eq!((&rejection[0], &rejection[1]), (&json!("CLOSED"), &json!("bad")));
+    assert!(rejection[2].as_str().expect("no reason").starts_with("unsupported: "), "{rejection}");
 }
 
 #[test]
-fn nip_45_leaves_subscriptions_alone() {
-    let server = open();
+fn nip_45_does_not_affect_subscriptions() {
+    let server = start_open_server();
     let mut client = server.connect();
     client.subscribe("c", &[json!({})]);
-    // The same name, but another namespace.
+    // COUNT ids and subscription ids are different namespaces.
     assert_eq!(count(&mut client, &[json!({})]), 0);
     let mut publisher = server.connect();
-    let event = Author::new(1).note(THEN, &[], "");
-    accept(&mut publisher, &event);
+    let event = Author::new(1).note(BASE_TIME, &[], "");
+    expect_accepted(&mut publisher, &event);
     let live = client.receive();
     assert_eq!((&live[0], &live[1], &live[2]["id"]), (&json!("EVENT"), &json!("c"), &json!(id(&event))));
 }
 
 // ---- NIP-62 -----------------------------------------------------------------------------------
 
-/// More than are removed in one transaction.
-fn thousands(author: &Author) -> Vec<Arc<SignedEvent>> {
-    (0..3_500).map(|nth| author.note(THEN + nth, &[&["t", "x"]], "")).collect()
+/// Returns more events than are removed in one transaction.
+fn many_notes(author: &Author) -> Vec<Arc<SignedEvent>> {
+    (0..3_500).map(|nth| author.note(BASE_TIME + nth, &[&["t", "x"]], "")).collect()
 }
 
 #[test]
-fn nip_62_thousands_of_events_are_gone_at_once() {
-    let mut server = open();
+fn nip_62_removes_thousands_of_events_at_once() {
+    let mut server = start_open_server();
     let mut client = server.connect();
     let (author, friend) = (Author::new(1), Author::new(2));
-    accept_all(&mut client, &thousands(&author));
-    let by_friend = friend.note(THEN, &[&["p", &author.hex()], &["t", "x"]], "about the author");
-    let deletion = author.deletion(THEN + 5_000, &[&["e", &"ab".repeat(32)]]);
-    let list = author.sign(10_002, THEN + 5_000, &[], "");
-    let newer = author.note(THEN + 20_000, &[&["t", "x"]], "already newer");
+    expect_all_accepted(&mut client, &many_notes(&author));
+    let by_friend = friend.note(BASE_TIME, &[&["p", &author.hex()], &["t", "x"]], "about the author");
+    let deletion = author.deletion(BASE_TIME + 5_000, &[&["e", &"ab".repeat(32)]]);
+    let list = author.sign(10_002, BASE_TIME + 5_000, &[], "");
+    let newer = author.note(BASE_TIME + 20_000, &[&["t", "x"]], "already newer");
     for event in [&by_friend, &deletion, &list, &newer] {
-        accept(&mut client, event);
+        expect_accepted(&mut client, event);
     }
-    let vanish = author.vanish(THEN + 10_000, &["ALL_RELAYS"]);
-    accept(&mut client, &vanish);
+    let vanish = author.vanish(BASE_TIME + 10_000, &["ALL_RELAYS"]);
+    expect_accepted(&mut client, &vanish);
 
     let mine = json!({"authors": [author.hex()]});
     assert_eq!(client.query(slice::from_ref(&mine)), [id(&newer), id(&vanish)]);
@@ -586,9 +600,9 @@ fn nip_62_thousands_of_events_are_gone_at_once() {
     left.sort_unstable();
     assert_eq!(reconcile(&mut client, "n", &mine), left);
     assert_eq!(client.query(&[json!({"#t": ["x"]})]), [id(&newer), id(&by_friend)]);
-    assert_eq!(client.query(&[json!({"kinds": [5, 10_002]})]), NOTHING);
+    assert_eq!(client.query(&[json!({"kinds": [5, 10_002]})]), NO_IDS);
 
-    // The disk is emptied behind the marker; a crash does not undo any of it.
+    // The events are removed from disk in the background; a crash does not bring any of them back.
     server.kill();
     let server = Server::start_in(server.folder(), &[("POLICY", "open")]);
     let mut client = server.connect();
@@ -597,87 +611,87 @@ fn nip_62_thousands_of_events_are_gone_at_once() {
 }
 
 #[test]
-fn nip_62_what_was_wrapped_for_the_author_goes_in_the_same_moment() {
-    let server = open();
+fn nip_62_removes_gift_wraps_to_the_author_at_once() {
+    let server = start_open_server();
     let mut client = server.connect();
     let (author, friend) = (Author::new(1), Author::new(2));
     let wrap = |at, who: &Author| friend.sign(kinds::GIFT_WRAP, at, &[&["p", &who.hex()]], "wrapped");
-    accept_all(&mut client, &thousands(&author));
-    let (gone, newer, other) = (wrap(THEN, &author), wrap(THEN + 20_000, &author), wrap(THEN, &friend));
-    accept_all(&mut client, &[gone, newer.clone(), other.clone()]);
-    accept(&mut client, &author.vanish(THEN + 10_000, &["ALL_RELAYS"]));
+    expect_all_accepted(&mut client, &many_notes(&author));
+    let (gone, newer, other) = (wrap(BASE_TIME, &author), wrap(BASE_TIME + 20_000, &author), wrap(BASE_TIME, &friend));
+    expect_all_accepted(&mut client, &[gone, newer.clone(), other.clone()]);
+    expect_accepted(&mut client, &author.vanish(BASE_TIME + 10_000, &["ALL_RELAYS"]));
     assert_eq!(client.query(&[json!({"kinds": [kinds::GIFT_WRAP]})]), [id(&newer), id(&other)]);
     assert_eq!(client.query(&[json!({"#p": [author.hex()]})]), [id(&newer)]);
 }
 
 #[test]
-fn nip_62_what_vanished_cannot_be_sent_again() {
-    let mut server = open();
+fn nip_62_removed_events_cannot_be_published_again() {
+    let mut server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
-    let events = thousands(&author);
-    accept_all(&mut client, &events);
-    accept(&mut client, &author.vanish(THEN + 10_000, &["ALL_RELAYS"]));
-    // The oldest leave the disk last: they must not be taken for something that is still here.
+    let events = many_notes(&author);
+    expect_all_accepted(&mut client, &events);
+    expect_accepted(&mut client, &author.vanish(BASE_TIME + 10_000, &["ALL_RELAYS"]));
+    // The oldest are removed from disk last; they must not be answered as duplicates.
     for event in [&events[0], &events[1], &events[3_499]] {
-        refuse(&mut client, event, "invalid: this pubkey has requested to vanish");
+        expect_rejected(&mut client, event, "invalid: this pubkey has requested to vanish");
     }
-    let unseen = author.note(THEN + 10_000, &[], "never seen, of the request's own second");
-    refuse(&mut client, &unseen, "invalid: this pubkey has requested to vanish");
-    let welcome = author.note(THEN + 10_001, &[], "back again");
-    accept(&mut client, &welcome);
+    let unseen = author.note(BASE_TIME + 10_000, &[], "never seen, of the request's own second");
+    expect_rejected(&mut client, &unseen, "invalid: this pubkey has requested to vanish");
+    let welcome = author.note(BASE_TIME + 10_001, &[], "back again");
+    expect_accepted(&mut client, &welcome);
     server.kill();
     let server = Server::start_in(server.folder(), &[("POLICY", "open")]);
     let mut client = server.connect();
-    refuse(&mut client, &events[0], "invalid: this pubkey has requested to vanish");
+    expect_rejected(&mut client, &events[0], "invalid: this pubkey has requested to vanish");
     assert_eq!(client.query(&[json!({"kinds": [1]})]), [id(&welcome)]);
 }
 
 #[test]
-fn nip_62_is_for_the_relays_it_names() {
-    let server = open();
+fn nip_62_applies_to_the_named_relays_only() {
+    let server = start_open_server();
     let mut client = server.connect();
     let author = Author::new(1);
-    let event = author.note(THEN, &[], "");
-    accept(&mut client, &event);
-    refuse(&mut client, &author.vanish(THEN + 1, &[]), "invalid: ");
-    let elsewhere = author.vanish(THEN + 1, &["wss://elsewhere.example"]);
-    accept(&mut client, &elsewhere);
+    let event = author.note(BASE_TIME, &[], "");
+    expect_accepted(&mut client, &event);
+    expect_rejected(&mut client, &author.vanish(BASE_TIME + 1, &[]), "invalid: ");
+    let elsewhere = author.vanish(BASE_TIME + 1, &["wss://elsewhere.example"]);
+    expect_accepted(&mut client, &elsewhere);
     assert_eq!(client.query(&[json!({"kinds": [1]})]), [id(&event)]);
-    let here = author.vanish(THEN + 2, &["wss://elsewhere.example", &format!("{}/", server.url())]);
-    accept(&mut client, &here);
-    assert_eq!(client.query(&[json!({"kinds": [1]})]), NOTHING);
-    // The request cannot be taken back.
-    accept(&mut client, &author.delete(THEN + 3, &[&here]));
+    let here = author.vanish(BASE_TIME + 2, &["wss://elsewhere.example", &format!("{}/", server.url())]);
+    expect_accepted(&mut client, &here);
+    assert_eq!(client.query(&[json!({"kinds": [1]})]), NO_IDS);
+    // The request cannot be deleted.
+    expect_accepted(&mut client, &author.delete(BASE_TIME + 3, &[&here]));
     assert!(client.query(&[json!({"kinds": [kinds::VANISH]})]).contains(&id(&here)));
-    refuse(&mut client, &event, "invalid: this pubkey has requested to vanish");
+    expect_rejected(&mut client, &event, "invalid: this pubkey has requested to vanish");
 }
 
 #[test]
-fn nip_62_takes_repositories_and_what_is_held() {
+fn nip_62_removes_repositories_and_held_events() {
     let server = Server::start(&[("POLICY", "grasp")]);
     let mut client = server.connect();
     let (owner, maintainer, guest) = (Author::new(1), Author::new(2), Author::new(3));
     let repository = served_repository(&mut client, &server, &owner, &maintainer, "r");
-    let (issue, foreign_issue) = (maintainer.issue(THEN, &repository), guest.issue(THEN, &repository));
-    accept(&mut client, &issue);
-    accept(&mut client, &foreign_issue);
-    let state = maintainer.state("r", THEN, &[("refs/heads/main", &"ab".repeat(20))]);
+    let (issue, foreign_issue) = (maintainer.issue(BASE_TIME, &repository), guest.issue(BASE_TIME, &repository));
+    expect_accepted(&mut client, &issue);
+    expect_accepted(&mut client, &foreign_issue);
+    let state = maintainer.state("r", BASE_TIME, &[("refs/heads/main", &"ab".repeat(20))]);
     assert!(client.publish(&state).1.starts_with("purgatory: won't"));
 
-    refuse(&mut client, &Author::new(9).vanish(THEN + 1, &["ALL_RELAYS"]), "restricted: ");
-    refuse(&mut client, &maintainer.vanish(THEN + 1, &["wss://elsewhere.example"]), "restricted: ");
-    let vanish = maintainer.vanish(THEN + 1, &[&server.url()]);
-    accept(&mut client, &vanish);
+    expect_rejected(&mut client, &Author::new(9).vanish(BASE_TIME + 1, &["ALL_RELAYS"]), "restricted: ");
+    expect_rejected(&mut client, &maintainer.vanish(BASE_TIME + 1, &["wss://elsewhere.example"]), "restricted: ");
+    let vanish = maintainer.vanish(BASE_TIME + 1, &[&server.url()]);
+    expect_accepted(&mut client, &vanish);
     assert_eq!(client.query(&[json!({"authors": [maintainer.hex()]})]), [id(&vanish)]);
     assert_eq!(client.query(&[json!({"authors": [guest.hex()]})]), [id(&foreign_issue)]);
-    for event in [&state, &issue, &maintainer.unlisted("r", THEN, &[])] {
-        refuse(&mut client, event, "invalid: this pubkey has requested to vanish");
+    for event in [&state, &issue, &maintainer.announcement_elsewhere("r", BASE_TIME, &[])] {
+        expect_rejected(&mut client, event, "invalid: this pubkey has requested to vanish");
     }
-    // The owner still names the maintainer, who may come back.
-    accept(&mut client, &maintainer.unlisted("r", THEN + 2, &[]));
-    // The owner goes as well: the held announcement is no anchor any more.
-    accept(&mut client, &owner.vanish(THEN + 1, &["ALL_RELAYS"]));
-    assert_eq!(client.query(&[json!({"kinds": [kinds::ANNOUNCEMENT]})]), NOTHING);
-    refuse(&mut client, &maintainer.state("r", THEN + 3, &[]), "invalid: no announcement exists");
+    // The owner still lists the maintainer, so a newer announcement is accepted.
+    expect_accepted(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME + 2, &[]));
+    // The owner vanishes as well: the maintainer exception no longer applies.
+    expect_accepted(&mut client, &owner.vanish(BASE_TIME + 1, &["ALL_RELAYS"]));
+    assert_eq!(client.query(&[json!({"kinds": [kinds::ANNOUNCEMENT]})]), NO_IDS);
+    expect_rejected(&mut client, &maintainer.state("r", BASE_TIME + 3, &[]), "invalid: no announcement exists");
 }

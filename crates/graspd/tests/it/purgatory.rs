@@ -1,109 +1,117 @@
-//! What waits for git data: answered with a promise, shown to nobody, remembered across a crash, forgotten in time.
+//! Events that wait for git data: they are acknowledged, not served, survive a crash and expire
+//! (`docs/protocol.md#purgatory`).
 
 use std::slice;
 use std::sync::Arc;
 
 use grasp_core::nostr::{SignedEvent, kinds};
 use grasp_core::repo::ServiceAddress;
-use grasp_sim::signer::{Author, owned, pair};
+use grasp_sim::signer::{Author, owned_tags, tied_versions};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};
 
 use crate::support::{Client, Server, eventually};
 
-/// A time in the past that all events of these tests stand around.
-const THEN: u64 = 1_700_000_000;
+/// The time, in the past, from which tests count the `created_at` of their events.
+const BASE_TIME: u64 = 1_700_000_000;
 
-/// A name that stays the same when the server gets another port.
+/// The domain is set, so that it stays the same when the port changes.
 const SETTINGS: [(&str, &str); 2] = [("POLICY", "grasp"), ("DOMAIN", "grasp.test")];
 
-const FRESH: &str = "purgatory: won't be served until git data arrives";
-const HELD: &str = "purgatory: already waiting for git data";
-const NOTHING: [&str; 0] = [];
+/// The message to an event that is held and was not known.
+const NEWLY_HELD: &str = "purgatory: won't be served until git data arrives";
+/// The message to an event that is already held.
+const ALREADY_HELD: &str = "purgatory: already waiting for git data";
+const NO_IDS: [&str; 0] = [];
 
 fn service() -> ServiceAddress {
-    ServiceAddress::new("grasp.test", "").expect("a host name")
+    ServiceAddress::new("grasp.test", "").expect("valid host name")
 }
 
 fn id(event: &SignedEvent) -> String {
     event.id.to_string()
 }
 
-fn main_at(oid: char) -> String {
-    oid.to_string().repeat(40)
+fn repeated_oid(digit: char) -> String {
+    digit.to_string().repeat(40)
 }
 
 fn state(author: &Author, d: &str, at: u64) -> Arc<SignedEvent> {
-    author.state(d, at, &[("refs/heads/main", &main_at('a'))])
+    author.state(d, at, &[("refs/heads/main", &repeated_oid('a'))])
 }
 
-/// Publishes something that must be kept back, and was not known.
-fn hold(client: &mut Client, event: &SignedEvent) {
-    assert_eq!(client.publish(event), (true, FRESH.to_owned()), "{}", event.json());
+/// Publishes an event that must be held and was not known.
+fn expect_held(client: &mut Client, event: &SignedEvent) {
+    assert_eq!(client.publish(event), (true, NEWLY_HELD.to_owned()), "{}", event.json());
 }
 
-fn accept(client: &mut Client, event: &SignedEvent) {
+fn expect_accepted(client: &mut Client, event: &SignedEvent) {
     assert_eq!(client.publish(event), (true, String::new()), "{}", event.json());
 }
 
-fn refuse(client: &mut Client, event: &SignedEvent, reason: &str) {
-    let (accepted, why) = client.publish(event);
-    assert!(!accepted && why.starts_with(reason), "{accepted} {why:?} instead of {reason:?}: {}", event.json());
+fn expect_rejected(client: &mut Client, event: &SignedEvent, reason: &str) {
+    let (accepted, text) = client.publish(event);
+    assert!(!accepted && text.starts_with(reason), "{accepted} {text:?} instead of {reason:?}: {}", event.json());
 }
 
-/// How many events a REQ, a COUNT and a reconciliation show for a filter.
-fn shown(client: &mut Client, filter: &Value) -> [usize; 3] {
+/// Returns how many events REQ, COUNT and negentropy return for a filter.
+fn visible_counts(client: &mut Client, filter: &Value) -> [usize; 3] {
     let found = client.query(slice::from_ref(filter)).len();
     client.send(&json!(["COUNT", "c", filter]));
     let counted = client.receive();
     assert_eq!(counted[0], "COUNT", "{counted}");
-    let counted = counted[2]["count"].as_u64().expect("a number") as usize;
+    let counted = counted[2]["count"].as_u64().expect("value is a number") as usize;
     let mut storage = NegentropyStorageVector::new();
-    storage.seal().expect("sealed once");
-    let mut party = Negentropy::owned(storage, 0).expect("no limit");
-    let opening: String = party.initiate().expect("first use").iter().map(|byte| format!("{byte:02x}")).collect();
+    storage.seal().expect("cannot seal the storage");
+    let mut negentropy = Negentropy::owned(storage, 0).expect("cannot create the session");
+    let opening: String = negentropy
+        .initiate()
+        .expect("cannot create the first message")
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     client.send(&json!(["NEG-OPEN", "n", filter, opening]));
-    let answer = client.receive();
-    assert_eq!(answer[0], "NEG-MSG", "{answer}");
-    let hex = answer[2].as_str().expect("hex");
+    let message = client.receive();
+    assert_eq!(message[0], "NEG-MSG", "{message}");
+    let hex = message[2].as_str().expect("valid hex");
     let bytes: Vec<u8> =
-        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex")).collect();
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("valid hex")).collect();
     let (mut have, mut need): (Vec<Id>, Vec<Id>) = (Vec::new(), Vec::new());
-    // So few items come in one message.
-    assert_eq!(party.reconcile_with_ids(&bytes, &mut have, &mut need), Ok(None));
+    // So few items fit into one message.
+    assert_eq!(negentropy.reconcile_with_ids(&bytes, &mut have, &mut need), Ok(None));
     client.send(&json!(["NEG-CLOSE", "n"]));
     [found, counted, need.len()]
 }
 
 #[test]
-fn g1_37_announcements_and_states_are_promised() {
+fn announcements_and_states_are_held() {
     let server = Server::start(&SETTINGS);
     let mut client = server.connect();
     let owner = Author::new(1);
-    let announcement = owner.listed(&service(), "r", THEN, &[]);
-    hold(&mut client, &announcement);
-    hold(&mut client, &state(&owner, "r", THEN));
-    // G1-40: several versions of a state wait side by side.
-    hold(&mut client, &state(&owner, "r", THEN + 1));
-    hold(&mut client, &state(&owner, "r", THEN - 1));
-    // G1-39: sending again is no failure.
-    for event in [&announcement, &state(&owner, "r", THEN), &state(&owner, "r", THEN + 1)] {
-        assert_eq!(client.publish(event), (true, HELD.to_owned()));
+    let announcement = owner.announcement(&service(), "r", BASE_TIME, &[]);
+    expect_held(&mut client, &announcement);
+    expect_held(&mut client, &state(&owner, "r", BASE_TIME));
+    // Several versions of a state are held at the same time.
+    expect_held(&mut client, &state(&owner, "r", BASE_TIME + 1));
+    expect_held(&mut client, &state(&owner, "r", BASE_TIME - 1));
+    // Sending a held event again is `OK true`.
+    for event in [&announcement, &state(&owner, "r", BASE_TIME), &state(&owner, "r", BASE_TIME + 1)] {
+        assert_eq!(client.publish(event), (true, ALREADY_HELD.to_owned()));
     }
 }
 
 #[test]
-fn g1_38_held_events_are_shown_to_nobody() {
+fn held_events_are_not_served() {
     let server = Server::start(&SETTINGS);
     let (owner, maintainer) = (Author::new(1), Author::new(2));
     let mut listener = server.connect();
-    assert_eq!(listener.subscribe("live", &[json!({})]), NOTHING);
+    assert_eq!(listener.subscribe("live", &[json!({})]), NO_IDS);
     let mut client = server.connect();
-    let announcement = owner.listed(&service(), "r", THEN, &[&maintainer]);
-    let states = [state(&owner, "r", THEN), state(&maintainer, "r", THEN)];
-    hold(&mut client, &announcement);
+    let announcement = owner.announcement(&service(), "r", BASE_TIME, &[&maintainer]);
+    let states = [state(&owner, "r", BASE_TIME), state(&maintainer, "r", BASE_TIME)];
+    expect_held(&mut client, &announcement);
     for state in &states {
-        hold(&mut client, state);
+        expect_held(&mut client, state);
     }
     let ids = [id(&announcement), id(&states[0]), id(&states[1])];
     for filter in [
@@ -113,140 +121,144 @@ fn g1_38_held_events_are_shown_to_nobody() {
         json!({"kinds": [kinds::ANNOUNCEMENT, kinds::STATE]}),
         json!({"#d": ["r"]}),
     ] {
-        assert_eq!(shown(&mut client, &filter), [0, 0, 0], "{filter}");
+        assert_eq!(visible_counts(&mut client, &filter), [0, 0, 0], "{filter}");
     }
-    // The first thing that is heard is something that is served.
-    let exception = maintainer.unlisted("r", THEN, &[]);
-    accept(&mut client, &exception);
+    // The first live event is one that is served.
+    let exception = maintainer.announcement_elsewhere("r", BASE_TIME, &[]);
+    expect_accepted(&mut client, &exception);
     let live = listener.receive();
     assert_eq!((&live[0], &live[2]["id"]), (&json!("EVENT"), &json!(id(&exception))));
-    assert_eq!(shown(&mut client, &json!({})), [1, 1, 1]);
+    assert_eq!(visible_counts(&mut client, &json!({})), [1, 1, 1]);
 }
 
 #[test]
-fn g1_42_held_events_survive_a_crash() {
+fn held_events_survive_a_crash() {
     let mut server = Server::start(&SETTINGS);
     let mut client = server.connect();
     let (owner, maintainer) = (Author::new(1), Author::new(2));
-    let announcement = owner.listed(&service(), "r", THEN, &[&maintainer]);
-    let states = [state(&owner, "r", THEN), state(&maintainer, "r", THEN)];
-    hold(&mut client, &announcement);
+    let announcement = owner.announcement(&service(), "r", BASE_TIME, &[&maintainer]);
+    let states = [state(&owner, "r", BASE_TIME), state(&maintainer, "r", BASE_TIME)];
+    expect_held(&mut client, &announcement);
     for state in &states {
-        hold(&mut client, state);
+        expect_held(&mut client, state);
     }
     server.kill();
     let server = Server::start_in(server.folder(), &SETTINGS);
     let mut client = server.connect();
-    assert_eq!(shown(&mut client, &json!({})), [0, 0, 0]);
+    assert_eq!(visible_counts(&mut client, &json!({})), [0, 0, 0]);
     for event in [&announcement, &states[0], &states[1]] {
-        assert_eq!(client.publish(event), (true, HELD.to_owned()));
+        assert_eq!(client.publish(event), (true, ALREADY_HELD.to_owned()));
     }
-    // The announcement still gives the right to speak.
-    hold(&mut client, &state(&maintainer, "r", THEN + 1));
-    accept(&mut client, &maintainer.unlisted("r", THEN, &[]));
-    refuse(&mut client, &state(&Author::new(3), "r", THEN), "restricted: ");
+    // The held announcement still authorises its maintainer.
+    expect_held(&mut client, &state(&maintainer, "r", BASE_TIME + 1));
+    expect_accepted(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME, &[]));
+    expect_rejected(&mut client, &state(&Author::new(3), "r", BASE_TIME), "restricted: ");
 }
 
 #[test]
-fn held_events_are_forgotten_in_time() {
+fn held_events_expire() {
     let settings = [SETTINGS[0], SETTINGS[1], ("PURGATORY_EXPIRY_SECS", "3")];
     let server = Server::start(&settings);
     let mut client = server.connect();
     let (owner, maintainer) = (Author::new(1), Author::new(2));
-    let announcement = owner.listed(&service(), "r", THEN, &[&maintainer]);
-    let state = state(&owner, "r", THEN);
-    hold(&mut client, &announcement);
-    hold(&mut client, &state);
-    accept(&mut client, &maintainer.unlisted("r", THEN, &[]));
-    // The state goes after its announcement; then it has nothing to belong to.
+    let announcement = owner.announcement(&service(), "r", BASE_TIME, &[&maintainer]);
+    let state = state(&owner, "r", BASE_TIME);
+    expect_held(&mut client, &announcement);
+    expect_held(&mut client, &state);
+    expect_accepted(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME, &[]));
+    // The state expires after its announcement; then there is no announcement for it.
     eventually("both expire", || match client.publish(&state) {
         (true, text) => {
-            assert_eq!(text, HELD);
+            assert_eq!(text, ALREADY_HELD);
             None
         }
-        (false, why) => {
-            assert!(why.starts_with("invalid: no announcement exists"), "{why}");
+        (false, text) => {
+            assert!(text.starts_with("invalid: no announcement exists"), "{text}");
             Some(())
         }
     });
-    // An announcement that was served only because of the expired one has gone with it.
-    assert_eq!(shown(&mut client, &json!({})), [0, 0, 0]);
-    refuse(&mut client, &maintainer.unlisted("r", THEN + 1, &[]), "invalid: ");
-    // Whoever comes too late may come again, and waits anew.
-    hold(&mut client, &announcement);
-    hold(&mut client, &state);
-    eventually("a resent state expires", || (!client.publish(&state).0).then_some(()));
-    hold(&mut client, &announcement);
+    // An announcement that was served because of the maintainer exception is removed with the expired one.
+    assert_eq!(visible_counts(&mut client, &json!({})), [0, 0, 0]);
+    expect_rejected(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME + 1, &[]), "invalid: ");
+    // The events can be published again, and are held for the whole time again.
+    expect_held(&mut client, &announcement);
+    expect_held(&mut client, &state);
+    eventually("the state expires again", || (!client.publish(&state).0).then_some(()));
+    expect_held(&mut client, &announcement);
 }
 
 #[test]
-fn after_a_restart_everybody_has_a_little_time_to_go_on() {
+fn restart_extends_the_expiry_of_held_events() {
     let settings = [SETTINGS[0], SETTINGS[1], ("PURGATORY_EXPIRY_SECS", "3")];
     let mut server = Server::start(&settings);
     let owner = Author::new(1);
-    let announcement = owner.listed(&service(), "r", THEN, &[]);
-    hold(&mut server.connect(), &announcement);
+    let announcement = owner.announcement(&service(), "r", BASE_TIME, &[]);
+    expect_held(&mut server.connect(), &announcement);
     server.kill();
     let server = Server::start_in(server.folder(), &settings);
     let mut client = server.connect();
-    // Something else, held later and for the ordinary second, shows that this much time has passed.
-    let clock = owner.listed(&service(), "clock", THEN, &[]);
-    hold(&mut client, &clock);
-    eventually("the other one expires", || (client.publish(&clock).1 == FRESH).then_some(()));
-    assert_eq!(client.publish(&announcement), (true, HELD.to_owned()));
+    // Another event, which is held from now on for the usual time, shows when that time has passed.
+    let later = owner.announcement(&service(), "later", BASE_TIME, &[]);
+    expect_held(&mut client, &later);
+    eventually("the other event expires", || (client.publish(&later).1 == NEWLY_HELD).then_some(()));
+    assert_eq!(client.publish(&announcement), (true, ALREADY_HELD.to_owned()));
 }
 
+/// A replacement of a held announcement replaces it and stays held; an older version changes nothing.
 #[test]
-fn g1_13_of_held_announcements_the_newest_counts() {
+fn newer_announcement_replaces_a_held_one() {
     let server = Server::start(&SETTINGS);
     let mut client = server.connect();
     let (owner, maintainer) = (Author::new(1), Author::new(2));
     let superseded = (true, "duplicate: superseded by a newer event".to_owned());
-    let old = owner.listed(&service(), "r", THEN, &[&maintainer]);
-    let new = owner.listed(&service(), "r", THEN + 1, &[]);
-    hold(&mut client, &old);
-    hold(&mut client, &state(&maintainer, "r", THEN));
-    hold(&mut client, &new);
+    let old = owner.announcement(&service(), "r", BASE_TIME, &[&maintainer]);
+    let new = owner.announcement(&service(), "r", BASE_TIME + 1, &[]);
+    expect_held(&mut client, &old);
+    expect_held(&mut client, &state(&maintainer, "r", BASE_TIME));
+    expect_held(&mut client, &new);
     assert_eq!(client.publish(&old), superseded);
-    assert_eq!(client.publish(&new), (true, HELD.to_owned()));
-    refuse(&mut client, &state(&maintainer, "r", THEN + 1), "restricted: ");
-    // Of the same second the lower id.
-    let (lower, higher) = pair(|word| owner.listed_with(&service(), "s", THEN, owned(&[&["name", word]])));
-    hold(&mut client, &higher);
-    hold(&mut client, &lower);
+    assert_eq!(client.publish(&new), (true, ALREADY_HELD.to_owned()));
+    expect_rejected(&mut client, &state(&maintainer, "r", BASE_TIME + 1), "restricted: ");
+    // Within the same second the lower id wins.
+    let (lower, higher) =
+        tied_versions(|word| owner.announcement_with(&service(), "s", BASE_TIME, owned_tags(&[&["name", word]])));
+    expect_held(&mut client, &higher);
+    expect_held(&mut client, &lower);
     assert_eq!(client.publish(&higher), superseded);
-    assert_eq!(client.publish(&lower), (true, HELD.to_owned()));
+    assert_eq!(client.publish(&lower), (true, ALREADY_HELD.to_owned()));
 }
 
+/// A newer announcement that does not name this service evicts the held one; the older one, sent again, stays out.
 #[test]
-fn g1_14_a_withdrawn_repository_stays_withdrawn() {
+fn withdrawn_announcement_stays_rejected() {
     let mut server = Server::start(&SETTINGS);
     let mut client = server.connect();
     let owner = Author::new(1);
-    let old = owner.listed(&service(), "r", THEN, &[]);
-    hold(&mut client, &old);
-    // An older one that does not name the service takes nothing away.
-    refuse(&mut client, &owner.unlisted("r", THEN - 1, &[]), "invalid: ");
-    assert_eq!(client.publish(&old), (true, HELD.to_owned()));
-    refuse(&mut client, &owner.unlisted("r", THEN + 1, &[]), "invalid: ");
-    refuse(&mut client, &state(&owner, "r", THEN), "invalid: no announcement exists");
-    refuse(&mut client, &old, "invalid: ");
+    let old = owner.announcement(&service(), "r", BASE_TIME, &[]);
+    expect_held(&mut client, &old);
+    // An older announcement that does not name the service changes nothing.
+    expect_rejected(&mut client, &owner.announcement_elsewhere("r", BASE_TIME - 1, &[]), "invalid: ");
+    assert_eq!(client.publish(&old), (true, ALREADY_HELD.to_owned()));
+    expect_rejected(&mut client, &owner.announcement_elsewhere("r", BASE_TIME + 1, &[]), "invalid: ");
+    expect_rejected(&mut client, &state(&owner, "r", BASE_TIME), "invalid: no announcement exists");
+    expect_rejected(&mut client, &old, "invalid: ");
     server.kill();
     let server = Server::start_in(server.folder(), &SETTINGS);
     let mut client = server.connect();
-    refuse(&mut client, &old, "invalid: ");
-    hold(&mut client, &owner.listed(&service(), "r", THEN + 2, &[]));
+    expect_rejected(&mut client, &old, "invalid: ");
+    expect_held(&mut client, &owner.announcement(&service(), "r", BASE_TIME + 2, &[]));
 }
 
+/// URLs are compared by scheme, host, port and path (`docs/protocol.md#listing-which-urls-name-this-service`).
 #[test]
-fn g1_06_announcements_must_name_this_service() {
+fn announcement_must_name_this_service_in_clone_and_relays() {
     let server = Server::start(&SETTINGS);
     let mut client = server.connect();
     let owner = Author::new(1);
     let npub = owner.key().npub();
     let own_clone = format!("https://grasp.test/{npub}/r.git");
     let announce = |clone: &str, relay: &str| {
-        owner.sign(kinds::ANNOUNCEMENT, THEN, &[&["d", "r"], &["clone", clone], &["relays", relay]], "")
+        owner.sign(kinds::ANNOUNCEMENT, BASE_TIME, &[&["d", "r"], &["clone", clone], &["relays", relay]], "")
     };
     for (clone, relay) in [
         ("https://elsewhere.example/r.git", "wss://elsewhere.example"),
@@ -259,112 +271,119 @@ fn g1_06_announcements_must_name_this_service() {
         (&own_clone, "https://grasp.test"),
         (&own_clone, "wss://grasp.test/elsewhere"),
     ] {
-        refuse(&mut client, &announce(clone, relay), "invalid: ");
+        expect_rejected(&mut client, &announce(clone, relay), "invalid: ");
     }
     for d in ["", ".", "..", "a/b", "a\\b", "a\u{0}b"] {
         let event = owner.sign(
             kinds::ANNOUNCEMENT,
-            THEN,
+            BASE_TIME,
             &[&["d", d], &["clone", &own_clone], &["relays", "wss://grasp.test"]],
             "",
         );
-        refuse(&mut client, &event, "invalid: ");
+        expect_rejected(&mut client, &event, "invalid: ");
     }
-    assert_eq!(shown(&mut client, &json!({})), [0, 0, 0]);
-    // None of them was kept, or this would not be fresh.
-    hold(&mut client, &announce(&own_clone, "wss://GRASP.test/"));
+    assert_eq!(visible_counts(&mut client, &json!({})), [0, 0, 0]);
+    // None of them is held, otherwise this one would not be new.
+    expect_held(&mut client, &announce(&own_clone, "wss://GRASP.test/"));
 }
 
+/// See `docs/protocol.md#maintainer-exception` and `docs/protocol.md#recursive-rule`.
 #[test]
-fn g1_08_a_maintainers_own_announcement_is_served_at_once() {
+fn announcement_of_a_listed_maintainer_is_served_at_once() {
     let server = Server::start(&SETTINGS);
     let mut client = server.connect();
-    let (owner, maintainer, further, stranger) = (Author::new(1), Author::new(2), Author::new(3), Author::new(4));
-    let of_maintainer = maintainer.unlisted("r", THEN, &[&further]);
-    let of_further = further.unlisted("r", THEN, &[]);
-    // Nobody has asked for them yet.
-    refuse(&mut client, &of_maintainer, "invalid: ");
-    hold(&mut client, &owner.listed(&service(), "r", THEN, &[&maintainer]));
-    // The chain is walked from the owner outwards.
-    refuse(&mut client, &of_further, "invalid: ");
-    accept(&mut client, &of_maintainer);
-    accept(&mut client, &of_further);
-    refuse(&mut client, &stranger.unlisted("r", THEN, &[&owner]), "invalid: ");
-    refuse(&mut client, &maintainer.unlisted("another name", THEN, &[]), "invalid: ");
+    let (owner, maintainer, further, outsider) = (Author::new(1), Author::new(2), Author::new(3), Author::new(4));
+    let maintainer_announcement = maintainer.announcement_elsewhere("r", BASE_TIME, &[&further]);
+    let further_announcement = further.announcement_elsewhere("r", BASE_TIME, &[]);
+    // No announcement lists them yet.
+    expect_rejected(&mut client, &maintainer_announcement, "invalid: ");
+    expect_held(&mut client, &owner.announcement(&service(), "r", BASE_TIME, &[&maintainer]));
+    // The maintainer set is the closure that starts at the owner, so the middle of the chain must be known first.
+    expect_rejected(&mut client, &further_announcement, "invalid: ");
+    expect_accepted(&mut client, &maintainer_announcement);
+    expect_accepted(&mut client, &further_announcement);
+    expect_rejected(&mut client, &outsider.announcement_elsewhere("r", BASE_TIME, &[&owner]), "invalid: ");
+    expect_rejected(&mut client, &maintainer.announcement_elsewhere("another name", BASE_TIME, &[]), "invalid: ");
     let mut served = client.query(&[json!({"kinds": [kinds::ANNOUNCEMENT]})]);
     served.sort_unstable();
-    let mut expected = [id(&of_maintainer), id(&of_further)];
+    let mut expected = [id(&maintainer_announcement), id(&further_announcement)];
     expected.sort_unstable();
     assert_eq!(served, expected);
-    // G1-28: both may speak for the owner's repository.
-    hold(&mut client, &state(&maintainer, "r", THEN));
-    hold(&mut client, &state(&further, "r", THEN));
-    refuse(&mut client, &state(&stranger, "r", THEN), "restricted: author not authorized");
+    // States of both are authoritative for the owner's repository.
+    expect_held(&mut client, &state(&maintainer, "r", BASE_TIME));
+    expect_held(&mut client, &state(&further, "r", BASE_TIME));
+    expect_rejected(&mut client, &state(&outsider, "r", BASE_TIME), "restricted: author not authorized");
 }
 
 #[test]
-fn g1_24_states_need_an_announcement_and_a_maintainer() {
+fn state_needs_an_announcement_and_an_authorised_author() {
     let server = Server::start(&SETTINGS);
     let mut client = server.connect();
-    let (owner, stranger) = (Author::new(1), Author::new(2));
-    refuse(&mut client, &state(&owner, "r", THEN), "invalid: no announcement exists for this repository");
-    hold(&mut client, &owner.listed(&service(), "r", THEN, &[]));
-    refuse(&mut client, &state(&stranger, "r", THEN), "restricted: author not authorized for this repository");
-    refuse(&mut client, &state(&owner, "R", THEN), "invalid: no announcement exists");
-    hold(&mut client, &state(&owner, "r", THEN));
-    // An announcement and its state in one breath.
-    let (announcement, state) = (owner.listed(&service(), "s", THEN, &[]), state(&owner, "s", THEN));
+    let (owner, outsider) = (Author::new(1), Author::new(2));
+    expect_rejected(&mut client, &state(&owner, "r", BASE_TIME), "invalid: no announcement exists for this repository");
+    expect_held(&mut client, &owner.announcement(&service(), "r", BASE_TIME, &[]));
+    expect_rejected(
+        &mut client,
+        &state(&outsider, "r", BASE_TIME),
+        "restricted: author not authorized for this repository",
+    );
+    expect_rejected(&mut client, &state(&owner, "R", BASE_TIME), "invalid: no announcement exists");
+    expect_held(&mut client, &state(&owner, "r", BASE_TIME));
+    // An announcement and its state, sent without waiting.
+    let (announcement, state) = (owner.announcement(&service(), "s", BASE_TIME, &[]), state(&owner, "s", BASE_TIME));
     for event in [&announcement, &state] {
         client.send_text(&format!("[\"EVENT\",{}]", event.json()));
     }
     for event in [&announcement, &state] {
-        assert_eq!(client.receive(), json!(["OK", id(event), true, FRESH]));
+        assert_eq!(client.receive(), json!(["OK", id(event), true, NEWLY_HELD]));
     }
 }
 
+/// Any other event is accepted if it references a served event, or a served event references it
+/// (`docs/protocol.md#related-events`).
 #[test]
-fn g1_33_what_belongs_to_nothing_is_refused() {
+fn unrelated_events_are_rejected() {
     let server = Server::start(&SETTINGS);
     let mut client = server.connect();
-    let (owner, maintainer, guest) = (Author::new(1), Author::new(2), Author::new(3));
-    hold(&mut client, &owner.listed(&service(), "r", THEN, &[&maintainer]));
-    let orphans = |at| {
+    let (owner, maintainer, contributor) = (Author::new(1), Author::new(2), Author::new(3));
+    expect_held(&mut client, &owner.announcement(&service(), "r", BASE_TIME, &[&maintainer]));
+    let unrelated = |at| {
         [
-            guest.issue(at, &owner.repo("nowhere")),
-            // G1-34: what is only held is nothing to belong to.
-            guest.issue(at, &owner.repo("r")),
-            guest.note(at, &[], "hello"),
-            guest.note(at, &[&["q", &maintainer.repo("r")]], "look"),
-            guest.comment(at, &guest.issue(at, &owner.repo("r"))),
-            guest.pull_request(at, &[&owner.repo("r")], &main_at('c')),
-            guest.sign(kinds::PROFILE, at, &[], "{}"),
+            contributor.issue(at, &owner.repo("nowhere")),
+            // Held events do not count as links.
+            contributor.issue(at, &owner.repo("r")),
+            contributor.note(at, &[], "hello"),
+            contributor.note(at, &[&["q", &maintainer.repo("r")]], "look"),
+            contributor.comment(at, &contributor.issue(at, &owner.repo("r"))),
+            contributor.pull_request(at, &[&owner.repo("r")], &repeated_oid('c')),
+            contributor.sign(kinds::PROFILE, at, &[], "{}"),
         ]
     };
-    for event in orphans(THEN) {
-        refuse(&mut client, &event, "restricted: ");
+    for event in unrelated(BASE_TIME) {
+        expect_rejected(&mut client, &event, "restricted: ");
     }
-    assert_eq!(shown(&mut client, &json!({})), [0, 0, 0]);
+    assert_eq!(visible_counts(&mut client, &json!({})), [0, 0, 0]);
 
-    // With something served, the same kinds of events belong to it, also in one breath.
-    accept(&mut client, &maintainer.unlisted("r", THEN, &[]));
-    let issue = guest.issue(THEN, &maintainer.repo("r"));
-    let comment = guest.comment(THEN, &issue);
-    let quote = guest.note(THEN, &[&["q", &maintainer.repo("r")]], "look");
+    // The same kinds of events are accepted if they reference a served event, also if they are sent without waiting.
+    expect_accepted(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME, &[]));
+    let issue = contributor.issue(BASE_TIME, &maintainer.repo("r"));
+    let comment = contributor.comment(BASE_TIME, &issue);
+    let quote = contributor.note(BASE_TIME, &[&["q", &maintainer.repo("r")]], "look");
     for event in [&issue, &comment, &quote] {
         client.send_text(&format!("[\"EVENT\",{}]", event.json()));
     }
     for event in [&issue, &comment, &quote] {
         assert_eq!(client.receive(), json!(["OK", id(event), true, ""]));
     }
-    // A pull request waits for its commit, and its answer says for which.
-    let request = guest.pull_request(THEN, &[&maintainer.repo("r")], &main_at('c'));
+    // A pull request is held until its commit is there, and the answer names the commit.
+    let request = contributor.pull_request(BASE_TIME, &[&maintainer.repo("r")], &repeated_oid('c'));
     let (accepted, text) = client.publish(&request);
-    assert!(accepted && text.starts_with("purgatory: ") && text.contains(&main_at('c')), "{text}");
-    let without_commit = guest.sign(kinds::PULL_REQUEST, THEN, &[&["a", &maintainer.repo("r")]], "");
-    refuse(&mut client, &without_commit, "invalid: ");
-    assert_eq!(shown(&mut client, &json!({})), [4, 4, 4]);
-    // And what was refused before was not kept.
-    for event in &orphans(THEN)[..3] {
-        refuse(&mut client, event, "restricted: ");
+    assert!(accepted && text.starts_with("purgatory: ") && text.contains(&repeated_oid('c')), "{text}");
+    let without_commit = contributor.sign(kinds::PULL_REQUEST, BASE_TIME, &[&["a", &maintainer.repo("r")]], "");
+    expect_rejected(&mut client, &without_commit, "invalid: ");
+    assert_eq!(visible_counts(&mut client, &json!({})), [4, 4, 4]);
+    // The rejected events were not stored.
+    for event in &unrelated(BASE_TIME)[..3] {
+        expect_rejected(&mut client, event, "restricted: ");
     }
 }

@@ -1,44 +1,44 @@
-//! Health, the status page and where repositories stand: what a running server shows to whoever watches over it.
+//! Health checks, the status page and the replication status of repositories.
 
 use serde_json::Value;
 
-use crate::support::peers::{Neighbour, Project};
-use crate::support::test_server::{Stage, main_at, one_commit};
+use crate::support::peers::{Project, SyncServer};
+use crate::support::test_server::{TestServer, main_at, one_commit};
 use crate::support::{Server, eventually};
 
-/// Status and body of an answer.
+/// Returns status, lower-case head and body of a response.
 fn get(server: &Server, path: &str) -> (u16, String, String) {
-    let answer = server.get(path, "");
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    let response = server.get(path, "");
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {response:?}"));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("no status in the response");
     (status, head.to_ascii_lowercase(), body.to_owned())
 }
 
 fn json(server: &Server, path: &str) -> (u16, Value) {
     let (status, _, body) = get(server, path);
-    (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("no JSON at {path}: {body}")))
+    (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("invalid JSON at {path}: {body}")))
 }
 
 #[test]
-fn a_service_that_is_well_says_so() {
+fn healthy_server_is_alive_and_ready() {
     let server = Server::start(&[]);
     let (status, alive) = json(&server, "/healthz");
     assert_eq!((status, &alive["alive"]), (200, &Value::Bool(true)), "{alive}");
-    assert_eq!(alive["checks"]["loop"]["ok"], true, "{alive}");
+    assert_eq!(alive["checks"]["event_loop"]["ok"], true, "{alive}");
     let (status, ready) = json(&server, "/readyz");
     assert_eq!((status, &ready["ready"]), (200, &Value::Bool(true)), "{ready}");
-    for check in ["loop", "watchman", "writer", "store", "disk_events", "disk_git", "git", "serving"] {
+    for check in ["event_loop", "health_monitor", "writer", "store", "disk_events", "disk_git", "git", "serving"] {
         assert_eq!(ready["checks"][check]["ok"], true, "{check}: {ready}");
     }
     for path in ["/healthz", "/readyz", "/status", "/status.json"] {
-        let answer = server.http(&format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
-        assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+        let response = server.http(&format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+        assert!(response.starts_with("HTTP/1.1 405"), "{response}");
     }
 }
 
 #[test]
-fn a_full_disk_is_not_ready_and_alive() {
-    // A terabyte is to be kept free.
+fn server_with_full_disk_is_alive_but_not_ready() {
+    // The reserve is larger than any free space.
     let server = Server::start(&[("STORE_RESERVE_BYTES", "1099511627776")]);
     let (status, ready) = json(&server, "/readyz");
     assert_eq!((status, &ready["ready"]), (503, &Value::Bool(false)), "{ready}");
@@ -52,76 +52,86 @@ fn a_full_disk_is_not_ready_and_alive() {
 }
 
 #[test]
-fn without_git_it_is_not_ready() {
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let path = std::env::var_os("PATH").expect("a path");
-    let git = std::env::split_paths(&path).map(|folder| folder.join("git")).find(|git| git.exists()).expect("git");
-    std::os::unix::fs::symlink(&git, folder.path().join("git")).expect("a link");
-    let data = tempfile::TempDir::new().expect("a folder");
+fn server_without_git_is_not_ready() {
+    let folder = tempfile::TempDir::new().expect("cannot create a folder");
+    let path = std::env::var_os("PATH").expect("no PATH");
+    let git = std::env::split_paths(&path)
+        .map(|folder| folder.join("git"))
+        .find(|git| git.exists())
+        .expect("git is not in PATH");
+    std::os::unix::fs::symlink(&git, folder.path().join("git")).expect("cannot create a link");
+    let data = tempfile::TempDir::new().expect("cannot create a folder");
     let mut command = crate::support::command(data.path(), &[]);
     command.env("PATH", folder.path());
     let server = Server::spawn(command);
     assert_eq!(get(&server, "/readyz").0, 200);
-    std::fs::remove_file(folder.path().join("git")).expect("it was there");
-    eventually("git is missed", || (json(&server, "/readyz").1["checks"]["git"]["ok"] == false).then_some(()));
+    std::fs::remove_file(folder.path().join("git")).expect("cannot remove the link");
+    eventually("the missing git is noticed", || {
+        (json(&server, "/readyz").1["checks"]["git"]["ok"] == false).then_some(())
+    });
     assert_eq!(get(&server, "/readyz").0, 503);
 }
 
 #[test]
-fn the_status_tells_what_there_is_and_nothing_private() {
-    let mut stage = Stage::with(&[("RELAY_NAME", "<b>\"AppState\"</b>"), ("GRASP06_ENABLE", "true")]);
-    let owner = stage.person(1);
+fn status_contains_no_private_data() {
+    let mut test_server = TestServer::with_settings(&[("RELAY_NAME", "<b>\"Test\"</b>"), ("GRASP06_ENABLE", "true")]);
+    let owner = test_server.maintainer(1);
     let (work, oid) = one_commit("a");
-    stage.found(&owner, "tool", &[], &work, &main_at(&oid));
-    let lonely = owner.announce("waiting", crate::support::git::THEN, &[]);
-    stage.hold(&lonely);
-    // A submission of which nothing has come: its name is nobody's business either.
-    let (guest, absent) = (stage.person(5), stage.person(6));
-    let own = stage.public_prs_url(&guest, "lib");
-    stage.hold(&guest.pull_request(crate::support::git::THEN, &[&absent.repo("lib")], &"ab".repeat(20), &[&own]));
-    stage.refuse(&owner.announce_elsewhere("away", crate::support::git::THEN, &[]), "");
-    let status = eventually("the status knows it", || {
-        let (code, status) = json(&stage.server, "/status.json");
+    test_server.create_repo(&owner, "tool", &[], &work, &main_at(&oid));
+    let held = owner.announce("waiting", crate::support::git::BASE_TIME, &[]);
+    test_server.publish_held(&held);
+    // A pull request whose commit was not pushed: the name of its repository is not public either.
+    let (guest, absent) = (test_server.maintainer(5), test_server.maintainer(6));
+    let own = test_server.public_prs_url(&guest, "lib");
+    test_server.publish_held(&guest.pull_request(
+        crate::support::git::BASE_TIME,
+        &[&absent.repo("lib")],
+        &"ab".repeat(20),
+        &[&own],
+    ));
+    test_server.publish_rejected(&owner.announce_elsewhere("away", crate::support::git::BASE_TIME, &[]), "");
+    let status = eventually("the status is up to date", || {
+        let (code, status) = json(&test_server.process, "/status.json");
         assert_eq!(code, 200);
         let waiting = &status["purgatory"];
         (waiting["announcements"] == 1 && waiting["pull_requests"] == 1 && status["repositories"] == 2)
             .then_some(status)
     });
     assert_eq!(status["ready"], true, "{status}");
-    assert_eq!(status["relays"], Value::Null, "sync is off");
+    assert_eq!(status["relays"], Value::Null, "sync is disabled");
     assert_eq!(status["websockets"], 1);
     assert!(status["refused"]["events"]["not_listed"].as_u64() >= Some(1), "{status}");
     assert!(status["purgatory"]["oldest_seconds"].is_u64() && status["purgatory"]["next_deadline_seconds"].is_u64());
     assert!(status["budgets"]["connections"]["used"].as_u64() >= Some(1), "{status}");
     assert!(status["disk"]["volumes"]["git"]["free"].as_u64() > Some(0), "{status}");
-    let (_, head, page) = get(&stage.server, "/status");
+    let (_, head, page) = get(&test_server.process, "/status");
     assert!(head.contains("script-src 'self'") && head.contains("cache-control: no-store"), "{head}");
-    assert!(!page.contains("<b>\"AppState\"") && page.contains("&lt;b&gt;&quot;AppState&quot;"), "{page}");
+    assert!(!page.contains("<b>\"Test\"") && page.contains("&lt;b&gt;&quot;Test&quot;"), "{page}");
     assert!(page.contains("<script src=\"status.js\" defer></script>"), "{page}");
     assert_eq!(page.matches("<script").count(), 1);
-    let (code, head, script) = get(&stage.server, "/status.js");
+    let (code, head, script) = get(&test_server.process, "/status.js");
     assert!(code == 200 && head.contains("text/javascript") && script.contains("status.json"), "{head}");
     for text in [page, status.to_string()] {
-        for private in ["127.0.0.1:", &owner.npub(), &guest.npub(), &lonely.id.to_string(), "waiting.git", "lib.git"] {
+        for private in ["127.0.0.1:", &owner.npub(), &guest.npub(), &held.id.to_string(), "waiting.git", "lib.git"] {
             assert!(!text.contains(private), "{private} in {text}");
         }
     }
 
-    // What waits for a repository that is served is told.
-    stage.hold(&owner.state("tool", crate::support::git::THEN + 9, &main_at(&"cd".repeat(20))));
-    let soonest = eventually("it is told until when a state waits", || {
-        let (_, status) = json(&stage.server, "/status.json");
+    // Events that wait for git data of a served repository are listed.
+    test_server.publish_held(&owner.state("tool", crate::support::git::BASE_TIME + 9, &main_at(&"cd".repeat(20))));
+    let soonest = eventually("the waiting state is listed", || {
+        let (_, status) = json(&test_server.process, "/status.json");
         status["purgatory"]["soonest"].as_array().filter(|soonest| !soonest.is_empty()).cloned()
     });
     let [state] = &soonest[..] else { panic!("{soonest:?}") };
-    assert_eq!((state["kind"].as_str(), state["why"].as_str()), (Some("state"), Some("its git data is awaited")));
+    assert_eq!((state["kind"].as_str(), state["why"].as_str()), (Some("state"), Some("waiting for its git data")));
     assert!(state["repository"].as_str().is_some_and(|path| path.ends_with("/tool.git")), "{state}");
-    assert!((1..=1_800).contains(&state["seconds"].as_u64().expect("seconds")), "{state}");
-    assert!(get(&stage.server, "/status").2.contains("/tool.git: its git data is awaited, gives up in"));
+    assert!((1..=1_800).contains(&state["seconds"].as_u64().expect("no seconds")), "{state}");
+    assert!(get(&test_server.process, "/status").2.contains("/tool.git: waiting for its git data, expires in"));
 }
 
 #[test]
-fn an_operator_can_turn_the_status_off() {
+fn status_page_can_be_disabled() {
     for word in ["false", "private"] {
         let server = Server::start(&[("STATUS_ENABLE", word)]);
         for path in ["/status", "/status.json", "/status.js"] {
@@ -136,17 +146,17 @@ fn an_operator_can_turn_the_status_off() {
 }
 
 #[test]
-fn a_repository_shows_where_else_it_is() {
-    let mut here = Neighbour::start(&[]);
-    let mut there = Neighbour::start(&[]);
-    let project = Project::new(1, "common", &[here.place, there.place], &["ws://127.0.0.1:9"]);
+fn replication_status_of_a_repository_is_shown() {
+    let mut here = SyncServer::start(&[]);
+    let mut there = SyncServer::start(&[]);
+    let project = Project::new(1, "common", &[here.address, there.address], &["ws://127.0.0.1:9"]);
     here.host(&project);
-    // Only what a relay says is seen: it says nothing of what it had before.
-    here.eventually_state(&there.relay(), 3.0);
+    // A live subscription delivers only new events, so the neighbour hosts the repository after the connection.
+    here.eventually_state(&there.relay_url(), 3.0);
     there.host(&project);
     let path = format!("/{}", project.owner.repo_id("common").path());
-    let known = eventually("the neighbour is known to have the state", || {
-        let (code, known) = json(&here.server, &format!("{path}/replication.json"));
+    let known = eventually("the neighbour has the state", || {
+        let (code, known) = json(&here.process, &format!("{path}/replication.json"));
         assert_eq!(code, 200);
         (known["relays"][1]["has"]["state"] == "current" && known["relays"][1]["connection"] == "connected")
             .then_some(known)
@@ -157,27 +167,27 @@ fn a_repository_shows_where_else_it_is() {
     assert_eq!(known["relays"][2]["has"]["state"], "unseen", "{known}");
     assert_eq!(known["git_servers"][0]["how"], "this service", "{known}");
     assert_eq!(known["git_servers"][1]["has"]["state"], "current", "{known}");
-    let (code, _, page) = get(&here.server, &path);
+    let (code, _, page) = get(&here.process, &path);
     assert_eq!(code, 200);
-    assert!(page.contains("Where it is") && page.contains("has it, known since"), "{page}");
+    assert!(page.contains("<h2>Replication</h2>") && page.contains("up to date, known since"), "{page}");
 
-    // It is found out again after a restart, although nothing has to be sent.
+    // After a restart it is found again, although the neighbour has no new events.
     here.stop();
-    here.again();
-    eventually("the neighbour is known to have the state again", || {
-        let known = json(&here.server, &format!("{path}/replication.json")).1;
+    here.start_again();
+    eventually("the neighbour has the state after the restart", || {
+        let known = json(&here.process, &format!("{path}/replication.json")).1;
         let has = [&known["relays"][1]["has"]["state"], &known["git_servers"][1]["has"]["state"]];
         has.iter().all(|has| *has == "current").then_some(())
     });
 
-    let status = eventually("the status has both relays", || {
-        let (_, status) = json(&here.server, "/status.json");
+    let status = eventually("the status lists both relays", || {
+        let (_, status) = json(&here.process, "/status.json");
         (status["relays"].as_array().map(Vec::len) == Some(2) && status["relays"][1]["state"].is_string())
             .then_some(status)
     });
-    let relays = status["relays"].as_array().expect("relays");
+    let relays = status["relays"].as_array().expect("no relays");
     let neighbour =
-        relays.iter().find(|relay| relay["url"].as_str().is_some_and(|url| url.contains(&there.place.to_string())));
+        relays.iter().find(|relay| relay["url"].as_str().is_some_and(|url| url.contains(&there.address.to_string())));
     let neighbour = neighbour.unwrap_or_else(|| panic!("{status}"));
     assert_eq!(neighbour["repositories"], 1, "{status}");
     assert!(neighbour["lag_seconds"].is_null() || neighbour["state"] != "connected", "{status}");

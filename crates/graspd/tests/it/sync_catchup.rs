@@ -1,5 +1,5 @@
-//! Catching up: everything that a relay had before there was a connection comes, and after a short absence only what is
-//! newer is asked for.
+//! Historic sync: events that a relay stored before the connection are fetched, and after a short disconnection only newer
+//! events are requested.
 
 use std::sync::Arc;
 
@@ -8,120 +8,124 @@ use grasp_sim::signer::Author;
 use serde_json::Value;
 
 use crate::support::eventually;
-use crate::support::git::THEN;
-use crate::support::peers::independent_relay::Independent;
-use crate::support::peers::scripted_relay::{Deed, Fake, Manners};
-use crate::support::peers::{Neighbour, Project, now, place};
+use crate::support::git::BASE_TIME;
+use crate::support::peers::independent_relay::IndependentRelay;
+use crate::support::peers::scripted_relay::{ClientAction, RelayScript, ScriptedRelay};
+use crate::support::peers::{Project, SyncServer, now, unused_address};
 
-/// Issues of a repository and a comment on each.
+/// Returns issues of a repository and a comment on each.
 fn history(project: &Project, issues: u64) -> Vec<Arc<SignedEvent>> {
     let (author, other) = (Author::new(8), Author::new(9));
-    let mut events = project.issues(&author, THEN + 10, issues);
+    let mut events = project.issues(&author, BASE_TIME + 10, issues);
     let comments: Vec<_> = events.iter().map(|issue| other.comment(issue.created_at.0 + 1, issue)).collect();
     events.extend(comments);
     events
 }
 
-/// Two servers that list each other. The first has a history, and follows nobody; the second is new. Gives the second,
-/// which has everything then, and the first.
-fn two_servers(settings: &[(&str, &str)]) -> (Neighbour, Neighbour) {
-    let (here, there) = (place(), place());
+/// Starts two servers that host the same repository. The first has a history and does not sync; the second is new and
+/// syncs from it. Returns the second, after it has synced everything, and the first.
+fn sync_two_servers(settings: &[(&str, &str)]) -> (SyncServer, SyncServer) {
+    let (here, there) = (unused_address(), unused_address());
     let project = Project::new(1, "old", &[here, there], &[]);
     let events = history(&project, 150);
-    let mut first = Neighbour::start_at(there, &[("SYNC_ENABLE", "false")]);
+    let mut first = SyncServer::start_at(there, &[("SYNC_ENABLE", "false")]);
     first.host(&project);
     for event in &events {
         first.publish(event);
     }
-    let mut second = Neighbour::start_at(here, settings);
+    let mut second = SyncServer::start_at(here, settings);
     second.host(&project);
     let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     second.eventually_served(&all);
-    let relay = first.relay();
+    let relay = first.relay_url();
     second.eventually_state(&relay, 3.0);
-    // The state may come from there before it comes from here.
-    let caught_up = second.came("catchup");
+    // The state may be synced before it is published here.
+    let caught_up = second.received_count("catchup");
     assert!((0.0..=1.0).contains(&(caught_up - all.len() as f64)), "{caught_up}: {}", second.log());
-    assert_eq!(second.came("live"), 0.0);
+    assert_eq!(second.received_count("live"), 0.0);
 
     let fresh = project.issue(&Author::new(7), now());
     first.publish(&fresh);
     second.eventually_served(&[&fresh]);
-    eventually("it came by itself", || (second.came("live") == 1.0).then_some(()));
-    assert_eq!(second.came("catchup"), caught_up, "{}", second.log());
-    for bad in ["ERROR", "sync gap", "could not be had", "wants fewer"] {
+    eventually("the live event is counted", || (second.received_count("live") == 1.0).then_some(()));
+    assert_eq!(second.received_count("catchup"), caught_up, "{}", second.log());
+    for bad in ["ERROR", "sync gap", "batch failed", "rate limited"] {
         assert!(!second.log().contains(bad), "{}", second.log());
     }
     (second, first)
 }
 
 #[test]
-fn everything_comes_and_then_what_is_new() {
-    let (mut second, mut first) = two_servers(&[]);
-    let relay = first.relay();
+fn history_is_synced_and_then_live_events() {
+    let (mut second, mut first) = sync_two_servers(&[]);
+    let relay = first.relay_url();
     second.stop();
-    let project = Project::new(1, "old", &[second.place, first.place], &[]);
+    let project = Project::new(1, "old", &[second.address, first.address], &[]);
     let missed = project.issue(&Author::new(7), now() + 1);
     first.publish(&missed);
-    second.again();
+    second.start_again();
     second.eventually_served(&[&missed]);
     second.eventually_metric("ngit_sync_reconnects_total{kind=\"quick\"}", 1.0);
     second.eventually_state(&relay, 3.0);
 }
 
 #[test]
-fn everything_comes_in_pages() {
-    let (second, first) = two_servers(&[("SYNC_DISABLE_NEGENTROPY", "true")]);
-    assert_eq!(second.metric_of("ngit_sync_peer_coverage_ratio", &first.relay()), None, "nothing was compared");
+fn history_is_synced_in_pages_without_negentropy() {
+    let (second, first) = sync_two_servers(&[("SYNC_DISABLE_NEGENTROPY", "true")]);
+    assert_eq!(
+        second.relay_metric("ngit_sync_peer_coverage_ratio", &first.relay_url()),
+        None,
+        "negentropy was not used"
+    );
 }
 
 #[test]
-fn what_both_have_is_compared() {
-    let (here, there) = (place(), place());
+fn common_history_is_compared_by_negentropy() {
+    let (here, there) = (unused_address(), unused_address());
     let project = Project::new(1, "both", &[here, there], &[]);
     let events = history(&project, 100);
-    let mut first = Neighbour::start_at(there, &[("SYNC_ENABLE", "false")]);
+    let mut first = SyncServer::start_at(there, &[("SYNC_ENABLE", "false")]);
     first.host(&project);
-    let mut second = Neighbour::start_at(here, &[("SYNC_ENABLE", "false")]);
+    let mut second = SyncServer::start_at(here, &[("SYNC_ENABLE", "false")]);
     second.host(&project);
     for (n, event) in events.iter().enumerate() {
         first.publish(event);
-        // The answers to what is missing here are not taken.
+        // Comments on issues that are missing here are rejected.
         if n % 5 != 0 {
             let _ = second.client().publish(event);
         }
     }
     second.stop();
     second.set("SYNC_ENABLE", "true");
-    second.again();
+    second.start_again();
     let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     second.eventually_served(&all);
-    let relay = first.relay();
+    let relay = first.relay_url();
     second.eventually_state(&relay, 3.0);
-    eventually("what was compared is counted", || second.metric_of("ngit_sync_peer_coverage_ratio", &relay));
-    assert!(!second.log().contains("does not speak negentropy"), "{}", second.log());
+    eventually("the coverage is measured", || second.relay_metric("ngit_sync_peer_coverage_ratio", &relay));
+    assert!(!second.log().contains("does not support negentropy"), "{}", second.log());
 }
 
 #[test]
-fn an_independent_relay_is_caught_up_with() {
-    let independent = Independent::start();
-    let here = place();
+fn history_of_an_independent_relay_is_synced() {
+    let independent = IndependentRelay::start();
+    let here = unused_address();
     let project = Project::new(1, "foreign", &[here], &[&independent.url()]);
     let events = history(&project, 150);
     let mut client = independent.client();
     for event in &events {
         assert!(client.publish(event).0);
     }
-    let mut server = Neighbour::start_at(here, &[]);
+    let mut server = SyncServer::start_at(here, &[]);
     server.host(&project);
     let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     server.eventually_served(&all);
     server.eventually_state(&independent.url(), 3.0);
-    assert_eq!(server.came("catchup"), all.len() as f64, "{}", server.log());
+    assert_eq!(server.received_count("catchup"), all.len() as f64, "{}", server.log());
     let fresh = project.issue(&Author::new(7), now());
     assert!(client.publish(&fresh).0);
     server.eventually_served(&[&fresh]);
-    eventually("it came by itself", || (server.came("live") == 1.0).then_some(()));
+    eventually("the live event is counted", || (server.received_count("live") == 1.0).then_some(()));
 }
 
 fn is_live(filter: &Value) -> bool {
@@ -129,51 +133,54 @@ fn is_live(filter: &Value) -> bool {
 }
 
 #[test]
-fn after_a_short_stop_only_what_is_newer_is_asked_for() {
-    let fake = Fake::start(Manners::default());
-    let url = fake.url();
-    let mut server = Neighbour::start(&[]);
-    let project = Project::new(1, "short", &[server.place], &[&url]);
+fn quick_reconnect_requests_only_newer_events() {
+    let relay = ScriptedRelay::start(RelayScript::default());
+    let url = relay.url();
+    let mut server = SyncServer::start(&[]);
+    let project = Project::new(1, "short", &[server.address], &[&url]);
     let events = history(&project, 30);
     for event in &events {
-        fake.publish(event);
+        relay.publish(event);
     }
     server.host(&project);
     let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     server.eventually_served(&all);
     server.eventually_state(&url, 3.0);
-    assert!(fake.filters(0).iter().any(|filter| !is_live(filter) && filter["since"].is_null()), "a first time");
+    assert!(
+        relay.filters(0).iter().any(|filter| !is_live(filter) && filter["since"].is_null()),
+        "the first sync has no `since`"
+    );
 
-    // However it ends: what was written down when it was asked to end is good for both. What has come after that is new
-    // to the life after the crash.
+    // After a stop and after a crash: the progress that the stop has written is used in both cases. Events that were
+    // received between the stop and the crash are requested again.
     let mut roots = Vec::new();
-    for (connection, end) in [(2, Neighbour::stop as fn(&mut Neighbour)), (3, Neighbour::kill)] {
+    for (connection, end) in [(2, SyncServer::stop as fn(&mut SyncServer)), (3, SyncServer::kill)] {
         let before = now();
         end(&mut server);
-        fake.eventually("it has left", |deed| matches!(deed, Deed::Left(_)));
+        relay.eventually("the server has disconnected", |action| matches!(action, ClientAction::Disconnected(_)));
         let missed = project.issue(&Author::new(7), now());
         let late = Author::new(6).comment(now(), &missed);
-        fake.publish(&missed);
-        fake.publish(&late);
-        server.again();
+        relay.publish(&missed);
+        relay.publish(&late);
+        server.start_again();
         server.eventually_served(&[&missed, &late]);
         server.eventually_state(&url, 3.0);
         server.eventually_metric("ngit_sync_reconnects_total{kind=\"quick\"}", 1.0);
-        assert_eq!(fake.connections(), connection);
+        assert_eq!(relay.connections(), connection);
 
-        let filters = fake.filters(connection);
+        let filters = relay.filters(connection);
         roots.push(Value::from(missed.id.to_string()));
         for filter in filters.iter().filter(|filter| !is_live(filter)) {
-            // What refers to a root that is new here was never asked for.
+            // Events that refer to a new root were never requested before.
             let is_new = ["#e", "#E", "#q"]
                 .iter()
                 .any(|tag| filter[*tag].as_array().is_some_and(|ids| ids.iter().all(|id| roots.contains(id))));
             let since = filter["since"].as_u64();
-            assert!(is_new || since.is_some(), "no full pass: {filter}");
+            assert!(is_new || since.is_some(), "unexpected full request: {filter}");
             let newest = before - 15 * 60 + 60;
-            assert!(since.is_none_or(|since| since <= newest), "the overlap is in it: {filter} {newest}");
+            assert!(since.is_none_or(|since| since <= newest), "the overlap is missing: {filter} {newest}");
         }
-        // The live subscriptions follow everything again.
+        // The live subscriptions cover everything again.
         for tag in ["#a", "#A", "#q", "#e", "#E"] {
             assert!(filters.iter().any(|filter| is_live(filter) && filter[tag].is_array()), "{tag}: {filters:?}");
         }
@@ -182,52 +189,54 @@ fn after_a_short_stop_only_what_is_newer_is_asked_for() {
 }
 
 #[test]
-fn a_crash_in_the_middle_loses_nothing() {
-    let fake = Fake::start(Manners { page: 50, ..Manners::default() });
-    let mut server = Neighbour::start(&[]);
-    let project = Project::new(1, "crash", &[server.place], &[&fake.url()]);
+fn crash_during_historic_sync_loses_nothing() {
+    let relay = ScriptedRelay::start(RelayScript { page_size: 50, ..RelayScript::default() });
+    let mut server = SyncServer::start(&[]);
+    let project = Project::new(1, "crash", &[server.address], &[&relay.url()]);
     let events = history(&project, 200);
     for event in &events {
-        fake.publish(event);
+        relay.publish(event);
     }
     server.host(&project);
     let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
-    eventually("a part has come", || (server.served(&all) >= 50).then_some(()));
+    eventually("some events are synced", || (server.count_served(&all) >= 50).then_some(()));
     server.kill();
-    server.again();
+    server.start_again();
     server.eventually_served(&all);
-    server.eventually_state(&fake.url(), 3.0);
+    server.eventually_state(&relay.url(), 3.0);
 }
 
 #[test]
-fn a_relay_that_breaks_off_is_had_in_parts() {
-    let fake = Fake::start(Manners { page: 50, breaks_off: 150, ..Manners::default() });
-    let mut server = Neighbour::start(&[]);
-    let project = Project::new(1, "parts", &[server.place], &[&fake.url()]);
-    // More than fits into a connection: it must go on where it stood.
-    let events = project.issues(&Author::new(9), THEN, 400);
+fn sync_continues_where_a_disconnecting_relay_stopped() {
+    let relay = ScriptedRelay::start(RelayScript { page_size: 50, max_events_sent: 150, ..RelayScript::default() });
+    let mut server = SyncServer::start(&[]);
+    let project = Project::new(1, "parts", &[server.address], &[&relay.url()]);
+    // More than the relay sends on one connection: sync must continue where it stopped.
+    let events = project.issues(&Author::new(9), BASE_TIME, 400);
     for event in &events {
-        fake.publish(event);
+        relay.publish(event);
     }
     server.host(&project);
     let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     server.eventually_served(&all);
-    assert!(fake.connections() <= 8, "{}", fake.connections());
+    assert!(relay.connections() <= 8, "{}", relay.connections());
 }
 
 #[test]
-fn whoever_is_asked_to_stop_says_goodbye() {
-    let (fake, other) = (Fake::start(Manners::default()), Fake::start(Manners::default()));
-    let mut server = Neighbour::start(&[("SHUTDOWN_GRACE_SECS", "10")]);
-    let project = Project::new(1, "bye", &[server.place], &[&fake.url(), &other.url()]);
+fn stop_closes_relay_connections_properly() {
+    let (relay, other) = (ScriptedRelay::start(RelayScript::default()), ScriptedRelay::start(RelayScript::default()));
+    let mut server = SyncServer::start(&[("SHUTDOWN_GRACE_SECS", "10")]);
+    let project = Project::new(1, "bye", &[server.address], &[&relay.url(), &other.url()]);
     server.host(&project);
-    for relay in [&fake, &other] {
+    for relay in [&relay, &other] {
         server.eventually_state(&relay.url(), 3.0);
     }
     let start = std::time::Instant::now();
     server.stop();
     assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
-    for relay in [&fake, &other] {
-        relay.eventually("the end is proper", |deed| *deed == Deed::Left(Some(1000)));
+    for relay in [&relay, &other] {
+        relay.eventually("the connection is closed with code 1000", |action| {
+            *action == ClientAction::Disconnected(Some(1000))
+        });
     }
 }

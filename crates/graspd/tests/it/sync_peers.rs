@@ -1,4 +1,4 @@
-//! Several servers and an independent relay: what is published on one is served on all.
+//! Several servers and an independent relay: events that are published on one are served on all.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -8,14 +8,14 @@ use grasp_core::nostr::SignedEvent;
 use grasp_sim::signer::Author;
 
 use crate::support::eventually;
-use crate::support::peers::independent_relay::Independent;
-use crate::support::peers::{Neighbour, Project, now, place, relay};
+use crate::support::peers::independent_relay::IndependentRelay;
+use crate::support::peers::{Project, SyncServer, now, relay_url, unused_address};
 
-/// Three servers that host one repository which lists all of them, and further relays.
-fn town(relays: &[&str]) -> (Vec<Neighbour>, Project) {
-    let mut servers: Vec<Neighbour> = (0..3).map(|_| Neighbour::start(&[])).collect();
-    let places: Vec<_> = servers.iter().map(|server| server.place).collect();
-    let project = Project::new(1, "common", &places, relays);
+/// Starts three servers that host the same repository, which lists all of them and further relays.
+fn start_three_servers(relays: &[&str]) -> (Vec<SyncServer>, Project) {
+    let mut servers: Vec<SyncServer> = (0..3).map(|_| SyncServer::start(&[])).collect();
+    let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
+    let project = Project::new(1, "common", &addresses, relays);
     for server in &mut servers {
         server.host(&project);
     }
@@ -23,7 +23,7 @@ fn town(relays: &[&str]) -> (Vec<Neighbour>, Project) {
 }
 
 #[track_caller]
-fn everywhere(servers: &mut [Neighbour], events: &[Arc<SignedEvent>]) {
+fn eventually_served_by_all(servers: &mut [SyncServer], events: &[Arc<SignedEvent>]) {
     let events: Vec<&Arc<SignedEvent>> = events.iter().collect();
     for server in servers {
         server.eventually_served(&events);
@@ -31,14 +31,14 @@ fn everywhere(servers: &mut [Neighbour], events: &[Arc<SignedEvent>]) {
 }
 
 #[test]
-fn what_is_published_anywhere_is_served_everywhere() {
-    let independent = Independent::start();
+fn events_published_on_any_server_are_served_by_all() {
+    let independent = IndependentRelay::start();
     let url = independent.url();
-    let (mut servers, project) = town(&[&url]);
+    let (mut servers, project) = start_three_servers(&[&url]);
     let mut client = independent.client();
     let author = Author::new(9);
 
-    // Nobody waits for connections: what comes too early for them is caught up with.
+    // The test does not wait for connections: earlier events are fetched by historic sync.
     let mut all: Vec<Arc<SignedEvent>> = Vec::new();
     for n in 0..4_usize {
         let issue = project.issue(&author, now() + n as u64);
@@ -53,13 +53,13 @@ fn what_is_published_anywhere_is_served_everywhere() {
             all.push(event);
         }
     }
-    everywhere(&mut servers, &all);
+    eventually_served_by_all(&mut servers, &all);
 
-    // Now that everybody is connected, an event of each comes by itself to all others.
+    // All are connected now, so an event of each reaches all others live.
     for n in 0..servers.len() {
         for other in 0..servers.len() {
             if other != n {
-                let relay = servers[other].relay();
+                let relay = servers[other].relay_url();
                 servers[n].eventually_state(&relay, 3.0);
             }
         }
@@ -74,24 +74,24 @@ fn what_is_published_anywhere_is_served_everywhere() {
         }
         fresh.push(event);
     }
-    everywhere(&mut servers, &fresh);
+    eventually_served_by_all(&mut servers, &fresh);
     for server in &servers {
-        assert!(server.came("live") > 0.0, "{}", server.log());
-        for bad in ["ERROR", "sync gap", "could not be had", "wants fewer"] {
+        assert!(server.received_count("live") > 0.0, "{}", server.log());
+        for bad in ["ERROR", "sync gap", "batch failed", "rate limited"] {
             assert!(!server.log().contains(bad), "{}", server.log());
         }
     }
 }
 
 #[test]
-fn servers_that_are_killed_in_turn_miss_nothing() {
-    let independent = Independent::start();
-    let (mut servers, project) = town(&[&independent.url()]);
+fn servers_killed_in_turn_miss_nothing() {
+    let independent = IndependentRelay::start();
+    let (mut servers, project) = start_three_servers(&[&independent.url()]);
     let mut client = independent.client();
     let author = Author::new(9);
     let root = project.issue(&author, now());
     servers[0].publish(&root);
-    everywhere(&mut servers, std::slice::from_ref(&root));
+    eventually_served_by_all(&mut servers, std::slice::from_ref(&root));
 
     let mut all = vec![root.clone()];
     let mut second = now();
@@ -105,7 +105,7 @@ fn servers_that_are_killed_in_turn_miss_nothing() {
             let issue = project.issue(&author, second);
             for event in [author.comment(second, &root), author.comment(second, &issue), issue] {
                 match servers.get_mut(up) {
-                    // A comment on an issue that is not here yet is not taken from a client, and comes later.
+                    // A comment on an unknown issue is rejected from a client; it is synced later.
                     Some(server) => drop(server.client().publish(&event)),
                     None => drop(client.publish(&event)),
                 }
@@ -118,26 +118,26 @@ fn servers_that_are_killed_in_turn_miss_nothing() {
                 None => assert!(client.publish(&again).0),
             }
         }
-        servers[down].again();
-        everywhere(&mut servers, &all);
+        servers[down].start_again();
+        eventually_served_by_all(&mut servers, &all);
     }
     for server in &servers {
-        for bad in ["ERROR", "sync gap", "could not be had", "wants fewer"] {
+        for bad in ["ERROR", "sync gap", "batch failed", "rate limited"] {
             assert!(!server.log().contains(bad), "{}", server.log());
         }
     }
 }
 
 #[test]
-fn an_announcement_leads_to_relays_that_nobody_has_named_before() {
-    let mut first = Neighbour::start(&[]);
-    let third = Independent::start();
-    // Known from the beginning is the first only, and from there nothing leads to the third but the announcement.
-    let relay = first.relay();
-    let mut second = Neighbour::start(&[("SYNC_BOOTSTRAP_RELAY_URL", &relay)]);
+fn relays_of_a_synced_announcement_are_connected() {
+    let mut first = SyncServer::start(&[]);
+    let third = IndependentRelay::start();
+    // Only the first server is configured; only the announcement lists the third.
+    let relay = first.relay_url();
+    let mut second = SyncServer::start(&[("SYNC_BOOTSTRAP_RELAY_URL", &relay)]);
     second.eventually_state(&relay, 3.0);
 
-    let project = Project::new(1, "found", &[first.place, second.place], &[&third.url()]);
+    let project = Project::new(1, "found", &[first.address, second.address], &[&third.url()]);
     let author = Author::new(9);
     let issue = project.issue(&author, now());
     let mut client = third.client();
@@ -145,9 +145,9 @@ fn an_announcement_leads_to_relays_that_nobody_has_named_before() {
     assert!(client.publish(&author.comment(now(), &issue)).0);
     first.host(&project);
 
-    // The second has heard of it, holds it, and asks the third for what could release it.
+    // The second server holds the announcement and state, and connects to the third relay.
     second.eventually_metric("ngit_sync_judged_total{verdict=\"held\"}", 2.0);
-    eventually("the third is dialled", || {
+    eventually("the third relay is connected", || {
         (second.metric(&format!("ngit_sync_connection_attempts_total{{relay=\"{}\",result=\"success\"}}", third.url()))
             == Some(1.0))
         .then_some(())
@@ -162,18 +162,18 @@ fn an_announcement_leads_to_relays_that_nobody_has_named_before() {
 }
 
 #[test]
-fn a_bootstrap_relay_without_a_scheme_is_called_securely() {
-    let place = place();
-    let listener = TcpListener::bind(place).expect("a free address");
-    let server = Neighbour::start(&[("SYNC_BOOTSTRAP_RELAY_URL", &place.to_string())]);
+fn bootstrap_relay_without_a_scheme_uses_tls() {
+    let address = unused_address();
+    let listener = TcpListener::bind(address).expect("cannot bind an address");
+    let server = SyncServer::start(&[("SYNC_BOOTSTRAP_RELAY_URL", &address.to_string())]);
     let mut first = [0];
-    let (mut caller, _) = listener.accept().expect("somebody calls");
-    caller.set_read_timeout(Some(crate::support::DEADLINE)).expect("an option");
-    caller.read_exact(&mut first).expect("it says something");
-    // The beginning of a TLS handshake.
+    let (mut stream, _) = listener.accept().expect("no connection");
+    stream.set_read_timeout(Some(crate::support::DEADLINE)).expect("cannot set the timeout");
+    stream.read_exact(&mut first).expect("no data");
+    // The first byte of a TLS handshake.
     assert_eq!(first, [22]);
-    drop((caller, listener));
-    let url = relay(place).replace("ws:", "wss:");
+    drop((stream, listener));
+    let url = relay_url(address).replace("ws:", "wss:");
     eventually("the failure is counted", || {
         let series = format!("ngit_sync_connection_attempts_total{{relay=\"{url}\",result=\"failure\"}}");
         server.metric(&series).filter(|failures| *failures > 0.0)

@@ -9,7 +9,7 @@ use grasp_core::sync::relay_limits::GitFetchLimits;
 
 use super::admission::{AdmissionModel, HoldStatus, event_of};
 use super::fixtures::WorldFixture;
-use crate::sync::invariants::Broken;
+use crate::sync::invariants::Violation;
 use crate::sync::queue::{HOUR, MINUTE, SECOND, Time};
 
 /// Requests counted by a host or a network.
@@ -75,7 +75,7 @@ pub struct FetchCounts {
 /// Checks the inputs and outputs of one machine.
 #[derive(Debug, Default)]
 pub struct InvariantChecker {
-    broken: Option<Broken>,
+    violation: Option<Violation>,
     hosts: BTreeMap<usize, HostState>,
     networks: BTreeMap<u8, RequestCount>,
     fetches: BTreeMap<FetchId, FetchState>,
@@ -100,13 +100,13 @@ const BUSY_ANSWERS: u8 = 3;
 
 impl InvariantChecker {
     /// Takes the first violation.
-    pub fn broken(&mut self) -> Option<Broken> {
-        self.broken.take()
+    pub fn take_violation(&mut self) -> Option<Violation> {
+        self.violation.take()
     }
 
     fn require(&mut self, holds: bool, invariant: &'static str, detail: impl FnOnce() -> String) {
-        if !holds && self.broken.is_none() {
-            self.broken = Some(Broken::new(invariant, detail()));
+        if !holds && self.violation.is_none() {
+            self.violation = Some(Violation::new(invariant, detail()));
         }
     }
 

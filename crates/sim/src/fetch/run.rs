@@ -6,7 +6,7 @@ use super::admission::HoldStatus;
 use super::invariants::FetchCounts;
 use super::world::World;
 use super::world_gen::{HEALED_AT, generate};
-use crate::sync::invariants::Broken;
+use crate::sync::invariants::Violation;
 use crate::sync::queue::{HOUR, Time};
 use crate::sync::trace::Trace;
 
@@ -20,7 +20,7 @@ pub struct RunReport {
     /// A hash of everything that happened.
     pub hash: u64,
     /// The violated invariant, if any.
-    pub broken: Option<Broken>,
+    pub violation: Option<Violation>,
     /// Counters of the run.
     pub counts: FetchCounts,
     /// Number of events that were released, and number that expired.
@@ -39,12 +39,12 @@ pub fn run_seed(seed: u64, fault: Option<Fault>, lines: Option<usize>) -> RunRep
     let trace = lines.map(Trace::with_text).unwrap_or_default();
     let mut world = World::new(generate(seed), seed, fault, trace);
     world.run(HEALED_AT);
-    if world.broken.is_none() {
+    if world.violation.is_none() {
         world.heal();
         world.run(HEALED_AT + CONVERGED);
     }
-    if world.broken.is_none() {
-        world.broken = world.check_converged();
+    if world.violation.is_none() {
+        world.violation = world.check_converged();
     }
     let released = world.admission.events.iter().filter(|held| held.status == HoldStatus::Released).count();
     RunReport {
@@ -54,7 +54,7 @@ pub fn run_seed(seed: u64, fault: Option<Fault>, lines: Option<usize>) -> RunRep
         counts: world.checker.counts,
         events: (released, world.admission.expired),
         text: world.trace.lines().to_vec(),
-        broken: world.broken,
+        violation: world.violation,
     }
 }
 
@@ -68,12 +68,12 @@ impl World {
     }
 
     /// Checks that all data that exists somewhere was fetched, and that the other events are dormant.
-    pub fn check_converged(&mut self) -> Option<Broken> {
+    pub fn check_converged(&mut self) -> Option<Violation> {
         for (event, own) in self.fixture.events.iter().enumerate() {
             let held = &self.admission.events[event];
             let released = held.status == HoldStatus::Released;
             if released && !self.admission.has_all_objects(&self.fixture, event) {
-                return Some(Broken::new("no event is released without its objects", format!("event {event}")));
+                return Some(Violation::new("no event is released without its objects", format!("event {event}")));
             }
             let there = |oid: &String| {
                 let has = |url: &&usize| {
@@ -82,15 +82,18 @@ impl World {
                 own.urls.iter().find(has).is_some()
             };
             if self.admission.is_waiting(event) && own.oids.iter().all(there) {
-                return Some(Broken::new("data that exists is fetched", format!("event {event}: {held:?}")));
+                return Some(Violation::new("data that exists is fetched", format!("event {event}: {held:?}")));
             }
             if held.status == HoldStatus::Held && held.since + 3 * HOUR < self.time {
-                return Some(Broken::new("an event without data becomes dormant", format!("event {event}: {held:?}")));
+                return Some(Violation::new(
+                    "an event without data becomes dormant",
+                    format!("event {event}: {held:?}"),
+                ));
             }
         }
         let (size, repo_paths) =
             (self.machine.as_ref().map_or(0, |machine| machine.queue_size()), self.repos_with_missing_data());
         self.checker.job_count(size, repo_paths);
-        self.checker.broken()
+        self.checker.take_violation()
     }
 }

@@ -6,7 +6,7 @@ use grasp_core::fetch::io::{FetchOutcome, FetchRequest, RefComparison, RequestFo
 use grasp_core::net::{AddressScope, OutboundError};
 
 use super::fixtures::{ServerBehavior, WorldFixture};
-use crate::random::Chance;
+use crate::random::Rng;
 use crate::sync::queue::{MINUTE, SECOND, Time};
 
 /// The answer to a request.
@@ -70,11 +70,11 @@ impl Servers {
         fixture: &WorldFixture,
         server: usize,
         with_nip11: bool,
-        rng: &mut Chance,
+        rng: &mut Rng,
     ) -> (Time, SurveyResult) {
         let own = &fixture.servers[server];
         match self.behaviors[server] {
-            ServerBehavior::NoAddress => (100 + rng.draw() % (5 * SECOND), SurveyResult::NoAddress),
+            ServerBehavior::NoAddress => (100 + rng.next_u64() % (5 * SECOND), SurveyResult::NoAddress),
             ServerBehavior::PrivateAddress => {
                 let address = std::net::Ipv4Addr::new(10, 0, 0, own.network).into();
                 (20, SurveyResult::Forbidden(OutboundError::Address(address, AddressScope::Private)))
@@ -83,7 +83,7 @@ impl Servers {
                 let last = (server % 200) as u8;
                 let addresses = vec![std::net::Ipv4Addr::new(9, 9, own.network, last).into()];
                 let silent = matches!(behavior, ServerBehavior::Silent | ServerBehavior::ServerError);
-                let took = if with_nip11 && silent { 5 * SECOND } else { 5 + rng.draw() % 300 };
+                let took = if with_nip11 && silent { 5 * SECOND } else { 5 + rng.next_u64() % 300 };
                 let stated_limits = own.stated_limits.filter(|_| with_nip11 && !silent);
                 (took, SurveyResult::Resolved { addresses, stated_limits })
             }
@@ -96,9 +96,9 @@ impl Servers {
         fixture: &WorldFixture,
         url: usize,
         now: Time,
-        rng: &mut Chance,
+        rng: &mut Rng,
     ) -> (Time, Result<RefComparison, FetchOutcome>) {
-        let soon = now + 30 + rng.draw() % 900;
+        let soon = now + 30 + rng.next_u64() % 900;
         match self.behaviors[fixture.urls[url].server] {
             ServerBehavior::Absent => (soon, Err(FetchOutcome::Absent)),
             ServerBehavior::Silent | ServerBehavior::NoAddress => (now + MINUTE, Err(FetchOutcome::Failed)),
@@ -107,7 +107,7 @@ impl Servers {
             ServerBehavior::Overloaded(secs) if rng.one_in(2) => (soon, Err(FetchOutcome::Busy(secs))),
             ServerBehavior::InvalidData => (soon, Err(FetchOutcome::InvalidData)),
             ServerBehavior::Slow => (soon + MINUTE, Err(FetchOutcome::Failed)),
-            _ => (soon, Ok(RefComparison { served: 2, missing: rng.draw() as usize % 2, different: 0 })),
+            _ => (soon, Ok(RefComparison { served: 2, missing: rng.next_u64() as usize % 2, different: 0 })),
         }
     }
 
@@ -118,10 +118,10 @@ impl Servers {
         url: usize,
         fetch: &FetchRequest,
         now: Time,
-        rng: &mut Chance,
+        rng: &mut Rng,
     ) -> ServerAnswer {
         let server = fixture.urls[url].server;
-        let soon = now + 30 + rng.draw() % 900;
+        let soon = now + 30 + rng.next_u64() % 900;
         let ends = |outcome: FetchOutcome, ends_at: Time| ServerAnswer {
             first_bytes_at: None,
             ends_at,
@@ -139,7 +139,8 @@ impl Servers {
             }
             behavior => {
                 let slow = behavior == ServerBehavior::Slow;
-                let last = if slow { soon + MINUTE + rng.draw() % (8 * MINUTE) } else { soon + rng.draw() % 2_000 };
+                let last =
+                    if slow { soon + MINUTE + rng.next_u64() % (8 * MINUTE) } else { soon + rng.next_u64() % 2_000 };
                 let oids: Vec<String> = fetch.oids.iter().filter(|oid| self.has(url, oid, now)).cloned().collect();
                 let known =
                     self.has.range((url, String::new())..(url + 1, String::new())).any(|(_, from)| *from <= now);

@@ -18,13 +18,13 @@ use super::admission::{AdmissionModel, event_of, repo_path};
 use super::fixtures::{ServerBehavior, WorldFixture};
 use super::invariants::InvariantChecker;
 use super::server::{ServerAnswer, Servers};
-use crate::random::Chance;
-use crate::sync::invariants::Broken;
+use crate::random::Rng;
+use crate::sync::invariants::Violation;
 use crate::sync::queue::{HOUR, MINUTE, Queue, Time};
 use crate::sync::trace::Trace;
 
 /// Wall time when the world begins.
-const EPOCH: u64 = 1_700_000_000;
+const WORLD_START: u64 = 1_700_000_000;
 
 /// What can happen next.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub struct World {
     /// The git servers.
     pub servers: Servers,
     /// The first violated invariant.
-    pub broken: Option<Broken>,
+    pub violation: Option<Violation>,
     /// The trace of the run.
     pub trace: Trace,
     /// The invariant checker.
@@ -73,7 +73,7 @@ pub struct World {
     boot: Time,
     process: u32,
     queue: Queue<WorldEvent>,
-    rng: Chance,
+    rng: Rng,
     rows: BTreeMap<String, HostRow>,
     pending_fetches: BTreeMap<FetchId, PendingFetch>,
     authorities: BTreeMap<String, usize>,
@@ -88,24 +88,24 @@ impl World {
         let mut queue = Queue::default();
         for (event, own) in fixture.events.iter().enumerate() {
             for at in own.seen_again.iter().chain([&own.at]) {
-                queue.plan(*at, WorldEvent::Arrive(event));
+                queue.schedule(*at, WorldEvent::Arrive(event));
             }
             if let Some(at) = own.pushed {
-                queue.plan(at, WorldEvent::Pushed(event));
+                queue.schedule(at, WorldEvent::Pushed(event));
             }
         }
         for (server, own) in fixture.servers.iter().enumerate() {
             for (at, behavior) in &own.later_behaviors {
-                queue.plan(*at, WorldEvent::BehaviorChange(server, *behavior));
+                queue.schedule(*at, WorldEvent::BehaviorChange(server, *behavior));
             }
         }
         for (at, down) in &fixture.restarts {
-            queue.plan(*at, WorldEvent::Stop(*down));
+            queue.schedule(*at, WorldEvent::Stop(*down));
         }
         let mut world = Self {
             admission: AdmissionModel::new(&fixture),
             servers: Servers::new(&fixture),
-            broken: None,
+            violation: None,
             trace,
             checker: InvariantChecker::default(),
             machine: None,
@@ -115,7 +115,7 @@ impl World {
             boot: 0,
             process: 0,
             queue,
-            rng: Chance::new(seed),
+            rng: Rng::new(seed),
             rows: BTreeMap::new(),
             pending_fetches: BTreeMap::new(),
             authorities: fixture.servers.iter().enumerate().map(|(nth, own)| (own.authority.clone(), nth)).collect(),
@@ -128,12 +128,12 @@ impl World {
     }
 
     fn now(&self) -> Now {
-        Now { mono: MonoTime(self.time - self.boot), wall: Timestamp(EPOCH + self.time / 1_000) }
+        Now { mono: MonoTime(self.time - self.boot), wall: Timestamp(WORLD_START + self.time / 1_000) }
     }
 
     /// Runs until a time, or until an invariant is violated.
     pub fn run(&mut self, end: Time) {
-        while self.broken.is_none() {
+        while self.violation.is_none() {
             let alarm = self
                 .machine
                 .as_ref()
@@ -142,7 +142,7 @@ impl World {
             let until = alarm.map_or(end, |alarm| alarm.min(end));
             if let Some((at, what)) = self.queue.next(until) {
                 self.time = at;
-                self.trace.say(at, || format!("{what:?}"));
+                self.trace.log(at, || format!("{what:?}"));
                 self.trace.step(at, 1);
                 self.apply(what);
             } else if let Some(at) = alarm.filter(|at| *at <= end) {
@@ -158,15 +158,15 @@ impl World {
                 self.time = end;
                 break;
             }
-            let broken = self.checker.broken();
-            self.broken = self.broken.take().or(broken);
+            let violation = self.checker.take_violation();
+            self.violation = self.violation.take().or(violation);
         }
     }
 
     /// Makes all git servers behave normally for the rest of the run.
     pub fn heal(&mut self) {
         self.servers.heal();
-        self.trace.say(self.time, || "healed".to_owned());
+        self.trace.log(self.time, || "healed".to_owned());
     }
 
     fn apply(&mut self, what: WorldEvent) {
@@ -176,15 +176,15 @@ impl World {
             WorldEvent::BehaviorChange(server, behavior) => self.servers.change(server, behavior),
             // What arrives while the process is down arrives again later.
             WorldEvent::Arrive(_) | WorldEvent::Pushed(_) | WorldEvent::Expire(_) if self.machine.is_none() => {
-                self.queue.plan(self.time + 1_000, what);
+                self.queue.schedule(self.time + 1_000, what);
             }
             WorldEvent::Arrive(event) => {
                 let knew = self.admission.is_waiting(event);
                 self.admission.arrive(&self.fixture, event, self.time);
                 if !knew || self.admission.events[event].since == self.time {
                     self.checker.arrived(&self.fixture, event);
-                    self.queue.plan(self.time + 30 * MINUTE, WorldEvent::Expire(event));
-                    self.queue.plan(self.time + 24 * HOUR, WorldEvent::Expire(event));
+                    self.queue.schedule(self.time + 30 * MINUTE, WorldEvent::Expire(event));
+                    self.queue.schedule(self.time + 24 * HOUR, WorldEvent::Expire(event));
                     self.report_wanted_of_repo(self.fixture.events[event].repo);
                 }
             }
@@ -276,7 +276,7 @@ impl World {
             self.process += 1;
             self.pending_fetches.clear();
             self.checker.stop();
-            self.queue.plan(self.time + down, WorldEvent::Start);
+            self.queue.schedule(self.time + down, WorldEvent::Start);
         }
     }
 
@@ -305,7 +305,7 @@ impl World {
 
     fn expire(&mut self, event: usize) {
         if self.admission.expire(event, self.time) {
-            self.trace.say(self.time, || format!("event {event} expires"));
+            self.trace.log(self.time, || format!("event {event} expires"));
             self.report_wanted_of_repo(self.fixture.events[event].repo);
         }
     }
@@ -333,7 +333,7 @@ impl World {
         } else {
             (pending.answer.outcome, pending.answer.oids)
         };
-        self.trace.say(self.time, || format!("  {id:?} ended {end:?} with {}", oids.len()));
+        self.trace.log(self.time, || format!("  {id:?} ended {end:?} with {}", oids.len()));
         for event in &pending.events {
             let held = &mut self.admission.events[*event];
             held.running = held.running.saturating_sub(1);
@@ -357,38 +357,42 @@ impl World {
 
     fn drain(&mut self) {
         while let Some(output) = self.machine.as_mut().and_then(StateMachine::poll) {
-            self.trace.say(self.time, || format!("  → {output:?}"));
+            self.trace.log(self.time, || format!("  → {output:?}"));
             match output {
                 FetchOutput::Survey { origin, with_nip11 } => {
                     let Some(server) = self.authorities.get(&origin.authority()).copied() else { continue };
-                    self.trace.fold(server as u64);
+                    self.trace.hash_number(server as u64);
                     self.checker.survey(self.time, server, with_nip11);
                     let (took, survey) = self.servers.survey(&self.fixture, server, with_nip11, &mut self.rng);
                     let process = self.process;
-                    self.queue
-                        .plan(self.time + took, WorldEvent::Surveyed { process, origin, server, with_nip11, survey });
+                    self.queue.schedule(
+                        self.time + took,
+                        WorldEvent::Surveyed { process, origin, server, with_nip11, survey },
+                    );
                 }
                 FetchOutput::Fetch(fetch) => self.fetch(&fetch),
                 FetchOutput::CheckMirror(check) => {
                     let Some(url) = self.urls.get(&check.target.to_string()).copied() else { continue };
-                    self.trace.fold(url as u64);
+                    self.trace.hash_number(url as u64);
                     self.checker.mirror_check(&self.fixture, self.time, url, check.id);
                     let (at, result) = self.servers.check_mirror(&self.fixture, url, self.time, &mut self.rng);
-                    self.queue.plan(at, WorldEvent::MirrorChecked(self.process, check.id, result));
+                    self.queue.schedule(at, WorldEvent::MirrorChecked(self.process, check.id, result));
                 }
                 FetchOutput::Cancel(id) => {
                     self.checker.cancel(id);
                     if let Some(pending) = self.pending_fetches.get_mut(&id) {
                         pending.cancelled = true;
-                        self.queue
-                            .plan(self.time + 1 + self.rng.draw() % 200, WorldEvent::FetchEnded(self.process, id));
+                        self.queue.schedule(
+                            self.time + 1 + self.rng.next_u64() % 200,
+                            WorldEvent::FetchEnded(self.process, id),
+                        );
                     }
                 }
                 FetchOutput::SourcesTried(events) => {
                     for event in events.iter().map(event_of) {
                         self.checker.tried(&self.fixture, &self.admission, event);
                         self.admission.events[event].tried = true;
-                        self.queue.plan(self.time, WorldEvent::Expire(event));
+                        self.queue.schedule(self.time, WorldEvent::Expire(event));
                     }
                 }
                 FetchOutput::SaveHost(row) => {
@@ -405,10 +409,10 @@ impl World {
         let url = self.urls.get(&fetch.target.to_string()).copied();
         let repo = self.repo_paths.get(&fetch.repo_path.path()).copied();
         let (Some(url), Some(repo)) = (url, repo) else {
-            self.broken = Some(Broken::new("only listed URLs are asked", fetch.target.to_string()));
+            self.violation = Some(Violation::new("only listed URLs are asked", fetch.target.to_string()));
             return;
         };
-        self.trace.fold((url * 2 + fetch.form as usize) as u64);
+        self.trace.hash_number((url * 2 + fetch.form as usize) as u64);
         self.checker.fetch(&self.fixture, &self.admission, self.time, (repo, url), fetch);
         let answer = self.servers.answer(&self.fixture, url, fetch, self.time, &mut self.rng);
         let events: Vec<usize> = fetch.events.iter().map(|(event, _)| event_of(event)).collect();
@@ -416,9 +420,9 @@ impl World {
             self.admission.events[*event].running += 1;
         }
         if let Some(first) = answer.first_bytes_at {
-            self.queue.plan(first, WorldEvent::FirstBytes(self.process, fetch.id));
+            self.queue.schedule(first, WorldEvent::FirstBytes(self.process, fetch.id));
         }
-        self.queue.plan(answer.ends_at, WorldEvent::FetchEnded(self.process, fetch.id));
+        self.queue.schedule(answer.ends_at, WorldEvent::FetchEnded(self.process, fetch.id));
         self.pending_fetches.insert(fetch.id, PendingFetch { repo, events, answer, cancelled: false });
     }
 

@@ -4,17 +4,17 @@ use grasp_core::fetch::HostLimits;
 use grasp_core::sync::relay_limits::GitFetchLimits;
 
 use super::fixtures::{EventFixture, RepoFixture, ServerBehavior, ServerFixture, UrlFixture, WorldFixture};
-use crate::random::Chance;
+use crate::random::Rng;
 use crate::sync::queue::{HOUR, MINUTE, SECOND, Time};
 
 /// When all servers begin to behave normally.
 pub const HEALED_AT: Time = 5 * HOUR;
 
-fn between(rng: &mut Chance, least: u64, most: u64) -> u64 {
-    least + rng.draw() % (most - least + 1)
+fn between(rng: &mut Rng, least: u64, most: u64) -> u64 {
+    least + rng.next_u64() % (most - least + 1)
 }
 
-fn behavior(rng: &mut Chance) -> ServerBehavior {
+fn behavior(rng: &mut Rng) -> ServerBehavior {
     match rng.below(25) {
         0..=7 => ServerBehavior::Normal,
         8 => ServerBehavior::Absent,
@@ -30,8 +30,8 @@ fn behavior(rng: &mut Chance) -> ServerBehavior {
     }
 }
 
-fn stated_limits(rng: &mut Chance) -> Option<GitFetchLimits> {
-    let number = |rng: &mut Chance, most: u64| match rng.below(4) {
+fn stated_limits(rng: &mut Rng) -> Option<GitFetchLimits> {
+    let number = |rng: &mut Rng, most: u64| match rng.below(4) {
         0 => None,
         1 => Some(u32::try_from(between(rng, 0, 3)).unwrap_or(0)),
         2 => Some(u32::try_from(between(rng, 1, most)).unwrap_or(0)),
@@ -41,7 +41,7 @@ fn stated_limits(rng: &mut Chance) -> Option<GitFetchLimits> {
     (!rng.one_in(3)).then(|| GitFetchLimits { concurrent: number(rng, 40), per_minute: number(rng, 800) })
 }
 
-fn servers(rng: &mut Chance) -> Vec<ServerFixture> {
+fn servers(rng: &mut Rng) -> Vec<ServerFixture> {
     let mut servers = Vec::new();
     for network in 0..between(rng, 2, 5) {
         let names = if rng.one_in(3) { between(rng, 2, 5) } else { 1 };
@@ -71,7 +71,7 @@ fn servers(rng: &mut Chance) -> Vec<ServerFixture> {
     servers
 }
 
-fn limits(rng: &mut Chance) -> HostLimits {
+fn limits(rng: &mut Rng) -> HostLimits {
     match rng.below(4) {
         0 => HostLimits::default(),
         1 => HostLimits { concurrent: 1, per_minute: 3 },
@@ -83,7 +83,7 @@ fn limits(rng: &mut Chance) -> HostLimits {
 /// Generates the initial state of a world.
 #[must_use]
 pub fn generate(seed: u64) -> WorldFixture {
-    let rng = &mut Chance::new(seed ^ 0x6875_6e74);
+    let rng = &mut Rng::new(seed ^ 0x6875_6e74);
     let servers = servers(rng);
     let (mut urls, mut repos, mut events) = (Vec::new(), Vec::new(), Vec::<EventFixture>::new());
     // Sometimes a popular relay comes back, and all events arrive at once.
@@ -147,7 +147,7 @@ pub fn generate(seed: u64) -> WorldFixture {
     }
 }
 
-fn event(rng: &mut Chance, repo: usize, at: Time, urls: &[usize], nth: usize) -> EventFixture {
+fn event(rng: &mut Rng, repo: usize, at: Time, urls: &[usize], nth: usize) -> EventFixture {
     let oids: Vec<String> = (0..between(rng, 1, 4)).map(|n| format!("{:040x}", nth * 16 + n as usize)).collect();
     let listed: Vec<usize> = urls.iter().copied().filter(|_| !rng.one_in(5)).collect();
     let mut stored_at = Vec::new();

@@ -1,13 +1,13 @@
-//! The cases that git needs: deadlines, work, uploads, pull requests, and what a registrar is told at boot.
+//! Cases for git jobs: deadlines, todo rows, uploads, pull requests and the items restored at startup.
 
 use super::*;
 use grasp_core::repo::RepoPath;
 
 fn repo(author: u8, name: &str) -> RepoId {
-    RepoId { owner: key(author), identifier: Identifier::new(name).expect("names a repository") }
+    RepoId { owner: key(author), identifier: Identifier::new(name).expect("valid identifier") }
 }
 
-/// Sites that differ in one thing each: the kind, the owner, the case of a letter, the last letter of a long name.
+/// Repository paths that differ in one property each: kind, owner, letter case, last letter of a long identifier.
 fn repo_paths() -> Vec<RepoPath> {
     let long = "x".repeat(limits::MAX_IDENTIFIER_BYTES - 1);
     let repos = [repo(1, "x"), repo(1, "X"), repo(2, "x"), repo(1, &format!("{long}a")), repo(1, &format!("{long}b"))];
@@ -37,75 +37,76 @@ fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
     values
 }
 
-pub(super) fn extend(shelf: &mut dyn Shelf) {
+pub(super) fn extend_hold(store: &mut dyn StoreUnderTest) {
     let held = draft(1, 1_618, 10, &[&["c", "ab"]]);
     let other = draft(1, 1_618, 11, &[&["c", "ab"]]);
     let served = draft(1, 1, 12, &[]);
     for event in [&held, &other] {
-        hold_one(shelf, event);
+        hold_one(store, event);
     }
-    put(shelf, &served);
+    put(store, &served);
     for until in [77, 5, u64::MAX] {
-        shelf.write(&StoreWrite::ExtendHold(held.id, Timestamp(until)));
-        shelf.commit();
+        store.write(&StoreWrite::ExtendHold(held.id, Timestamp(until)));
+        store.commit();
         let both = vec![(held.id, Timestamp(until)), (other.id, Timestamp(9))];
-        assert_eq!(sorted(shelf.held()), sorted(both), "sooner or later");
+        assert_eq!(sorted(store.held()), sorted(both), "both earlier and later deadlines");
     }
     for id in [served.id, EventId([7; 32])] {
-        write_all(shelf, &[StoreWrite::ExtendHold(id, Timestamp(1))]);
+        write_all(store, &[StoreWrite::ExtendHold(id, Timestamp(1))]);
     }
-    assert_eq!((shelf.held().len(), shelf.served()), (2, vec![served.id]), "nothing to extend");
-    assert!(!shelf.is_known(EventId([7; 32])));
-    assert_eq!(shelf.event(held.id), Some((held.clone(), EventStatus::Held)), "it is the same event");
-    write_all(shelf, &[StoreWrite::ExtendHold(held.id, Timestamp(8)), StoreWrite::Release(held.id)]);
-    assert_eq!(shelf.event(held.id), Some((held, EventStatus::Served)));
-    assert_eq!(shelf.held(), [(other.id, Timestamp(9))]);
+    assert_eq!((store.held().len(), store.served()), (2, vec![served.id]), "nothing to extend");
+    assert!(!store.is_known(EventId([7; 32])));
+    assert_eq!(store.event(held.id), Some((held.clone(), EventStatus::Held)), "it is the same event");
+    write_all(store, &[StoreWrite::ExtendHold(held.id, Timestamp(8)), StoreWrite::Release(held.id)]);
+    assert_eq!(store.event(held.id), Some((held, EventStatus::Served)));
+    assert_eq!(store.held(), [(other.id, Timestamp(9))]);
 }
 
-pub(super) fn todo(shelf: &mut dyn Shelf) {
+pub(super) fn todo(store: &mut dyn StoreUnderTest) {
     let pull_requests = [None, Some(EventId([7; 32])), Some(EventId([8; 32]))];
     let mut all: Vec<Todo> = repo_paths()
         .into_iter()
         .flat_map(|repo_path| pull_requests.map(|pull| Todo { repo_path: repo_path.clone(), pull_request: pull }))
         .collect();
-    let as_told = |all: &[Todo]| sorted(all.iter().cloned().map(Told::Todo).collect::<Vec<_>>());
-    write_all(shelf, &[StoreWrite::RemoveTodo(all[0].clone())]);
-    assert_eq!(told(shelf), [], "nothing was noted");
+    let as_restored = |all: &[Todo]| sorted(all.iter().cloned().map(RestoredSummary::Todo).collect::<Vec<_>>());
+    write_all(store, &[StoreWrite::RemoveTodo(all[0].clone())]);
+    assert_eq!(restored_summary(store), [], "no row was added");
     for todo in all.iter().chain(&all) {
-        shelf.write(&StoreWrite::AddTodo(todo.clone()));
+        store.write(&StoreWrite::AddTodo(todo.clone()));
     }
-    assert_eq!(told(shelf), [], "not before the commit");
-    shelf.commit();
-    write_all(shelf, &[StoreWrite::AddTodo(all[0].clone())]);
-    assert_eq!(told(shelf), as_told(&all), "each once");
+    assert_eq!(restored_summary(store), [], "not before the commit");
+    store.commit();
+    write_all(store, &[StoreWrite::AddTodo(all[0].clone())]);
+    assert_eq!(restored_summary(store), as_restored(&all), "each once");
     while let Some(done) = all.pop() {
-        write_all(shelf, &[StoreWrite::RemoveTodo(done.clone())]);
-        assert_eq!(told(shelf), as_told(&all), "{done:?} and nothing else is done");
-        write_all(shelf, &[StoreWrite::RemoveTodo(done)]);
+        write_all(store, &[StoreWrite::RemoveTodo(done.clone())]);
+        assert_eq!(restored_summary(store), as_restored(&all), "{done:?} and nothing else is done");
+        write_all(store, &[StoreWrite::RemoveTodo(done)]);
     }
     let again = Todo { repo_path: repo_paths().remove(0), pull_request: None };
     write_all(
-        shelf,
+        store,
         &[
             StoreWrite::AddTodo(again.clone()),
             StoreWrite::RemoveTodo(again.clone()),
             StoreWrite::AddTodo(again.clone()),
         ],
     );
-    assert_eq!(told(shelf), [Told::Todo(again)], "it may be necessary again");
+    assert_eq!(restored_summary(store), [RestoredSummary::Todo(again)], "it can be added again");
 }
 
-pub(super) fn stage(shelf: &mut dyn Shelf) {
+pub(super) fn uploads(store: &mut dyn StoreUnderTest) {
     let mut uploads: Vec<PendingUpload> =
         repo_paths().iter().flat_map(|repo_path| [upload(repo_path, 7, 1), upload(repo_path, 8, 2)]).collect();
-    let as_told = |all: &[PendingUpload]| sorted(all.iter().cloned().map(Told::Staged).collect::<Vec<_>>());
-    write_all(shelf, &[StoreWrite::RemoveUpload(uploads[0].repo_path.clone(), uploads[0].event)]);
+    let as_restored =
+        |all: &[PendingUpload]| sorted(all.iter().cloned().map(RestoredSummary::Upload).collect::<Vec<_>>());
+    write_all(store, &[StoreWrite::RemoveUpload(uploads[0].repo_path.clone(), uploads[0].event)]);
     for upload in &uploads {
-        shelf.write(&StoreWrite::AddUpload(upload.clone()));
+        store.write(&StoreWrite::AddUpload(upload.clone()));
     }
-    assert_eq!(told(shelf), [], "not before the commit");
-    shelf.commit();
-    assert_eq!(told(shelf), as_told(&uploads));
+    assert_eq!(restored_summary(store), [], "not before the commit");
+    store.commit();
+    assert_eq!(restored_summary(store), as_restored(&uploads));
     let later = PendingUpload {
         tip: "cd".repeat(20),
         folder: 9,
@@ -114,27 +115,27 @@ pub(super) fn stage(shelf: &mut dyn Shelf) {
         deadline: Timestamp(71),
         ..uploads[0].clone()
     };
-    write_all(shelf, &[StoreWrite::AddUpload(later.clone())]);
+    write_all(store, &[StoreWrite::AddUpload(later.clone())]);
     uploads[0] = later;
     uploads[1].network = Some("n".repeat(64));
-    write_all(shelf, &[StoreWrite::AddUpload(uploads[1].clone())]);
-    assert_eq!(told(shelf), as_told(&uploads), "the last one counts, with all that it says");
+    write_all(store, &[StoreWrite::AddUpload(uploads[1].clone())]);
+    assert_eq!(restored_summary(store), as_restored(&uploads), "the last row replaces all fields");
     while let Some(PendingUpload { repo_path, event, .. }) = uploads.pop() {
-        write_all(shelf, &[StoreWrite::RemoveUpload(repo_path.clone(), event)]);
-        assert_eq!(told(shelf), as_told(&uploads), "nothing but {event} at {repo_path}");
-        write_all(shelf, &[StoreWrite::RemoveUpload(repo_path, event)]);
+        write_all(store, &[StoreWrite::RemoveUpload(repo_path.clone(), event)]);
+        assert_eq!(restored_summary(store), as_restored(&uploads), "only {event} at {repo_path} was removed");
+        write_all(store, &[StoreWrite::RemoveUpload(repo_path, event)]);
     }
 }
 
-pub(super) fn durability(shelf: &mut dyn Shelf) {
+pub(super) fn durability(store: &mut dyn StoreUnderTest) {
     let repo_path = repo_paths().remove(0);
     let [noted, other] =
         [None, Some(EventId([7; 32]))].map(|pull| Todo { repo_path: repo_path.clone(), pull_request: pull });
     let staged = upload(&repo_path, 7, 1);
     let held = draft(1, 1_618, 10, &[&["c", "ab"]]);
-    hold_one(shelf, &held);
-    write_all(shelf, &[StoreWrite::AddTodo(noted.clone()), StoreWrite::AddUpload(staged.clone())]);
-    let before = told(shelf);
+    hold_one(store, &held);
+    write_all(store, &[StoreWrite::AddTodo(noted.clone()), StoreWrite::AddUpload(staged.clone())]);
+    let before = restored_summary(store);
     let changes = [
         StoreWrite::AddTodo(other),
         StoreWrite::RemoveTodo(noted.clone()),
@@ -143,61 +144,65 @@ pub(super) fn durability(shelf: &mut dyn Shelf) {
         StoreWrite::RemoveUpload(repo_path.clone(), staged.event),
         StoreWrite::ExtendHold(held.id, Timestamp(99)),
     ];
-    let endings: [Case; 2] = [|shelf| shelf.abort(), |shelf| shelf.restart()];
+    let endings: [ContractCase; 2] = [|store| store.abort(), |store| store.restart()];
     for ends in endings {
         for change in &changes {
-            shelf.write(change);
+            store.write(change);
         }
-        ends(shelf);
-        assert_eq!(told(shelf), before);
+        ends(store);
+        assert_eq!(restored_summary(store), before);
         assert_eq!(
-            told(shelf),
-            [Told::Held(held.id, Timestamp(9)), Told::Todo(noted.clone()), Told::Staged(staged.clone())]
+            restored_summary(store),
+            [
+                RestoredSummary::Held(held.id, Timestamp(9)),
+                RestoredSummary::Todo(noted.clone()),
+                RestoredSummary::Upload(staged.clone())
+            ]
         );
     }
-    write_all(shelf, &changes);
-    let after = told(shelf);
-    shelf.restart();
-    assert_eq!(told(shelf), after);
+    write_all(store, &changes);
+    let after = restored_summary(store);
+    store.restart();
+    assert_eq!(restored_summary(store), after);
     assert_eq!(after.len(), 3);
-    assert_eq!(shelf.event(held.id), Some((held, EventStatus::Held)), "with everything else");
+    assert_eq!(store.event(held.id), Some((held, EventStatus::Held)), "like all other rows");
 }
 
-pub(super) fn find_event(shelf: &mut dyn Shelf) {
+pub(super) fn find_event(store: &mut dyn StoreUnderTest) {
     let served = draft(1, 30_618, 10, &[&["d", "x"], &["t", "say \"hi\"\n"]]);
     let newer = draft(1, 30_618, 11, &[&["d", "x"]]);
     let expired = draft(1, 1, 12, &[&["expiration", "1"]]);
-    let here = |shelf: &mut dyn Shelf, event: &Arc<SignedEvent>, status: Option<EventStatus>| {
-        assert_eq!(shelf.event(event.id), status.map(|status| (event.clone(), status)));
-        assert_eq!(shelf.is_known(event.id), status.is_some());
+    let here = |store: &mut dyn StoreUnderTest, event: &Arc<SignedEvent>, status: Option<EventStatus>| {
+        assert_eq!(store.event(event.id), status.map(|status| (event.clone(), status)));
+        assert_eq!(store.is_known(event.id), status.is_some());
     };
-    here(shelf, &served, None);
-    shelf.write(&StoreWrite::Put(served.clone()));
-    here(shelf, &served, Some(EventStatus::Served));
-    shelf.abort();
-    here(shelf, &served, None);
-    put(shelf, &served);
-    hold_one(shelf, &newer);
-    here(shelf, &newer, Some(EventStatus::Held));
-    shelf.write(&StoreWrite::Release(newer.id));
-    here(shelf, &newer, Some(EventStatus::Served));
-    here(shelf, &served, None);
-    shelf.commit();
-    shelf.restart();
-    here(shelf, &newer, Some(EventStatus::Served));
-    shelf.write(&StoreWrite::Remove(newer.id));
-    here(shelf, &newer, None);
-    shelf.commit();
-    hold_one(shelf, &newer);
-    write_all(shelf, &[StoreWrite::DropHeld(newer.id)]);
-    here(shelf, &newer, None);
-    put(shelf, &expired);
-    here(shelf, &expired, Some(EventStatus::Served));
-    bury(shelf, Tombstone::Event(key(1), expired.id));
-    here(shelf, &expired, Some(EventStatus::Served));
+    here(store, &served, None);
+    store.write(&StoreWrite::Put(served.clone()));
+    here(store, &served, Some(EventStatus::Served));
+    store.abort();
+    here(store, &served, None);
+    put(store, &served);
+    hold_one(store, &newer);
+    here(store, &newer, Some(EventStatus::Held));
+    store.write(&StoreWrite::Release(newer.id));
+    here(store, &newer, Some(EventStatus::Served));
+    here(store, &served, None);
+    store.commit();
+    store.restart();
+    here(store, &newer, Some(EventStatus::Served));
+    store.write(&StoreWrite::Remove(newer.id));
+    here(store, &newer, None);
+    store.commit();
+    hold_one(store, &newer);
+    write_all(store, &[StoreWrite::DropHeld(newer.id)]);
+    here(store, &newer, None);
+    put(store, &expired);
+    here(store, &expired, Some(EventStatus::Served));
+    add_tombstone(store, Tombstone::Event(key(1), expired.id));
+    here(store, &expired, Some(EventStatus::Served));
 }
 
-pub(super) fn unknown_at_once(shelf: &mut dyn Shelf) {
+pub(super) fn vanished_events_are_unknown(store: &mut dyn StoreUnderTest) {
     let hex = key(1).to_string();
     let own: Vec<_> = (0..limits::REMOVAL_SLICE_EVENTS as u64 + 10).map(|at| draft(1, 1, at, &[])).collect();
     let root = draft(2, 1, 9, &[]);
@@ -210,39 +215,47 @@ pub(super) fn unknown_at_once(shelf: &mut dyn Shelf) {
     let held = draft(1, 1_618, 10, &[]);
     let stays = [&request, &later, &other_wrap, &mention];
     for event in own.iter().chain([&wrap]).chain(stays) {
-        shelf.write(&StoreWrite::Put(event.clone()));
+        store.write(&StoreWrite::Put(event.clone()));
     }
-    shelf.commit();
-    hold_one(shelf, &held);
-    let check = |shelf: &mut dyn Shelf, gone: bool| {
+    store.commit();
+    hold_one(store, &held);
+    let check = |store: &mut dyn StoreUnderTest, gone: bool| {
         for event in own.iter().chain([&wrap]) {
-            assert_eq!((shelf.event(event.id).is_none(), shelf.is_known(event.id)), (gone, !gone), "{}", event.json());
+            assert_eq!((store.event(event.id).is_none(), store.is_known(event.id)), (gone, !gone), "{}", event.json());
         }
         for event in stays {
-            assert_eq!(shelf.event(event.id), Some((event.clone(), EventStatus::Served)));
+            assert_eq!(store.event(event.id), Some((event.clone(), EventStatus::Served)));
         }
-        assert_eq!(shelf.event(held.id), Some((held.clone(), EventStatus::Held)), "what is held is let go one by one");
+        assert_eq!(store.event(held.id), Some((held.clone(), EventStatus::Held)), "held events are dropped one by one");
     };
-    check(shelf, false);
-    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(4_000))));
-    check(shelf, true);
-    shelf.abort();
-    check(shelf, false);
-    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(4_000))));
+    check(store, false);
+    store.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(4_000))));
+    check(store, true);
+    store.abort();
+    check(store, false);
+    store.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(4_000))));
     let reply = draft(2, 1, 20, &[&["e", &wrap.id.to_string()]]);
-    assert_eq!((links(shelf, &reply), links(shelf, &root)), ((false, false), (false, false)), "nor a link");
-    assert_eq!(lookups(shelf, &wrap), EventLookups::default());
-    shelf.write(&StoreWrite::Put(wrap.clone()));
-    assert_eq!(lookups(shelf, &wrap).stored, Some(EventStatus::Served), "somebody else's may come again");
-    assert_eq!((links(shelf, &reply), links(shelf, &root)), ((true, false), (false, true)));
-    shelf.commit();
-    assert_eq!(shelf.event(wrap.id), Some((wrap.clone(), EventStatus::Served)), "and stays");
-    assert_eq!(query(shelf, Filter { kinds: Some(vec![kinds::GIFT_WRAP]), ..Filter::default() }).len(), 2);
-    write_all(shelf, &[StoreWrite::Remove(wrap.id)]);
-    check(shelf, true);
+    assert_eq!(
+        (links(store, &reply), links(store, &root)),
+        ((false, false), (false, false)),
+        "removed events are no links"
+    );
+    assert_eq!(lookups(store, &wrap), EventLookups::default());
+    store.write(&StoreWrite::Put(wrap.clone()));
+    assert_eq!(
+        lookups(store, &wrap).stored,
+        Some(EventStatus::Served),
+        "an event of another author can be stored again"
+    );
+    assert_eq!((links(store, &reply), links(store, &root)), ((true, false), (false, true)));
+    store.commit();
+    assert_eq!(store.event(wrap.id), Some((wrap.clone(), EventStatus::Served)), "folder is still kept");
+    assert_eq!(query(store, Filter { kinds: Some(vec![kinds::GIFT_WRAP]), ..Filter::default() }).len(), 2);
+    write_all(store, &[StoreWrite::Remove(wrap.id)]);
+    check(store, true);
 }
 
-pub(super) fn removed_pulls(shelf: &mut dyn Shelf) {
+pub(super) fn removed_pulls(store: &mut dyn StoreUnderTest) {
     let at = format!("30617:{}:x", key(2));
     let pull_requests = [
         pull_request(1, 10, &[&at], &"ab".repeat(20)),
@@ -259,44 +272,44 @@ pub(super) fn removed_pulls(shelf: &mut dyn Shelf) {
     let patch = draft(1, kinds::PATCH, 10, &[&["a", &at]]);
     // More than one slice of them lies between the pull requests.
     for nth in 0..limits::REMOVAL_SLICE_EVENTS {
-        shelf.write(&StoreWrite::Put(draft(1, 1, 4, &[&["nth", &nth.to_string()]])));
+        store.write(&StoreWrite::Put(draft(1, 1, 4, &[&["nth", &nth.to_string()]])));
     }
     for event in pull_requests.iter().chain(&stays).chain([&patch, &early]) {
-        shelf.write(&StoreWrite::Put(event.clone()));
+        store.write(&StoreWrite::Put(event.clone()));
     }
-    shelf.commit();
-    hold_one(shelf, &pull_request(1, 12, &[&at], "ab"));
+    store.commit();
+    hold_one(store, &pull_request(1, 12, &[&at], "ab"));
     let summaries =
         |events: &[&Arc<SignedEvent>]| sorted(events.iter().map(|event| EventSummary::new(event)).collect());
-    assert_eq!(shelf.removed_pulls(), []);
-    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(20))));
-    shelf.abort();
-    assert_eq!(shelf.removed_pulls(), [], "it never happened");
-    shelf.write(&StoreWrite::Put(in_batch.clone()));
-    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(20))));
-    shelf.commit();
+    assert_eq!(store.removed_pulls(), []);
+    store.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(20))));
+    store.abort();
+    assert_eq!(store.removed_pulls(), [], "the batch was aborted");
+    store.write(&StoreWrite::Put(in_batch.clone()));
+    store.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(20))));
+    store.commit();
     let [a, b, c] = &pull_requests;
-    assert_eq!(sorted(shelf.removed_pulls()), summaries(&[a, b, c, &in_batch, &early]), "each once");
-    assert_eq!(shelf.removed_pulls(), []);
-    assert_eq!(sorted(shelf.served()), sorted(stays.iter().map(|event| event.id).collect()));
+    assert_eq!(sorted(store.removed_pulls()), summaries(&[a, b, c, &in_batch, &early]), "each once");
+    assert_eq!(store.removed_pulls(), []);
+    assert_eq!(sorted(store.served()), sorted(stays.iter().map(|event| event.id).collect()));
     let [late, ..] = &stays;
-    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(21))));
-    assert_eq!(shelf.removed_pulls(), summaries(&[late]), "what follows belongs into the same batch");
-    shelf.commit();
-    assert_eq!(shelf.removed_pulls(), []);
-    bury(shelf, Tombstone::Author(key(1), Timestamp(22)));
-    write_all(shelf, &[StoreWrite::Remove(stays[1].id)]);
-    assert_eq!(shelf.removed_pulls(), [], "what the registrar removes itself it knows");
+    store.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(21))));
+    assert_eq!(store.removed_pulls(), summaries(&[late]), "visible in the open batch");
+    store.commit();
+    assert_eq!(store.removed_pulls(), []);
+    add_tombstone(store, Tombstone::Author(key(1), Timestamp(22)));
+    write_all(store, &[StoreWrite::Remove(stays[1].id)]);
+    assert_eq!(store.removed_pulls(), [], "removals by the machine itself are not reported");
 }
 
-pub(super) fn offers(shelf: &mut dyn Shelf) {
+pub(super) fn pull_request_summaries(store: &mut dyn StoreUnderTest) {
     let at = |name: &str| format!("30617:{}:{name}", key(2));
     let odd = at("say \"hi\" 🚀");
     let (x, y) = (at("x"), at("y"));
     let state = x.replace("30617", "30618");
     let commit = "ab".repeat(20);
     let with_expiry = |kind, tags: &[&[&str]]| {
-        let mut tags = crate::signer::owned(tags);
+        let mut tags = crate::signer::owned_tags(tags);
         tags.push(vec!["expiration".to_owned(), "50".to_owned()]);
         draft_owned(1, kind, 10, tags, String::new())
     };
@@ -330,16 +343,16 @@ pub(super) fn offers(shelf: &mut dyn Shelf) {
             (StoreWrite::Hold(event.clone(), Timestamp(9)), EventStatus::Held),
             (StoreWrite::Release(event.id), EventStatus::Served),
         ] {
-            write_all(shelf, &[write]);
+            write_all(store, &[write]);
             let target = DeletionTarget { event: summary.clone(), status };
-            assert_eq!(shelf.lookups(&request, needed).targets, [target], "{}", event.json());
+            assert_eq!(store.lookups(&request, needed).targets, [target], "{}", event.json());
         }
-        assert_eq!(shelf.due(NOW), [summary]);
-        write_all(shelf, &[StoreWrite::Remove(event.id)]);
+        assert_eq!(store.due(NOW), [summary]);
+        write_all(store, &[StoreWrite::Remove(event.id)]);
     }
 }
 
-pub(super) fn boot(shelf: &mut dyn Shelf) {
+pub(super) fn restored_items(store: &mut dyn StoreUnderTest) {
     let announcement = draft(1, 30_617, 10, &[&["d", "x"]]);
     let exception = draft(2, 30_617, 10, &[&["d", "x"]]);
     let state = draft(1, 30_618, 10, &[&["d", "x"]]);
@@ -347,34 +360,34 @@ pub(super) fn boot(shelf: &mut dyn Shelf) {
     let others = [draft(1, 1, 10, &[]), draft(1, 30_023, 10, &[&["d", "x"]]), pull_request(3, 11, &[], "ab")];
     let held = [draft(1, 30_617, 11, &[&["d", "x"]]), draft(2, 30_618, 11, &[&["d", "x"]]), pull];
     for event in others.iter().chain([&state, &announcement, &exception]) {
-        shelf.write(&StoreWrite::Put(event.clone()));
+        store.write(&StoreWrite::Put(event.clone()));
     }
-    write_all(shelf, &[StoreWrite::MarkException(exception.id)]);
+    write_all(store, &[StoreWrite::MarkException(exception.id)]);
     for (event, deadline) in held.iter().zip(20..) {
-        write_all(shelf, &[StoreWrite::Hold(event.clone(), Timestamp(deadline))]);
+        write_all(store, &[StoreWrite::Hold(event.clone(), Timestamp(deadline))]);
     }
     let work = Todo { repo_path: repo_paths().remove(0), pull_request: Some(others[2].id) };
     let upload = upload(&repo_paths()[1], 7, 1);
-    write_all(shelf, &[StoreWrite::AddUpload(upload.clone()), StoreWrite::AddTodo(work.clone())]);
+    write_all(store, &[StoreWrite::AddUpload(upload.clone()), StoreWrite::AddTodo(work.clone())]);
     let mut all = vec![
-        Told::Served(announcement.id),
-        Told::Exception(exception.id),
-        Told::Served(state.id),
-        Told::Todo(work),
-        Told::Staged(upload),
+        RestoredSummary::Served(announcement.id),
+        RestoredSummary::Exception(exception.id),
+        RestoredSummary::Served(state.id),
+        RestoredSummary::Todo(work),
+        RestoredSummary::Upload(upload),
     ];
-    all.extend(held.iter().zip(20..).map(|(event, deadline)| Told::Held(event.id, Timestamp(deadline))));
+    all.extend(held.iter().zip(20..).map(|(event, deadline)| RestoredSummary::Held(event.id, Timestamp(deadline))));
     let all = sorted(all);
-    assert_eq!(told(shelf), all);
-    shelf.write(&StoreWrite::Remove(state.id));
-    assert_eq!(told(shelf), all, "only what is committed");
-    shelf.restart();
-    assert_eq!(told(shelf), all);
-    assert_eq!(lookups(shelf, &state).stored, Some(EventStatus::Served));
-    assert_eq!(shelf.served().len(), 6);
+    assert_eq!(restored_summary(store), all);
+    store.write(&StoreWrite::Remove(state.id));
+    assert_eq!(restored_summary(store), all, "only what is committed");
+    store.restart();
+    assert_eq!(restored_summary(store), all);
+    assert_eq!(lookups(store, &state).stored, Some(EventStatus::Served));
+    assert_eq!(store.served().len(), 6);
 }
 
-pub(super) fn exceptions(shelf: &mut dyn Shelf) {
+pub(super) fn exceptions(store: &mut dyn StoreUnderTest) {
     let old = draft(1, 30_617, 10, &[&["d", "x"]]);
     let new = draft(1, 30_617, 11, &[&["d", "x"]]);
     let as_exception = |event: &Arc<SignedEvent>| [StoreWrite::Put(event.clone()), StoreWrite::MarkException(event.id)];
@@ -384,12 +397,12 @@ pub(super) fn exceptions(shelf: &mut dyn Shelf) {
         vec![StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(10)))],
     ];
     for writes in going {
-        write_all(shelf, &as_exception(&old));
-        assert_eq!(told(shelf), [Told::Exception(old.id)]);
-        write_all(shelf, &writes);
-        assert_eq!(told(shelf), []);
-        put(shelf, &old);
-        assert_eq!(told(shelf), [Told::Served(old.id)], "after {writes:?}");
-        write_all(shelf, &[StoreWrite::Remove(old.id)]);
+        write_all(store, &as_exception(&old));
+        assert_eq!(restored_summary(store), [RestoredSummary::Exception(old.id)]);
+        write_all(store, &writes);
+        assert_eq!(restored_summary(store), []);
+        put(store, &old);
+        assert_eq!(restored_summary(store), [RestoredSummary::Served(old.id)], "after {writes:?}");
+        write_all(store, &[StoreWrite::Remove(old.id)]);
     }
 }

@@ -1,102 +1,103 @@
-//! A websocket between a node and a relay: in order both ways, with time on the way.
+//! A websocket between a node and a relay: ordered in both directions, with latency.
 
 use std::collections::VecDeque;
 
 use grasp_core::sync::io::{DisconnectReason, SessionId};
 
 use super::queue::Time;
-use super::relay::ConnId;
-use super::wire::Frame;
+use super::relay::ConnectionId;
+use super::wire::RelayFrame;
 
-/// What comes out of a pipe.
+/// Something on its way from a relay to a node.
 #[derive(Clone, Debug)]
-pub enum Parcel {
-    /// A frame.
-    Frame(Frame),
-    /// The end.
-    End(DisconnectReason),
+pub enum InboundItem {
+    /// A message.
+    Frame(RelayFrame),
+    /// The end of the connection.
+    Closed(DisconnectReason),
 }
 
-/// A connection.
+/// A simulated connection.
 #[derive(Debug)]
-pub struct Conn {
-    /// Its name.
-    pub id: ConnId,
-    /// Whose it is: node, life of its process, session.
+pub struct SimConnection {
+    /// Id of the connection.
+    pub id: ConnectionId,
+    /// The node that dialled.
     pub node: usize,
-    /// See `node`.
-    pub life: u32,
-    /// See `node`.
+    /// Number of the node's process that dialled.
+    pub process: u32,
+    /// Session id of the node.
     pub session: SessionId,
-    /// The relay at the other end.
+    /// The relay.
     pub relay: usize,
-    /// Whether frames still go through.
-    pub state: Wire,
-    /// On the way to the node.
-    pub inward: VecDeque<(Time, Parcel)>,
-    /// When the last thing that was sent to the node arrives: nothing overtakes.
-    pub inward_last: Time,
-    /// The same the other way.
-    pub outward_last: Time,
-    /// Whether the arrival of the first frame is planned.
-    pub planned: bool,
-    /// The node does not read: it has no permits left.
-    pub stalled: bool,
-    /// Bytes that have not left the node.
-    pub unsent: usize,
-    /// Bytes that leave a second; zero for at once.
-    pub narrow: usize,
+    /// Whether messages still arrive.
+    pub state: ConnectionState,
+    /// Items on their way to the node, with their arrival times.
+    pub inbound: VecDeque<(Time, InboundItem)>,
+    /// Arrival time of the last item sent to the node. Items do not overtake each other.
+    pub last_inbound_at: Time,
+    /// Arrival time of the last message sent to the relay.
+    pub last_outbound_at: Time,
+    /// Whether the arrival of the first item is scheduled.
+    pub is_arrival_scheduled: bool,
+    /// Whether the node does not read because it has no permits left.
+    pub is_stalled: bool,
+    /// Bytes in the send buffer of the node.
+    pub unsent_bytes: usize,
+    /// Upload rate of the node. 0 means unlimited.
+    pub bytes_per_sec: usize,
 }
 
-/// Whether a connection works.
+/// State of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wire {
-    /// It does.
+pub enum ConnectionState {
+    /// Messages arrive in both directions.
     Open,
-    /// Neither side hears the other, and neither knows.
+    /// Messages are lost in both directions, and neither side has noticed it.
     HalfOpen,
-    /// It has ended.
+    /// The connection has ended.
     Closed,
 }
 
-impl Conn {
-    /// A new one.
+impl SimConnection {
+    /// Creates an open connection of a node, its process and its session.
     #[must_use]
-    pub fn new(id: ConnId, owner: (usize, u32, SessionId), relay: usize, now: Time) -> Self {
-        let (node, life, session) = owner;
+    pub fn new(id: ConnectionId, owner: (usize, u32, SessionId), relay: usize, now: Time) -> Self {
+        let (node, process, session) = owner;
         Self {
             id,
             node,
-            life,
+            process,
             session,
             relay,
-            state: Wire::Open,
-            inward: VecDeque::new(),
-            inward_last: now,
-            outward_last: now,
-            planned: false,
-            stalled: false,
-            unsent: 0,
-            narrow: 0,
+            state: ConnectionState::Open,
+            inbound: VecDeque::new(),
+            last_inbound_at: now,
+            last_outbound_at: now,
+            is_arrival_scheduled: false,
+            is_stalled: false,
+            unsent_bytes: 0,
+            bytes_per_sec: 0,
         }
     }
 
-    /// Sends something to the node. Gives the time for which an arrival is to be planned, if none is.
-    pub fn send(&mut self, now: Time, travel: Time, parcel: Parcel) -> Option<Time> {
-        if self.state != Wire::Open {
+    /// Sends an item to the node. Returns the time at which an arrival must be scheduled, unless one is scheduled
+    /// already or the node does not read.
+    pub fn send(&mut self, now: Time, latency: Time, item: InboundItem) -> Option<Time> {
+        if self.state != ConnectionState::Open {
             return None;
         }
-        self.inward_last = self.inward_last.max(now + travel);
-        self.inward.push_back((self.inward_last, parcel));
-        if self.stalled || std::mem::replace(&mut self.planned, true) {
+        self.last_inbound_at = self.last_inbound_at.max(now + latency);
+        self.inbound.push_back((self.last_inbound_at, item));
+        if self.is_stalled || std::mem::replace(&mut self.is_arrival_scheduled, true) {
             return None;
         }
-        self.inward.front().map(|(at, _)| *at)
+        self.inbound.front().map(|(at, _)| *at)
     }
 
-    /// When something that is said now reaches the relay.
-    pub fn reach(&mut self, now: Time, travel: Time) -> Time {
-        self.outward_last = self.outward_last.max(now + travel);
-        self.outward_last
+    /// Returns when a message that is sent now reaches the relay.
+    pub fn reserve_outbound(&mut self, now: Time, latency: Time) -> Time {
+        self.last_outbound_at = self.last_outbound_at.max(now + latency);
+        self.last_outbound_at
     }
 }

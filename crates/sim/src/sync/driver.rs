@@ -1,4 +1,4 @@
-//! What does what the machine wants: dials, wires, verify threads, the writer, tables.
+//! Carries out the outputs of the sync machine: connections, verification threads, the writer and the tables.
 
 use grasp_core::admission::io::EventSource;
 use grasp_core::nostr::{Decision, kinds};
@@ -8,344 +8,370 @@ use grasp_core::sync::io::{
     DisconnectReason, OutgoingMessage, SessionId, SubmitResult, SyncInput, SyncOutput, SyncSubmissionId,
 };
 
-use super::connection::Wire;
-use super::corpus::{Ix, corpus};
-use super::event_set::Bits;
-use super::node::{Node, Offer};
+use super::connection::ConnectionState;
+use super::corpus::{EventIndex, corpus};
+use super::event_set::EventSet;
+use super::node::{Node, PendingSubmission};
 use super::queue::{MINUTE, SECOND, Time};
-use super::relay::ConnId;
-use super::world::{Happening, Question, World};
+use super::relay::ConnectionId;
+use super::world::{StoreQuery, World, WorldStep};
 use super::{local_events, wire};
-use crate::store_contract::Shelf;
+use crate::store_contract::StoreUnderTest;
 
-/// Events on their way to a verdict, in all and of one relay.
-const IN_FLIGHT: usize = 2_048;
-/// See [`IN_FLIGHT`].
-const IN_FLIGHT_PER_LINK: usize = 256;
+/// Maximum number of submitted events without result.
+const MAX_IN_FLIGHT: usize = 2_048;
+/// The same for one relay.
+const MAX_IN_FLIGHT_PER_RELAY: usize = 256;
 
-/// Events of one batch.
-const BATCH: usize = 64;
-/// Events of one batch on a disk that is very slow.
-const SLOW_BATCH: usize = 4;
+/// Maximum number of events of one batch.
+const MAX_BATCH: usize = 64;
+/// The same on a very slow disk.
+const MAX_SLOW_BATCH: usize = 4;
 
 impl Node {
-    /// Takes a permit for an event of a session, if there is one.
+    /// Takes a permit for an event of a session. Returns `false` if there is none left.
     pub fn take_permit(&mut self, session: SessionId) -> bool {
-        let taken = self.permits.entry(session).or_default();
-        if self.out >= IN_FLIGHT || *taken >= IN_FLIGHT_PER_LINK {
+        let taken = self.permits_by_session.entry(session).or_default();
+        if self.permits_in_use >= MAX_IN_FLIGHT || *taken >= MAX_IN_FLIGHT_PER_RELAY {
             return false;
         }
         *taken += 1;
-        self.out += 1;
+        self.permits_in_use += 1;
         true
     }
 
-    /// Gives a permit back. False if there was none.
-    fn free_permit(&mut self, session: SessionId) -> bool {
-        let Some(taken) = self.permits.get_mut(&session).filter(|taken| **taken > 0) else { return false };
+    /// Returns a permit. Returns `false` if none was taken.
+    fn return_permit(&mut self, session: SessionId) -> bool {
+        let Some(taken) = self.permits_by_session.get_mut(&session).filter(|taken| **taken > 0) else { return false };
         *taken -= 1;
-        self.out -= 1;
+        self.permits_in_use -= 1;
         if *taken == 0 {
-            self.permits.remove(&session);
+            self.permits_by_session.remove(&session);
         }
         true
     }
 }
 
 impl World {
-    /// Does what a machine wants.
-    pub(super) fn act(&mut self, node: usize, output: SyncOutput) {
-        let life = self.nodes[node].life;
+    /// Carries out an output of a node's machine.
+    pub(super) fn perform(&mut self, node: usize, output: SyncOutput) {
+        let process = self.nodes[node].process;
         match output {
             SyncOutput::Dial(session, url) => self.dial(node, session, self.relay_at(&url)),
-            SyncOutput::Disconnect(session) => self.hang_up(node, session),
-            SyncOutput::Send(session, say) => self.say(node, session, say),
-            SyncOutput::QueryRootEvents(repo) => self.ask(node, life, Question::Roots(repo)),
-            SyncOutput::QueryLocalIds(ask, filter) => self.ask(node, life, Question::Ids(ask, filter)),
-            SyncOutput::QueryMissingIds(ask, ids) => self.ask(node, life, Question::Missing(ask, ids)),
-            SyncOutput::Submit(submission) => {
-                let real = corpus().ix(&submission.event.id).map(|ix| corpus().plain(ix));
-                let genuine = real.is_some_and(|real| real.sig == submission.event.sig);
-                // Many threads check; what came first need not be done first.
-                let delay = if self.chance.one_in(20) { self.between(5, 60) } else { self.between(0, 4) };
-                self.after(delay, Happening::Checked(node, life, Box::new(Offer { submission, genuine })));
+            SyncOutput::Disconnect(session) => self.disconnect(node, session),
+            SyncOutput::Send(session, message) => self.send_to_relay(node, session, message),
+            SyncOutput::QueryRootEvents(repo) => self.query_store(node, process, StoreQuery::RootEvents(repo)),
+            SyncOutput::QueryLocalIds(query_id, filter) => {
+                self.query_store(node, process, StoreQuery::LocalIds(query_id, filter))
             }
-            SyncOutput::ReleasePermit(session) => self.free(node, Some(session)),
+            SyncOutput::QueryMissingIds(query_id, ids) => {
+                self.query_store(node, process, StoreQuery::MissingIds(query_id, ids))
+            }
+            SyncOutput::Submit(submission) => {
+                let real = corpus().index_of(&submission.event.id).map(|index| corpus().unverified(index));
+                let is_genuine = real.is_some_and(|real| real.sig == submission.event.sig);
+                // Signatures are verified by several threads, so the order can change.
+                let delay = if self.rng.one_in(20) { self.random_between(5, 60) } else { self.random_between(0, 4) };
+                self.schedule_in(
+                    delay,
+                    WorldStep::Verified(node, process, Box::new(PendingSubmission { submission, is_genuine })),
+                );
+            }
+            SyncOutput::ReleasePermit(session) => self.release_permit(node, Some(session)),
             SyncOutput::StoreRow(row) => {
-                if self.nodes[node].rows.put(row) {
-                    let delay = self.between(20, 1_500);
-                    self.after(delay, Happening::Saved(node, life));
+                if self.nodes[node].tables.store(row) {
+                    let delay = self.random_between(20, 1_500);
+                    self.schedule_in(delay, WorldStep::RowsCommitted(node, process));
                 }
             }
             SyncOutput::DeleteRow(key) => {
-                if self.nodes[node].rows.drop(key) {
-                    let delay = self.between(20, 1_500);
-                    self.after(delay, Happening::Saved(node, life));
+                if self.nodes[node].tables.delete(key) {
+                    let delay = self.random_between(20, 1_500);
+                    self.schedule_in(delay, WorldStep::RowsCommitted(node, process));
                 }
             }
             SyncOutput::Note(_) => {}
         }
     }
 
-    fn ask(&mut self, node: usize, life: u32, question: Question) {
-        let delay = self.between(1, 12);
-        self.after(delay, Happening::Answers(node, life, Box::new(question)));
+    fn query_store(&mut self, node: usize, process: u32, query: StoreQuery) {
+        let delay = self.random_between(1, 12);
+        self.schedule_in(delay, WorldStep::QueryAnswered(node, process, Box::new(query)));
     }
 
     fn dial(&mut self, node: usize, session: SessionId, relay: Option<usize>) {
         self.nodes[node].dialling.insert(session);
-        let life = self.nodes[node].life;
+        let process = self.nodes[node].process;
         let reachable = relay.is_some_and(|relay| self.is_reachable(node, relay));
         let delay = match relay.filter(|_| reachable) {
-            Some(relay) => 3 * self.relays[relay].persona.travel(&mut self.chance),
-            // Refused at once, or no answer in time.
-            None if self.chance.one_in(2) => self.between(20, 400),
+            Some(relay) => 3 * self.relays[relay].profile.random_latency(&mut self.rng),
+            // The connection is refused at once, or times out.
+            None if self.rng.one_in(2) => self.random_between(20, 400),
             None => 5 * SECOND,
         };
-        self.after(delay, Happening::Dialled(node, life, session, relay));
+        self.schedule_in(delay, WorldStep::DialEnds(node, process, session, relay));
     }
 
-    fn hang_up(&mut self, node: usize, session: SessionId) {
+    fn disconnect(&mut self, node: usize, session: SessionId) {
         let it = &mut self.nodes[node];
         if it.dialling.remove(&session) {
-            let life = it.life;
-            it.leaving.insert(session);
-            self.after(1, Happening::Fault(Box::new(super::fault_injection::Fault::HungUp(node, life, session))));
-        } else if let Some(conn) = it.sessions.get(&session).copied() {
-            self.after(1, Happening::Breaks(conn, DisconnectReason::ClosedByUs));
+            let process = it.process;
+            it.cancelled_dials.insert(session);
+            self.schedule_in(
+                1,
+                WorldStep::Incident(Box::new(super::incidents::Incident::DialCancelled(node, process, session))),
+            );
+        } else if let Some(connection) = it.sessions.get(&session).copied() {
+            self.schedule_in(1, WorldStep::ConnectionBreaks(connection, DisconnectReason::ClosedByUs));
         }
     }
 
-    fn say(&mut self, node: usize, session: SessionId, say: OutgoingMessage) {
+    fn send_to_relay(&mut self, node: usize, session: SessionId, message: OutgoingMessage) {
         let Some(id) = self.nodes[node].sessions.get(&session).copied() else { return };
-        let travel = self.relays[self.conns[id.0].relay].persona.travel(&mut self.chance);
+        let latency = self.relays[self.connections[id.0].relay].profile.random_latency(&mut self.rng);
         let now = self.now;
-        let conn = &mut self.conns[id.0];
-        if conn.state != Wire::Open {
+        let connection = &mut self.connections[id.0];
+        if connection.state != ConnectionState::Open {
             return;
         }
-        let narrow = conn.narrow;
-        if narrow > 0 {
-            let bytes = wire::bytes(&say);
-            conn.unsent += bytes;
-            let gone = conn.reach(now, (conn.unsent * 1_000).checked_div(narrow).unwrap_or(0) as Time);
-            self.queue.plan(gone, Happening::Left(id, bytes));
+        let bytes_per_sec = connection.bytes_per_sec;
+        if bytes_per_sec > 0 {
+            let bytes = wire::message_bytes(&message);
+            connection.unsent_bytes += bytes;
+            let sent_at = connection.reserve_outbound(
+                now,
+                (connection.unsent_bytes * 1_000).checked_div(bytes_per_sec).unwrap_or(0) as Time,
+            );
+            self.queue.schedule(sent_at, WorldStep::BytesSent(id, bytes));
         }
-        let conn = &mut self.conns[id.0];
-        let at = conn.reach(now, travel);
-        self.queue.plan(at, Happening::Reaches(id, say));
+        let connection = &mut self.connections[id.0];
+        let at = connection.reserve_outbound(now, latency);
+        self.queue.schedule(at, WorldStep::MessageArrives(id, message));
     }
 
-    pub(super) fn left(&mut self, id: ConnId, bytes: usize) {
-        let conn = &mut self.conns[id.0];
-        conn.unsent = conn.unsent.saturating_sub(bytes);
-        let (node, life, session, unsent) = (conn.node, conn.life, conn.session, conn.unsent);
-        if conn.state == Wire::Open && self.nodes[node].lives(life) {
-            self.tell(node, SyncInput::Unsent(session, unsent));
+    pub(super) fn on_bytes_sent(&mut self, id: ConnectionId, bytes: usize) {
+        let connection = &mut self.connections[id.0];
+        connection.unsent_bytes = connection.unsent_bytes.saturating_sub(bytes);
+        let (node, process, session, unsent_bytes) =
+            (connection.node, connection.process, connection.session, connection.unsent_bytes);
+        if connection.state == ConnectionState::Open && self.nodes[node].is_running(process) {
+            self.handle_input(node, SyncInput::Unsent(session, unsent_bytes));
         }
     }
 
-    /// Gives a permit back and lets whoever waits for one go on.
-    fn free(&mut self, node: usize, session: Option<SessionId>) {
+    /// Returns a permit and resumes the connections that wait for one.
+    fn release_permit(&mut self, node: usize, session: Option<SessionId>) {
         let Some(session) = session else { return };
-        if !self.nodes[node].free_permit(session) {
-            self.watches[node].law("a permit is given back once", || format!("{session:?} has none"));
+        if !self.nodes[node].return_permit(session) {
+            self.checkers[node].report("a permit is released once", || format!("{session:?} has none"));
         }
-        self.unstall(node);
+        self.resume_connections(node);
     }
 
-    pub(super) fn answer(&mut self, node: usize, life: u32, question: Question) {
-        if !self.nodes[node].lives(life) {
+    pub(super) fn answer_query(&mut self, node: usize, process: u32, query: StoreQuery) {
+        if !self.nodes[node].is_running(process) {
             return;
         }
-        let house = &mut self.nodes[node].house;
-        let input = match question {
-            Question::Roots(repo) => {
-                let roots = local_events::roots(house, &repo);
+        let server = &mut self.nodes[node].server;
+        let input = match query {
+            StoreQuery::RootEvents(repo) => {
+                let roots = local_events::root_events(server, &repo);
                 SyncInput::RootEvents(repo, roots)
             }
-            Question::Ids(ask, filter) => SyncInput::LocalIds(ask, local_events::local_ids(house, &filter)),
-            Question::Missing(ask, ids) => {
-                SyncInput::MissingIds(ask, ids.into_iter().filter(|id| !house.memory().is_known(*id)).collect())
+            StoreQuery::LocalIds(query_id, filter) => {
+                SyncInput::LocalIds(query_id, local_events::local_ids(server, &filter))
+            }
+            StoreQuery::MissingIds(query_id, ids) => {
+                SyncInput::MissingIds(query_id, ids.into_iter().filter(|id| !server.store().is_known(*id)).collect())
             }
         };
-        self.tell(node, input);
+        self.handle_input(node, input);
     }
 
-    pub(super) fn checked(&mut self, node: usize, life: u32, offer: Offer) {
-        if !self.nodes[node].lives(life) {
+    pub(super) fn on_verified(&mut self, node: usize, process: u32, pending: PendingSubmission) {
+        if !self.nodes[node].is_running(process) {
             return;
         }
-        if offer.genuine {
-            self.nodes[node].line.push_back(offer);
-            self.write(node);
+        if pending.is_genuine {
+            self.nodes[node].writer_queue.push_back(pending);
+            self.start_batch(node);
         } else {
-            let (ticket, session) = (offer.submission.id, offer.submission.session);
-            self.judged(node, ticket, session, SubmitResult::InvalidSignature);
+            let (submission_id, session) = (pending.submission.id, pending.submission.session);
+            self.send_result(node, submission_id, session, SubmitResult::InvalidSignature);
         }
     }
 
-    fn judged(&mut self, node: usize, ticket: SyncSubmissionId, session: Option<SessionId>, judgement: SubmitResult) {
-        self.free(node, session);
-        self.tell(node, SyncInput::SubmitResult(ticket, judgement));
+    fn send_result(
+        &mut self,
+        node: usize,
+        submission_id: SyncSubmissionId,
+        session: Option<SessionId>,
+        result: SubmitResult,
+    ) {
+        self.release_permit(node, session);
+        self.handle_input(node, SyncInput::SubmitResult(submission_id, result));
     }
 
-    /// Lets the writer begin a batch, if it is idle and something waits.
-    fn write(&mut self, node: usize) {
+    /// Starts a batch of the writer if it is idle and events are queued.
+    fn start_batch(&mut self, node: usize) {
         let it = &mut self.nodes[node];
-        if !it.writing.is_empty() || it.line.is_empty() {
+        if !it.batch.is_empty() || it.writer_queue.is_empty() {
             return;
         }
-        let most = it.line.len().min(if it.slow { SLOW_BATCH } else { BATCH });
-        it.writing = it.line.drain(..most).collect();
-        Node::sort(&mut it.writing);
-        let (life, slow) = (it.life, it.slow);
-        let delay = match self.chance.one_in(30) {
-            _ if slow => self.between(5 * SECOND, 40 * SECOND),
-            true => self.between(100, 900),
-            false => self.between(2, 25),
+        let count = it.writer_queue.len().min(if it.has_slow_disk { MAX_SLOW_BATCH } else { MAX_BATCH });
+        it.batch = it.writer_queue.drain(..count).collect();
+        Node::sort_batch(&mut it.batch);
+        let (process, is_slow) = (it.process, it.has_slow_disk);
+        let delay = match self.rng.one_in(30) {
+            _ if is_slow => self.random_between(5 * SECOND, 40 * SECOND),
+            true => self.random_between(100, 900),
+            false => self.random_between(2, 25),
         };
-        self.after(delay, Happening::Written(node, life));
+        self.schedule_in(delay, WorldStep::BatchCommitted(node, process));
     }
 
-    pub(super) fn written(&mut self, node: usize, life: u32) {
-        if !self.nodes[node].lives(life) {
+    pub(super) fn on_batch_committed(&mut self, node: usize, process: u32) {
+        if !self.nodes[node].is_running(process) {
             return;
         }
-        let batch = self.commit(node);
-        self.after_house(node);
-        for (offer, verdict) in batch {
-            let judgement = match verdict {
+        let batch = self.commit_batch(node);
+        self.after_commit(node);
+        for (pending, decision) in batch {
+            let result = match decision {
                 Decision::Accept | Decision::Broadcast => SubmitResult::Stored,
                 Decision::Hold(_) => SubmitResult::Held,
                 Decision::Known(_) => SubmitResult::Known,
-                Decision::Reject(refusal) => SubmitResult::Rejected(refusal),
+                Decision::Reject(rejection) => SubmitResult::Rejected(rejection),
             };
-            self.judged(node, offer.submission.id, offer.submission.session, judgement);
+            self.send_result(node, pending.submission.id, pending.submission.session, result);
         }
-        self.write(node);
+        self.start_batch(node);
     }
 
-    /// Judges what the writer has, and commits.
-    pub(super) fn commit(&mut self, node: usize) -> Vec<(Offer, Decision)> {
+    /// Decides the batch of the writer and commits it.
+    pub(super) fn commit_batch(&mut self, node: usize) -> Vec<(PendingSubmission, Decision)> {
         let now = self.now;
         let it = &mut self.nodes[node];
-        let offers = std::mem::take(&mut it.writing);
-        it.house.set_now(it.clock(now));
-        let events: Vec<_> = offers
+        let batch = std::mem::take(&mut it.batch);
+        it.server.set_now(it.clock(now));
+        let events: Vec<_> = batch
             .iter()
-            .filter_map(|offer| {
-                let ix = corpus().ix(&offer.submission.event.id)?;
-                Some((corpus().event(ix).clone(), EventSource::Relay(offer.submission.relay.to_string())))
+            .filter_map(|pending| {
+                let index = corpus().index_of(&pending.submission.event.id)?;
+                Some((corpus().event(index).clone(), EventSource::Relay(pending.submission.relay.to_string())))
             })
             .collect();
-        it.judged.extend(&offers.iter().filter_map(|offer| corpus().ix(&offer.submission.event.id)).collect());
-        let verdicts = it.house.submit_all(&events);
-        for ((event, _), verdict) in events.iter().zip(&verdicts) {
-            if matches!(verdict, Decision::Hold(_))
-                && let Some(ix) = corpus().ix(&event.id)
+        it.decided
+            .extend(&batch.iter().filter_map(|pending| corpus().index_of(&pending.submission.event.id)).collect());
+        let violations = it.server.submit_all(&events);
+        for ((event, _), decision) in events.iter().zip(&violations) {
+            if matches!(decision, Decision::Hold(_))
+                && let Some(index) = corpus().index_of(&event.id)
             {
-                self.expect_data(node, ix);
+                self.schedule_git_data(node, index);
             }
         }
-        offers.into_iter().zip(verdicts).collect()
+        batch.into_iter().zip(violations).collect()
     }
 
-    /// The git data of a held event is everywhere: it comes after a while, unless it exists nowhere.
-    fn expect_data(&mut self, node: usize, ix: Ix) {
-        if self.dataless.contains(&ix) || !self.nodes[node].fetching.insert(ix) {
+    /// Schedules the arrival of the git data of a held event, unless it does not exist anywhere.
+    fn schedule_git_data(&mut self, node: usize, index: EventIndex) {
+        if self.events_without_data.contains(&index) || !self.nodes[node].fetching.insert(index) {
             return;
         }
-        let delay = if self.chance.one_in(8) { self.between(MINUTE, 20 * MINUTE) } else { self.between(300, 8_000) };
-        self.after(delay, Happening::DataComes(node, ix));
+        let delay =
+            if self.rng.one_in(8) { self.random_between(MINUTE, 20 * MINUTE) } else { self.random_between(300, 8_000) };
+        self.schedule_in(delay, WorldStep::GitDataArrives(node, index));
     }
 
-    pub(super) fn data_comes(&mut self, node: usize, ix: Ix) {
-        if self.nodes[node].syncer.is_none() {
-            self.after(10 * MINUTE, Happening::DataComes(node, ix));
-            return;
-        }
-        let now = self.now;
-        let it = &mut self.nodes[node];
-        it.fetching.remove(&ix);
-        it.house.set_now(it.clock(now));
-        bring_data(&mut it.house, ix);
-        self.after_house(node);
-    }
-
-    pub(super) fn offered(&mut self, node: usize, ix: Ix) {
-        if self.nodes[node].syncer.is_none() {
-            self.after(MINUTE, Happening::Offered(node, ix));
+    pub(super) fn on_git_data(&mut self, node: usize, index: EventIndex) {
+        if self.nodes[node].machine.is_none() {
+            self.schedule_in(10 * MINUTE, WorldStep::GitDataArrives(node, index));
             return;
         }
         let now = self.now;
         let it = &mut self.nodes[node];
-        it.house.set_now(it.clock(now));
-        let event = corpus().event(ix);
-        it.judged.insert(ix);
-        it.offered.insert(ix);
-        let verdict = it.house.submit_from(event, EventSource::Client(vec![event.pubkey]));
-        if matches!(verdict, Decision::Hold(_)) {
-            self.expect_data(node, ix);
-        }
-        self.after_house(node);
+        it.fetching.remove(&index);
+        it.server.set_now(it.clock(now));
+        deliver_git_data(&mut it.server, index);
+        self.after_commit(node);
     }
 
-    /// Tells everybody what a commit has changed: interest, then what is served.
-    pub(super) fn after_house(&mut self, node: usize) {
-        if self.nodes[node].syncer.is_none() {
+    pub(super) fn on_client_submission(&mut self, node: usize, index: EventIndex) {
+        if self.nodes[node].machine.is_none() {
+            self.schedule_in(MINUTE, WorldStep::ClientSubmits(node, index));
             return;
         }
-        let (names, _) = self.nodes[node].house.bells();
-        let named = !names.is_empty();
+        let now = self.now;
+        let it = &mut self.nodes[node];
+        it.server.set_now(it.clock(now));
+        let event = corpus().event(index);
+        it.decided.insert(index);
+        it.from_clients.insert(index);
+        let decision = it.server.submit_from(event, EventSource::Client(vec![event.pubkey]));
+        if matches!(decision, Decision::Hold(_)) {
+            self.schedule_git_data(node, index);
+        }
+        self.after_commit(node);
+    }
+
+    /// Reports the changes of a commit to the machine (repository needs first, then served events) and to the
+    /// subscribers of the node.
+    pub(super) fn after_commit(&mut self, node: usize) {
+        if self.nodes[node].machine.is_none() {
+            return;
+        }
+        let (names, _) = self.nodes[node].server.take_notifications();
+        let needs_changed = !names.is_empty();
         for name in names {
-            let followed = self.nodes[node].house.followed(&name);
-            self.tell(node, SyncInput::RepoNeeds(name, followed));
+            let followed = self.nodes[node].server.repo_needs(&name);
+            self.handle_input(node, SyncInput::RepoNeeds(name, followed));
         }
-        let told = self.nodes[node].told;
-        let newer = self.nodes[node].house.memory().served_after(told);
+        let reported = self.nodes[node].reported_seq;
+        let newer = self.nodes[node].server.store().served_after(reported);
         if let Some((last, _)) = newer.last() {
-            self.nodes[node].told = *last;
+            self.nodes[node].reported_seq = *last;
         }
-        if named || !newer.is_empty() {
+        if needs_changed || !newer.is_empty() {
             self.nodes[node].claims.clear();
         }
         for (seq, event) in &newer {
-            self.tell(node, SyncInput::Served(local_events::arrived(*seq, event)));
+            self.handle_input(node, SyncInput::Served(local_events::served_event(*seq, event)));
         }
         if self.nodes.len() > 1 {
-            let shown: Vec<Ix> = newer.iter().filter_map(|(_, event)| corpus().ix(&event.id)).collect();
-            self.show_face(node, &shown);
+            let new_events: Vec<EventIndex> =
+                newer.iter().filter_map(|(_, event)| corpus().index_of(&event.id)).collect();
+            self.update_node_relay(node, &new_events);
         }
-        self.plan_alarm(node, 1);
+        self.schedule_alarm(node, 1);
     }
 
-    /// What a node serves has changed: others who listen to it hear of it.
-    pub(super) fn show_face(&mut self, node: usize, newer: &[Ix]) {
-        let mut served = Bits::default();
-        for event in self.nodes[node].house.memory().served_events() {
-            corpus().ix(&event.id).map(|ix| served.insert(ix));
+    /// Updates the relay that serves the events of a node, and sends new events to its subscribers.
+    pub(super) fn update_node_relay(&mut self, node: usize, newer: &[EventIndex]) {
+        let mut served = EventSet::default();
+        for event in self.nodes[node].server.store().served_events() {
+            corpus().index_of(&event.id).map(|index| served.insert(index));
         }
-        let face = self.face(node);
-        self.relays[face].mirror(self.now, served, newer);
-        for ix in newer {
-            let deliveries = self.relays[face].show(*ix, &mut self.chance);
-            self.deliver(face, deliveries);
+        let relay = self.node_relay(node);
+        self.relays[relay].mirror(self.now, served, newer);
+        for index in newer {
+            let deliveries = self.relays[relay].live_deliveries(*index, &mut self.rng);
+            self.deliver(relay, deliveries);
         }
     }
 }
 
-/// Lets the git data of an event come to wherever it is wanted.
-pub fn bring_data(house: &mut crate::test_server::House, ix: Ix) {
-    let event = corpus().event(ix);
+/// Delivers the git data of an event to every repository that needs it.
+pub fn deliver_git_data(server: &mut crate::test_server::TestServer, index: EventIndex) {
+    let event = corpus().event(index);
     if event.kind == kinds::STATE {
         let Some(state) = RepoState::from_event(event) else { return };
-        for repo in house.repos_of(&state.identifier, state.author) {
-            house.data_found(event.id, repo);
+        for repo in server.repos_maintained_by(&state.identifier, state.author) {
+            server.add_objects_of_event(event.id, repo);
         }
     } else if let Some(request) = PullRequest::from_any_event(event) {
         for repo in request.targets {
-            house.data_found(event.id, repo);
+            server.add_objects_of_event(event.id, repo);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where a healed world must come to: nothing that a wanted relay serves would change what a node serves.
+//! Convergence: the state that every node must have reached some time after all relays and networks became healthy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::sync::relay::ConnectionStatus;
 use grasp_core::sync::relay_url::RelayUrl;
 
-use super::corpus::{Ix, corpus};
-use super::driver::bring_data;
-use super::event_set::Bits;
+use super::corpus::{EventIndex, corpus};
+use super::driver::deliver_git_data;
+use super::event_set::EventSet;
 use super::expected_targets;
-use super::invariants::Broken;
-use super::relay_profile::Negentropy;
+use super::invariants::Violation;
+use super::relay_profile::NegentropySupport;
 use super::world::World;
-use crate::store_contract::Shelf;
-use crate::test_server::House;
+use crate::store_contract::StoreUnderTest;
+use crate::test_server::TestServer;
 
 impl World {
-    /// Checks that every node has what it should have.
+    /// Checks that every node serves exactly what it should, and that it is connected to all its relays.
     pub fn check_converged(&mut self) {
         for node in 0..self.nodes.len() {
             self.check_served(node);
@@ -31,226 +31,248 @@ impl World {
         }
     }
 
-    /// The relays that a node wants and that are there, by place.
-    fn wanted(&mut self, node: usize) -> Vec<(RelayUrl, usize)> {
-        let followed = expected_targets::all_followed(&mut self.nodes[node].house);
-        let served = followed.iter().filter(|repo| repo.status == EventStatus::Served);
-        let named = served.flat_map(|repo| expected_targets::relays_of(node, repo)).cloned();
-        let mut wanted: Vec<RelayUrl> = named.chain(self.nodes[node].config.bootstrap.iter().cloned()).collect();
-        wanted.sort_by(|a, b| a.without_scheme().cmp(b.without_scheme()));
-        wanted.dedup_by(|a, b| a.without_scheme() == b.without_scheme());
-        let paused: BTreeSet<String> = self.view(node).into_iter().filter(|it| it.1).map(|it| it.0).collect();
-        let own = self.face(node);
-        wanted
-            .into_iter()
+    /// Returns the relays that a node must follow and that exist, without those that the operator paused.
+    fn expected_relays(&mut self, node: usize) -> Vec<(RelayUrl, usize)> {
+        let needs = expected_targets::all_repo_needs(&mut self.nodes[node].server);
+        let served = needs.iter().filter(|repo| repo.status == EventStatus::Served);
+        let listed = served.flat_map(|repo| expected_targets::relays_of(node, repo)).cloned();
+        let mut urls: Vec<RelayUrl> = listed.chain(self.nodes[node].config.bootstrap.iter().cloned()).collect();
+        urls.sort_by(|left, right| left.without_scheme().cmp(right.without_scheme()));
+        urls.dedup_by(|left, right| left.without_scheme() == right.without_scheme());
+        let paused: BTreeSet<String> = self.pause_states(node).into_iter().filter(|it| it.1).map(|it| it.0).collect();
+        let own = self.node_relay(node);
+        urls.into_iter()
             .filter(|url| !paused.contains(url.without_scheme()))
             .filter_map(|url| self.relay_at(&url).map(|relay| (url, relay)))
             .filter(|(_, relay)| *relay != own)
             .collect()
     }
 
-    /// Places, and whether they are paused.
-    fn view(&self, node: usize) -> Vec<(String, bool)> {
-        let view = self.nodes[node].syncer.as_ref().map(|syncer| syncer.snapshot()).unwrap_or_default();
-        view.relays.iter().map(|link| (link.url.without_scheme().to_owned(), link.is_paused)).collect()
+    /// Returns the relays of a node, and whether they are paused.
+    fn pause_states(&self, node: usize) -> Vec<(String, bool)> {
+        let snapshot = self.nodes[node].machine.as_ref().map(|machine| machine.snapshot()).unwrap_or_default();
+        snapshot
+            .relays
+            .iter()
+            .map(|relay_snapshot| (relay_snapshot.url.without_scheme().to_owned(), relay_snapshot.is_paused))
+            .collect()
     }
 
     fn check_served(&mut self, node: usize) {
         let now = self.now;
         let clock = self.nodes[node].clock(now);
-        self.nodes[node].house.set_now(clock);
-        let mut fork = self.nodes[node].house.fork();
-        let mut before = fork.sets().0;
-        let followed = expected_targets::all_followed(&mut self.nodes[node].house);
-        let mut offered: Vec<(Ix, String)> = Vec::new();
-        let mut seen = Bits::default();
-        for (url, relay) in self.wanted(node) {
-            let mut wish = expected_targets::layer_one();
-            wish.extend(&expected_targets::related(&mut self.nodes[node], &followed, url.without_scheme(), u64::MAX));
-            let overfull = self.overfull(node, relay, &wish);
-            for ix in self.relays[relay].shown(now).and(&wish).without(&overfull).iter() {
-                if seen.insert(ix) && !before.contains(&corpus().event(ix).id) {
-                    offered.push((ix, url.to_string()));
+        self.nodes[node].server.set_now(clock);
+        let mut fork = self.nodes[node].server.fork();
+        let mut before = fork.event_ids().0;
+        let needs = expected_targets::all_repo_needs(&mut self.nodes[node].server);
+        let mut missing: Vec<(EventIndex, String)> = Vec::new();
+        let mut seen = EventSet::default();
+        for (url, relay) in self.expected_relays(node) {
+            let mut expected = expected_targets::announcements_and_states();
+            expected.extend(&expected_targets::related_events(
+                &mut self.nodes[node],
+                &needs,
+                url.without_scheme(),
+                u64::MAX,
+            ));
+            let unpageable = self.unpageable_events(node, relay, &expected);
+            for index in self.relays[relay].visible_events(now).and(&expected).without(&unpageable).iter() {
+                if seen.insert(index) && !before.contains(&corpus().event(index).id) {
+                    missing.push((index, url.to_string()));
                 }
             }
         }
-        offered.sort_by_key(|(ix, _)| match corpus().event(*ix).kind {
+        missing.sort_by_key(|(index, _)| match corpus().event(*index).kind {
             kinds::ANNOUNCEMENT => 0,
             kinds::STATE => 1,
             _ => 2,
         });
-        for (ix, url) in offered {
-            let event = corpus().event(ix);
-            let verdict = fork.submit_from(event, EventSource::Relay(url.clone()));
-            if matches!(verdict, Decision::Hold(_) | Decision::Known(grasp_core::nostr::rejection::KnownAs::Held))
-                && !self.dataless.contains(&ix)
+        for (index, url) in missing {
+            let event = corpus().event(index);
+            let decision = fork.submit_from(event, EventSource::Relay(url.clone()));
+            if matches!(decision, Decision::Hold(_) | Decision::Known(grasp_core::nostr::rejection::KnownAs::Held))
+                && !self.events_without_data.contains(&index)
             {
-                bring_data(&mut fork, ix);
+                deliver_git_data(&mut fork, index);
             }
-            let after = fork.sets().0;
-            // What waits in vain is forgotten after half an hour: parts that come hours apart, from relays that are
-            // reconciled hours apart, do not meet.
-            if matches!(verdict, Decision::Hold(_)) && self.nodes[node].judged.contains(ix) {
+            let after = fork.event_ids().0;
+            // An event without git data expires after half an hour. Events that arrive hours apart, because their
+            // relays are reconciled hours apart, are never present together.
+            if matches!(decision, Decision::Hold(_)) && self.nodes[node].decided.contains(index) {
                 before = after;
                 continue;
             }
-            if after != before && self.is_for_good(node, &fork) {
-                let new: Vec<_> = after.difference(&before).filter_map(|id| corpus().ix(id)).collect();
-                let gone: Vec<_> = before.difference(&after).filter_map(|id| corpus().ix(id)).collect();
+            if after != before && self.is_lasting(node, &fork) {
+                let new: Vec<_> = after.difference(&before).filter_map(|id| corpus().index_of(id)).collect();
+                let gone: Vec<_> = before.difference(&after).filter_map(|id| corpus().index_of(id)).collect();
                 let detail = format!(
-                    "node {node} would serve {new:?} and not {gone:?} if it heard ix {ix} (kind {}) of {url}: {verdict:?}",
+                    "node {node} would serve {new:?}, not {gone:?}, with event {index} (kind {}) of {url}: {decision:?}",
                     event.kind
                 );
-                self.break_law(Broken::new("a healed world converges", detail));
+                self.report_violation(Violation::new("a healed world converges", detail));
                 return;
             }
         }
     }
 
-    /// Whether something is served that stays when all that waits in vain is gone.
-    fn is_for_good(&self, node: usize, fork: &House) -> bool {
-        let later = |house: &House| {
-            let mut later = house.fork();
+    /// Returns whether a server still serves something different after everything without git data has expired.
+    fn is_lasting(&self, node: usize, fork: &TestServer) -> bool {
+        let later = |server: &TestServer| {
+            let mut later = server.fork();
             later.advance(limits::PURGATORY_EXPIRY_SECS + 60);
-            later.sets().0
+            later.event_ids().0
         };
-        later(fork) != later(&self.nodes[node].house)
+        later(fork) != later(&self.nodes[node].server)
     }
 
-    /// Nothing else is served: a fresh registrar that hears everything this one ever heard, again and again until
-    /// nothing changes any more, serves all of it, too.
+    /// Checks that a node serves nothing else: an empty server that gets every event this node ever decided, repeatedly
+    /// until nothing changes, must serve all of it as well.
     fn check_justified(&mut self, node: usize) {
         let it = &mut self.nodes[node];
-        let served: Vec<Ix> = it.house.sets().0.iter().filter_map(|id| corpus().ix(id)).collect();
-        let source = |ix: &Ix| match it.offered.contains(*ix) {
-            true => EventSource::Client(vec![corpus().event(*ix).pubkey]),
+        let served: Vec<EventIndex> = it.server.event_ids().0.iter().filter_map(|id| corpus().index_of(id)).collect();
+        let source = |index: &EventIndex| match it.from_clients.contains(*index) {
+            true => EventSource::Client(vec![corpus().event(*index).pubkey]),
             false => EventSource::Relay("wss://somewhere.example".to_owned()),
         };
-        let mut all: Vec<_> = it.judged.iter().map(|ix| (corpus().event(ix).clone(), source(&ix))).collect();
-        // What an older version of something let in may stay: newest first, or oldest first, both may be right.
-        let newest_first = self.fresh(node, &all);
+        let mut all: Vec<_> = it.decided.iter().map(|index| (corpus().event(index).clone(), source(&index))).collect();
+        // Events that an older version of another event admitted may stay, so both orders (newest first, oldest first)
+        // are valid.
+        let newest_first = self.rebuild(node, &all);
         all.reverse();
-        let oldest_first = self.fresh(node, &all);
-        let (fresh, before) = (newest_first, oldest_first.sets().0);
-        let other = fresh.sets().0;
-        // A state that was the newest when it came stays until its own author has another one.
-        let stays = |ix: &Ix| {
-            let state = RepoState::from_event(corpus().event(*ix)).filter(|_| corpus().event(*ix).kind == kinds::STATE);
-            state.is_some_and(|state| !fresh.repos_of(&state.identifier, state.author).is_empty())
+        let oldest_first = self.rebuild(node, &all);
+        let (rebuilt_server, before) = (newest_first, oldest_first.event_ids().0);
+        let other = rebuilt_server.event_ids().0;
+        // A state that was the newest when it arrived stays until its author publishes another one.
+        let is_retained = |index: &EventIndex| {
+            let state =
+                RepoState::from_event(corpus().event(*index)).filter(|_| corpus().event(*index).kind == kinds::STATE);
+            state.is_some_and(|state| !rebuilt_server.repos_maintained_by(&state.identifier, state.author).is_empty())
         };
         let admitted = |id: &EventId| before.contains(id) || other.contains(id);
-        let strange = |ix: &Ix| !admitted(&corpus().event(*ix).id) && !stays(ix);
-        let mut extra: Vec<Ix> = served.iter().copied().filter(strange).collect();
+        let unexplained = |index: &EventIndex| !admitted(&corpus().event(*index).id) && !is_retained(index);
+        let mut extra: Vec<EventIndex> = served.iter().copied().filter(unexplained).collect();
         if !extra.is_empty() {
-            // A newer version that waited in vain is forgotten, and then the older one may come. A deletion of what was not
-            // here yet is refused, and nobody has to ask for it again if it is gone.
-            let vain = |ix: Ix| {
-                let rival = extra.iter().any(|old| corpus().rivals(*old).contains(ix));
-                !served.contains(&ix) && (rival || is_removal(corpus().event(ix).kind))
+            // A newer version that expired without git data is forgotten, and then the older one may be accepted. A
+            // deletion of an unknown event is rejected, and does not have to be fetched again after it is gone from its
+            // relay.
+            let is_irrelevant = |index: EventIndex| {
+                let is_newer_version = extra.iter().any(|old| corpus().newer_versions(*old).contains(index));
+                !served.contains(&index) && (is_newer_version || is_removal(corpus().event(index).kind))
             };
-            all.retain(|(event, _)| corpus().ix(&event.id).is_none_or(|ix| !vain(ix)));
-            let without = self.fresh(node, &all).sets().0;
-            extra.retain(|ix| !without.contains(&corpus().event(*ix).id));
+            all.retain(|(event, _)| corpus().index_of(&event.id).is_none_or(|index| !is_irrelevant(index)));
+            let rebuilt = self.rebuild(node, &all).event_ids().0;
+            extra.retain(|index| !rebuilt.contains(&corpus().event(*index).id));
         }
         if !extra.is_empty() {
-            self.break_law(Broken::new("nothing else is served", {
-                let kinds: Vec<u16> = extra.iter().map(|ix| corpus().event(*ix).kind).collect();
+            self.report_violation(Violation::new("no other event is served", {
+                let kinds: Vec<u16> = extra.iter().map(|index| corpus().event(*index).kind).collect();
                 format!("node {node} serves {extra:?} of kinds {kinds:?}")
             }));
         }
     }
 
-    /// A node that knows nothing and hears all of this until nothing changes any more.
-    fn fresh(&self, node: usize, all: &[(Arc<SignedEvent>, EventSource)]) -> House {
-        let house = &self.nodes[node].house;
-        let mut fresh = House::new(house.admission().policy().clone());
-        fresh.be_lawless(true);
-        fresh.set_now(house.now());
-        // What takes things away comes last: what was said about them may stay.
-        let kept = |offer: &&(Arc<SignedEvent>, EventSource)| !is_removal(offer.0.kind);
-        let mut now: Vec<_> = all.iter().filter(kept).cloned().collect();
-        // What waits counts, too: what needs it may have come before it.
+    /// Returns a new server that gets these events repeatedly until nothing changes.
+    fn rebuild(&self, node: usize, all: &[(Arc<SignedEvent>, EventSource)]) -> TestServer {
+        let server = &self.nodes[node].server;
+        let mut rebuilt_server = TestServer::new(server.admission().policy().clone());
+        rebuilt_server.skip_invariants(true);
+        rebuilt_server.set_now(server.now());
+        // Deletions come last, because events that reference the deleted ones may stay.
+        let is_no_removal = |event: &&(Arc<SignedEvent>, EventSource)| !is_removal(event.0.kind);
+        let mut events: Vec<_> = all.iter().filter(is_no_removal).cloned().collect();
+        // Held events count too: events that depend on them may have been submitted before them.
         let mut before = (BTreeSet::new(), BTreeSet::new());
         loop {
-            fresh.submit_all(&now);
-            for (id, _) in fresh.memory().held() {
-                if let Some(ix) = corpus().ix(&id).filter(|ix| !self.dataless.contains(ix)) {
-                    bring_data(&mut fresh, ix);
+            rebuilt_server.submit_all(&events);
+            for (id, _) in rebuilt_server.store().held() {
+                if let Some(index) = corpus().index_of(&id).filter(|index| !self.events_without_data.contains(index)) {
+                    deliver_git_data(&mut rebuilt_server, index);
                 }
             }
-            let after = fresh.sets();
-            if after == before && now.len() == all.len() {
-                return fresh;
+            let after = rebuilt_server.event_ids();
+            if after == before && events.len() == all.len() {
+                return rebuilt_server;
             }
             if after == before {
-                now = all.to_vec();
+                events = all.to_vec();
             }
             before = after;
         }
     }
 
     fn check_statuses(&mut self, node: usize) {
-        let followed = expected_targets::all_followed(&mut self.nodes[node].house);
-        for (url, relay) in self.wanted(node) {
-            let view = self.nodes[node].syncer.as_ref().map(|syncer| syncer.snapshot()).unwrap_or_default();
-            let Some(link) = view.relays.iter().find(|link| link.url.without_scheme() == url.without_scheme()) else {
-                self.break_law(Broken::new("every wanted relay has a link", url.to_string()));
+        let needs = expected_targets::all_repo_needs(&mut self.nodes[node].server);
+        for (url, relay) in self.expected_relays(node) {
+            let snapshot = self.nodes[node].machine.as_ref().map(|machine| machine.snapshot()).unwrap_or_default();
+            let Some(relay_snapshot) = snapshot
+                .relays
+                .iter()
+                .find(|relay_snapshot| relay_snapshot.url.without_scheme() == url.without_scheme())
+            else {
+                self.report_violation(Violation::new("every relay of a repository is tracked", url.to_string()));
                 return;
             };
-            let wish = expected_targets::related(&mut self.nodes[node], &followed, url.without_scheme(), u64::MAX);
-            let overfull = !self.overfull(node, relay, &wish).is_empty();
-            let fine = match link.status {
-                ConnectionStatus::Connected => !overfull,
-                ConnectionStatus::ConnectedHistoricSyncFailures => overfull || self.is_unclear(node, relay, &wish),
+            let expected =
+                expected_targets::related_events(&mut self.nodes[node], &needs, url.without_scheme(), u64::MAX);
+            let unpageable = !self.unpageable_events(node, relay, &expected).is_empty();
+            let is_expected = match relay_snapshot.status {
+                ConnectionStatus::Connected => !unpageable,
+                ConnectionStatus::ConnectedHistoricSyncFailures => {
+                    unpageable || self.page_looks_cut(node, relay, &expected)
+                }
                 _ => false,
             };
-            // The next reconciliation may have begun.
-            if link.queued > 0 && !link.is_reconciling {
-                let detail = format!("node {node}, {url}: {} are left", link.queued);
-                self.break_law(Broken::new("everything that is wanted is asked for in the end", detail));
+            // The next reconciliation may have started.
+            if relay_snapshot.queued > 0 && !relay_snapshot.is_reconciling {
+                let detail = format!("node {node}, {url}: {} requests are queued", relay_snapshot.queued);
+                self.report_violation(Violation::new("all needs are requested in the end", detail));
                 return;
             }
-            if !fine {
-                let detail = format!("node {node}, {url}: {:?}, overfull {overfull}: {link:?}", link.status);
-                self.break_law(Broken::new("every wanted relay is connected in the end", detail));
+            if !is_expected {
+                let detail = format!(
+                    "node {node}, {url}: {:?}, unpageable {unpageable}: {relay_snapshot:?}",
+                    relay_snapshot.status
+                );
+                self.report_violation(Violation::new("every relay of a repository is connected in the end", detail));
                 return;
             }
         }
     }
 
-    /// The events of values that have more of them in one second than a page of this relay takes, and more than it
-    /// compares: nobody can be sure to have all of them.
-    fn overfull(&mut self, node: usize, relay: usize, wish: &Bits) -> Bits {
-        let persona = &self.relays[relay].persona;
-        let compared = if self.compares(node, relay) { persona.most_records } else { 0 };
-        let cap = persona.cap.min(500).max(compared + 1);
-        let mut overfull = Bits::default();
-        let seconds = self.seconds(relay, wish);
-        seconds.into_iter().filter(|events| events.len() >= cap).for_each(|events| overfull.extend(&events));
-        overfull
+    /// Returns the events that cannot be fetched completely: a tag value has more of them in one second than the relay
+    /// sends in a page, and more than it compares by negentropy.
+    fn unpageable_events(&mut self, node: usize, relay: usize, expected: &EventSet) -> EventSet {
+        let profile = &self.relays[relay].profile;
+        let negentropy_max = if self.uses_negentropy(node, relay) { profile.max_negentropy_records } else { 0 };
+        let cap = profile.max_page.min(500).max(negentropy_max + 1);
+        let mut unpageable = EventSet::default();
+        let by_second = self.events_by_second(relay, expected);
+        by_second.into_iter().filter(|events| events.len() >= cap).for_each(|events| unpageable.extend(&events));
+        unpageable
     }
 
-    /// Whether a page that is full of one second looks as if it had been cut, although it was not: nobody can tell, unless
-    /// the relay says so or had a larger one.
-    fn is_unclear(&self, node: usize, relay: usize, wish: &Bits) -> bool {
-        let clear = self.relays[relay].persona.says_more || self.compares(node, relay);
-        !clear && self.seconds(relay, wish).iter().any(|events| events.len() >= limits::MIN_CUT_PAGE_EVENTS)
+    /// Returns whether a page full of events of one second looks as if it was cut although it was complete. That cannot
+    /// be distinguished unless the relay sends a hint or supports negentropy.
+    fn page_looks_cut(&self, node: usize, relay: usize, expected: &EventSet) -> bool {
+        let is_clear = self.relays[relay].profile.sends_eose_hint || self.uses_negentropy(node, relay);
+        !is_clear
+            && self.events_by_second(relay, expected).iter().any(|events| events.len() >= limits::MIN_CUT_PAGE_EVENTS)
     }
 
-    fn compares(&self, node: usize, relay: usize) -> bool {
-        self.relays[relay].persona.negentropy == Negentropy::Spoken && self.nodes[node].config.use_negentropy
+    fn uses_negentropy(&self, node: usize, relay: usize) -> bool {
+        self.relays[relay].profile.negentropy == NegentropySupport::Supported && self.nodes[node].config.use_negentropy
     }
 
-    /// The events of each value in each second.
-    fn seconds(&self, relay: usize, wish: &Bits) -> Vec<Bits> {
-        let mut seconds: BTreeMap<(u64, &str, u8), Bits> = BTreeMap::new();
-        for ix in self.relays[relay].shown(self.now).and(wish).iter() {
-            let event = corpus().event(ix);
+    /// Returns the events of each tag value in each second.
+    fn events_by_second(&self, relay: usize, expected: &EventSet) -> Vec<EventSet> {
+        let mut by_second: BTreeMap<(u64, &str, u8), EventSet> = BTreeMap::new();
+        for index in self.relays[relay].visible_events(self.now).and(expected).iter() {
+            let event = corpus().event(index);
             for (letter, value) in event.indexed_tags().filter(|(letter, _)| b"aAqeE".contains(letter)) {
-                seconds.entry((event.created_at.0, value, letter)).or_default().insert(ix);
+                by_second.entry((event.created_at.0, value, letter)).or_default().insert(index);
             }
         }
-        seconds.into_values().collect()
+        by_second.into_values().collect()
     }
 }
 

@@ -1,12 +1,12 @@
-//! What must never happen, checked at the machine's boundary: what it wants, after what it was told. What is on a wire
-//! cannot be called back, so nothing else would be fair.
+//! Invariants of the sync machine, checked on its inputs and outputs. Messages that are still on their way to a relay
+//! do not matter: the machine can only be judged by what it had received.
 
 mod bounds;
 mod dials;
 mod in_flight;
 mod persistence;
 mod request_limits;
-mod wanted;
+mod scope;
 
 use std::fmt;
 
@@ -14,146 +14,148 @@ use grasp_core::sync::io::{RelayCommand, SessionId, SyncInput, SyncNote, SyncOut
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::{MonoTime, Now};
 
-use self::dials::Dials;
-use self::wanted::Wanted;
-use super::invariants::in_flight::Flights;
+use self::dials::DialChecker;
+use self::scope::ScopeChecker;
+use super::invariants::in_flight::SubmissionChecker;
 pub use super::invariants::persistence::is_dishonest;
-use super::invariants::request_limits::Manners;
+use super::invariants::request_limits::RequestChecker;
 use super::queue::Time;
-use super::relay_profile::Stated;
+use super::relay_profile::StatedLimits;
 use super::repo_history;
-use super::tables::Rows;
+use super::tables::SyncTables;
 
-/// A law that was broken.
+/// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Broken {
-    /// Which.
-    pub law: &'static str,
-    /// By what.
+pub struct Violation {
+    /// The invariant.
+    pub invariant: &'static str,
+    /// What violated it.
     pub detail: String,
 }
 
-impl Broken {
-    /// Says which law, and by what.
+impl Violation {
+    /// Creates a violation.
     #[must_use]
-    pub fn new(law: &'static str, detail: String) -> Self {
-        Self { law, detail }
+    pub fn new(invariant: &'static str, detail: String) -> Self {
+        Self { invariant, detail }
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.law, self.detail)
+        write!(f, "{}: {}", self.invariant, self.detail)
     }
 }
 
-/// The first law that was broken.
+/// The first violation, if any.
 #[derive(Debug, Default)]
-pub(super) struct Verdicts(Option<Broken>);
+pub(super) struct FirstViolation(Option<Violation>);
 
-impl Verdicts {
-    /// Notes that a law is broken unless it holds.
-    fn hold(&mut self, holds: bool, law: &'static str, detail: impl FnOnce() -> String) {
+impl FirstViolation {
+    /// Records a violation unless `holds`.
+    fn require(&mut self, holds: bool, invariant: &'static str, detail: impl FnOnce() -> String) {
         if !holds && self.0.is_none() {
-            self.0 = Some(Broken::new(law, detail()));
+            self.0 = Some(Violation::new(invariant, detail()));
         }
     }
 }
 
-/// Watches one node's machine.
+/// Checks the inputs and outputs of one node's sync machine.
 #[derive(Debug)]
-pub struct Watch {
-    verdicts: Verdicts,
-    dials: Dials,
-    manners: Manners,
-    flights: Flights,
-    wanted: Wanted,
-    /// How often it was woken lately, and since when that is counted.
-    wakes: (Time, u32),
-    counts: Counts,
+pub struct SyncChecker {
+    violations: FirstViolation,
+    dials: DialChecker,
+    requests: RequestChecker,
+    submissions: SubmissionChecker,
+    scope: ScopeChecker,
+    /// Start of the current window, and the number of wakes in it.
+    recent_wakes: (Time, u32),
+    counts: SyncCounts,
 }
 
-/// What was done, for laws about how much is done.
+/// Counters of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Requests.
+pub struct SyncCounts {
+    /// Number of requests.
     pub requests: u64,
-    /// Dials.
+    /// Number of dials.
     pub dials: u64,
-    /// Events that were submitted.
+    /// Number of submitted events.
     pub submitted: u64,
-    /// The most requests that one relay got in one day.
-    pub most_a_day: u64,
-    /// The most full passes over one relay in one day.
-    pub most_passes: u64,
+    /// Maximum number of requests to one relay in one day.
+    pub max_requests_per_day: u64,
+    /// Maximum number of full passes over one relay in one day.
+    pub max_passes_per_day: u64,
 }
 
-impl Counts {
-    /// Takes the greater of each number.
-    pub fn widen(&mut self, other: &Self) {
+impl SyncCounts {
+    /// Keeps the maximum of each counter.
+    pub fn merge_max(&mut self, other: &Self) {
         self.requests = self.requests.max(other.requests);
         self.dials = self.dials.max(other.dials);
         self.submitted = self.submitted.max(other.submitted);
-        self.most_a_day = self.most_a_day.max(other.most_a_day);
-        self.most_passes = self.most_passes.max(other.most_passes);
+        self.max_requests_per_day = self.max_requests_per_day.max(other.max_requests_per_day);
+        self.max_passes_per_day = self.max_passes_per_day.max(other.max_passes_per_day);
     }
 }
 
-/// Wakes within a short time after which nothing but a loop can be the reason.
-const MOST_WAKES: u32 = 5_000;
-/// That time.
-const WAKES: Time = 10_000;
+/// Wakes within [`WAKE_WINDOW`] after which the machine must be in a loop.
+const MAX_WAKES: u32 = 5_000;
+/// Milliseconds in which wakes are counted.
+const WAKE_WINDOW: Time = 10_000;
 
-impl Watch {
-    /// One for a node of this number, which is called this.
+impl SyncChecker {
+    /// Creates the checker of a node with this index and instance id.
     #[must_use]
     pub fn new(node: usize, instance: String) -> Self {
         let service = repo_history::service(node);
         Self {
-            verdicts: Verdicts::default(),
-            dials: Dials::new(service, instance),
-            manners: Manners::default(),
-            flights: Flights::default(),
-            wanted: Wanted::default(),
-            wakes: (0, 0),
-            counts: Counts::default(),
+            violations: FirstViolation::default(),
+            dials: DialChecker::new(service, instance),
+            requests: RequestChecker::default(),
+            submissions: SubmissionChecker::default(),
+            scope: ScopeChecker::default(),
+            recent_wakes: (0, 0),
+            counts: SyncCounts::default(),
         }
     }
 
-    /// These relays are in the settings.
+    /// Sets the configured relays.
     pub fn bootstrap(&mut self, urls: &[RelayUrl]) {
-        self.wanted.bootstrap(urls);
+        self.scope.set_bootstrap(urls);
     }
 
-    /// The machine is told something.
-    pub fn input(&mut self, now: Time, clock: Now, input: &SyncInput) {
+    /// Checks an input.
+    pub fn on_input(&mut self, now: Time, clock: Now, input: &SyncInput) {
         let _ = clock;
         match input {
             SyncInput::Connected(session, nip11) => {
-                self.dials.up(now, *session, nip11.as_ref());
-                if let Some(place) = self.dials.place(*session) {
-                    self.manners.reason(now, place);
+                self.dials.on_connected(now, *session, nip11.as_ref());
+                if let Some(relay_key) = self.dials.relay_key(*session) {
+                    self.requests.allow_more(now, relay_key);
                 }
             }
-            SyncInput::Disconnected(session, loss) => {
-                self.dials.down(now, *session, *loss);
-                self.manners.down(*session);
-                self.flights.down(*session);
+            SyncInput::Disconnected(session, reason) => {
+                self.dials.on_disconnected(now, *session, *reason);
+                self.requests.on_disconnected(*session);
+                self.submissions.on_disconnected(*session);
             }
-            SyncInput::Message(session, heard) => {
-                self.dials.heard(now, *session);
-                self.manners.heard(now, *session, heard, self.dials.place(*session));
-                self.flights.heard(*session, heard);
+            SyncInput::Message(session, message) => {
+                self.dials.on_message(now, *session);
+                self.requests.on_message(now, *session, message, self.dials.relay_key(*session));
+                self.submissions.on_message(*session, message);
             }
-            SyncInput::SubmitResult(ticket, judgement) => self.flights.judged(&mut self.verdicts, *ticket, judgement),
-            SyncInput::Served(arrived) => self.flights.served(arrived),
-            SyncInput::RepoNeeds(name, followed) => {
-                self.flights.interest(name);
-                self.wanted.interest(followed);
+            SyncInput::SubmitResult(submission_id, result) => {
+                self.submissions.on_result(&mut self.violations, *submission_id, result)
             }
-            SyncInput::Command(order) => {
-                self.dials.order(order);
-                self.manners.reason(now, subject(order).without_scheme());
+            SyncInput::Served(event) => self.submissions.on_served(event),
+            SyncInput::RepoNeeds(name, needs) => {
+                self.submissions.on_repo_needs(name);
+                self.scope.on_repo_needs(needs);
+            }
+            SyncInput::Command(command) => {
+                self.dials.on_command(command);
+                self.requests.allow_more(now, command_url(command).without_scheme());
             }
             SyncInput::Restored(_)
             | SyncInput::Ready
@@ -165,30 +167,32 @@ impl Watch {
         }
     }
 
-    /// The machine wants something.
-    pub fn output(&mut self, now: Time, clock: Now, output: &SyncOutput) {
+    /// Checks an output.
+    pub fn on_output(&mut self, now: Time, clock: Now, output: &SyncOutput) {
         let _ = clock;
         match output {
             SyncOutput::Dial(session, url) => {
                 self.counts.dials += 1;
-                let quiet = self.manners.quiet_until(url.without_scheme());
-                self.dials.dial(&mut self.verdicts, now, *session, url, quiet);
+                let cooldown = self.requests.cooldown_until(url.without_scheme());
+                self.dials.on_dial(&mut self.violations, now, *session, url, cooldown);
             }
-            SyncOutput::Send(session, say) => {
-                self.wanted.said(&mut self.verdicts, say, self.dials.place(*session));
-                self.manners.said(&mut self.verdicts, now, *session, say, self.dials.place(*session));
-                self.counts.requests = self.manners.requests();
-                (self.counts.most_a_day, self.counts.most_passes) = self.manners.most();
+            SyncOutput::Send(session, message) => {
+                self.scope.on_send(&mut self.violations, message, self.dials.relay_key(*session));
+                self.requests.on_send(&mut self.violations, now, *session, message, self.dials.relay_key(*session));
+                self.counts.requests = self.requests.total();
+                (self.counts.max_requests_per_day, self.counts.max_passes_per_day) = self.requests.maxima();
             }
             SyncOutput::Submit(submission) => {
                 self.counts.submitted += 1;
-                self.flights.submitted(&mut self.verdicts, now, submission);
+                self.submissions.on_submit(&mut self.violations, now, submission);
             }
             SyncOutput::Note(SyncNote::ConnectionFailed { relay, failures, backoff_millis, .. }) => {
-                self.dials.failed(&mut self.verdicts, now, relay, (*failures, *backoff_millis));
+                self.dials.on_failed(&mut self.violations, now, relay, (*failures, *backoff_millis));
             }
-            SyncOutput::Note(SyncNote::BatchFailed(relay, _)) => self.manners.failed(now, relay.without_scheme()),
-            SyncOutput::Disconnect(session) => self.dials.hung_up(*session),
+            SyncOutput::Note(SyncNote::BatchFailed(relay, _)) => {
+                self.requests.on_batch_failed(now, relay.without_scheme())
+            }
+            SyncOutput::Disconnect(session) => self.dials.on_cancelled(*session),
             SyncOutput::QueryRootEvents(_)
             | SyncOutput::QueryLocalIds(..)
             | SyncOutput::QueryMissingIds(..)
@@ -199,69 +203,69 @@ impl Watch {
         }
     }
 
-    /// A connection stands, and this is what its relay says about itself.
-    pub fn stated(&mut self, session: SessionId, stated: Option<Stated>, relay: usize) {
-        self.manners.stated(session, stated, relay);
+    /// Records the limits that a relay states when a session is established.
+    pub fn on_stated_limits(&mut self, session: SessionId, stated_limits: Option<StatedLimits>, relay: usize) {
+        self.requests.on_stated_limits(session, stated_limits, relay);
     }
 
-    /// The machine was woken. False if that never stops.
-    pub fn woke(&mut self, now: Time, due: Option<(MonoTime, &'static str)>) -> bool {
+    /// Counts a wake. Returns `false` if the machine wakes again and again without end.
+    pub fn on_wake(&mut self, now: Time, due: Option<(MonoTime, &'static str)>) -> bool {
         let _ = due;
-        let (at, count) = self.wakes;
-        self.wakes = if now < at + WAKES { (at, count + 1) } else { (now, 1) };
-        self.wakes.1 < MOST_WAKES
+        let (at, count) = self.recent_wakes;
+        self.recent_wakes = if now < at + WAKE_WINDOW { (at, count + 1) } else { (now, 1) };
+        self.recent_wakes.1 < MAX_WAKES
     }
 
-    /// A process begins with these rows.
-    pub fn began(&mut self, now: Time, clock: Now, rows: &Rows) {
-        self.dials.began(now, clock, rows);
-        self.manners.began(now, clock, rows);
-        self.flights.began();
-        self.wanted.began();
+    /// Resets the checker for a new process, which starts with these rows.
+    pub fn on_start(&mut self, now: Time, clock: Now, tables: &SyncTables) {
+        self.dials.on_start(now, clock, tables);
+        self.requests.on_start(now, clock, tables);
+        self.submissions.on_start();
+        self.scope.on_start();
     }
 
-    /// The process has ended.
-    pub fn ended(&mut self, now: Time) {
-        self.dials.ended(now);
-        self.manners.ended();
+    /// Records the end of the process.
+    pub fn on_crash(&mut self, now: Time) {
+        self.dials.on_crash(now);
+        self.requests.on_crash();
     }
 
-    /// The node's network has gone, or is back.
-    pub fn outage(&mut self, now: Time, away: bool) {
-        self.dials.outage(now, away);
+    /// Records that the node's network failed or works again.
+    pub fn on_outage(&mut self, now: Time, is_offline: bool) {
+        self.dials.on_outage(now, is_offline);
     }
 
-    /// The wall clock was set.
-    pub fn clock_stepped(&mut self) {
-        self.dials.clock_stepped();
+    /// Records that the wall clock was set.
+    pub fn on_clock_set(&mut self) {
+        self.dials.on_clock_set();
     }
 
-    /// Notes that a law is broken.
-    pub fn law(&mut self, law: &'static str, detail: impl FnOnce() -> String) {
-        self.verdicts.hold(false, law, detail);
+    /// Records a violation.
+    pub fn report(&mut self, invariant: &'static str, detail: impl FnOnce() -> String) {
+        self.violations.require(false, invariant, detail);
     }
 
-    /// The first law that was broken.
-    pub fn broken(&mut self) -> Option<Broken> {
-        self.verdicts.0.take()
+    /// Takes the first violation.
+    pub fn take_violation(&mut self) -> Option<Violation> {
+        self.violations.0.take()
     }
 
-    /// What was done.
+    /// Returns the counters.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> SyncCounts {
         self.counts
     }
 
-    /// When the machine last lost, or had, a relay: the times during which it could not hear it.
+    /// Returns the times during which the machine had no connection to a relay.
     #[must_use]
-    pub fn gaps(&self, place: &str) -> &[(Time, Time)] {
-        self.dials.gaps(place)
+    pub fn gaps(&self, relay_key: &str) -> &[(Time, Time)] {
+        self.dials.gaps(relay_key)
     }
 }
 
-/// The relay that an order is about.
-fn subject(order: &RelayCommand) -> &RelayUrl {
-    match order {
+/// Returns the relay of a command.
+fn command_url(command: &RelayCommand) -> &RelayUrl {
+    match command {
         RelayCommand::Retry(url)
         | RelayCommand::Pause(url)
         | RelayCommand::Resume(url)

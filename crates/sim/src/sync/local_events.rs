@@ -1,4 +1,4 @@
-//! What sync is told about the store: what is followed, what is served, what is here.
+//! What the sync machine learns from the local store: served events, root events and known ids.
 
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, EventId};
@@ -9,12 +9,12 @@ use grasp_core::sync::io::{LocalIds, RootEvent, Seq, ServedEvent};
 use grasp_core::time::Timestamp;
 
 use super::corpus::corpus;
-use crate::store_contract::Shelf;
-use crate::test_server::House;
+use crate::store_contract::StoreUnderTest;
+use crate::test_server::TestServer;
 
-/// A served event, as sync is told of it.
+/// Returns the parts of a served event that are reported to the sync machine.
 #[must_use]
-pub fn arrived(seq: Seq, event: &SignedEvent) -> ServedEvent {
+pub fn served_event(seq: Seq, event: &SignedEvent) -> ServedEvent {
     let (mut ids, mut coordinates) = (Vec::new(), Vec::new());
     for (letter, value) in event.indexed_tags() {
         if b"eEq".contains(&letter) {
@@ -28,21 +28,21 @@ pub fn arrived(seq: Seq, event: &SignedEvent) -> ServedEvent {
     ServedEvent { seq, id: event.id, kind: event.kind, author: event.pubkey, coordinate, ids, coordinates }
 }
 
-/// Whether others answer to events of a kind.
+/// Returns whether events of a kind are root events, to which others reply.
 #[must_use]
 pub fn is_root(kind: u16) -> bool {
     matches!(kind, kinds::PATCH | kinds::PULL_REQUEST | kinds::ISSUE)
 }
 
-/// The roots of a repository, by arrival.
+/// Returns the root events of a repository in order of arrival.
 #[must_use]
-pub fn roots(house: &mut House, repo: &RepoId) -> Vec<RootEvent> {
+pub fn root_events(server: &mut TestServer, repo: &RepoId) -> Vec<RootEvent> {
     let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: repo.identifier.as_str().to_owned() };
     let kinds = Some(vec![kinds::PATCH, kinds::PULL_REQUEST, kinds::ISSUE]);
     let filter = Filter { kinds, tags: vec![(b'a', vec![at.to_string()])], ..Filter::default() };
     let mut roots = Vec::new();
-    for event in corpus().matching(&filter).iter().map(|ix| corpus().event(ix)) {
-        if let Some(seq) = house.memory().seq_of(event.id) {
+    for event in corpus().matching(&filter).iter().map(|index| corpus().event(index)) {
+        if let Some(seq) = server.store().seq_of(event.id) {
             roots.push(RootEvent { seq, id: event.id });
         }
     }
@@ -50,11 +50,12 @@ pub fn roots(house: &mut House, repo: &RepoId) -> Vec<RootEvent> {
     roots
 }
 
-/// What is here, for a reconciliation: served and held, the newest if there is too much.
+/// Returns the served and held events that match a filter, for a negentropy exchange. If there are too many, only the
+/// newest.
 #[must_use]
-pub fn local_ids(house: &mut House, filter: &Filter) -> LocalIds {
+pub fn local_ids(server: &mut TestServer, filter: &Filter) -> LocalIds {
     let events = corpus().matching(filter);
-    let events = events.iter().map(|ix| corpus().event(ix)).filter(|event| house.memory().is_known(event.id));
+    let events = events.iter().map(|index| corpus().event(index)).filter(|event| server.store().is_known(event.id));
     let mut items: Vec<NegentropyItem> =
         events.map(|event| NegentropyItem { created_at: event.created_at.0, id: event.id.0 }).collect();
     items.sort_unstable();

@@ -1,11 +1,15 @@
-//! The simulated network: relays with habits, full nodes without sockets, one clock and one seed.
+//! Simulation of the sync machine: relays with various behaviours and graspd nodes without sockets, with a virtual
+//! clock, all derived from one seed.
 //!
-//! - [`tale`] and [`corpus`]: all events of all worlds, signed once per process; [`bits`]: sets of them.
+//! - [`repo_history`] and [`corpus`]: the events of all worlds, signed once per process; [`event_set`]: sets of them.
 //! - [`queue`]: virtual time; [`trace`] and [`text`]: what happened.
-//! - [`relay`]: a foreign relay with a [`book`] and a [`persona`]; [`conn`] and [`wire`]: what lies between.
-//! - [`node`]: one graspd; [`hands`], [`interest`] and [`rows`]: what joins its machines.
-//! - [`world`]: all of it; [`birth`]: how it begins; [`fault`]: what goes wrong; [`life`]: from one end to the other.
-//! - [`law`]: what must never happen; [`wish`] and [`model`]: what must have happened in the end.
+//! - [`relay`]: a remote relay with its [`relay_store`] and [`relay_profile`]; [`connection`] and [`wire`]: websockets
+//!   and messages.
+//! - [`node`]: one graspd; [`driver`], [`local_events`] and [`tables`]: what connects its state machines to each other,
+//!   to the store and to the relays.
+//! - [`world`]: relays, nodes and the clock; [`world_gen`]: generates a world from a seed; [`fault_injection`]:
+//!   crashes, outages and other incidents; [`run`]: a whole run.
+//! - [`invariants`]: what must never happen; [`expected`] and [`expected_targets`]: what must have happened in the end.
 
 pub mod connection;
 pub mod corpus;
@@ -13,7 +17,7 @@ pub mod driver;
 pub mod event_set;
 pub mod expected;
 pub mod expected_targets;
-pub mod fault_injection;
+pub mod incidents;
 pub mod invariants;
 pub mod local_events;
 pub mod node;

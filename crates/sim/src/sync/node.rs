@@ -1,5 +1,5 @@
-//! One graspd without sockets: the real registrar on the models of store and git, and the real sync machine. What joins
-//! them (verify threads, the writer, tables) is modelled in [`hands`](super::driver).
+//! One graspd without sockets: the real admission machine on the models of store and git, and the real sync machine.
+//! The verification threads, the writer and the tables between them are simulated in [`driver`](super::driver).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,182 +10,182 @@ use grasp_core::sync::io::{Seq, SessionId, SyncInput, SyncOutput, SyncSubmission
 use grasp_core::sync::{SyncConfig, SyncMachine};
 use grasp_core::time::{MonoTime, Now, Timestamp};
 
-use super::corpus::{EPOCH, Ix};
-use super::event_set::Bits;
+use super::corpus::{EventIndex, WORLD_START};
+use super::event_set::EventSet;
 use super::queue::{SECOND, Time};
-use super::relay::ConnId;
+use super::relay::ConnectionId;
 use super::repo_history;
-use super::tables::Rows;
-use crate::test_server::{House, rules};
+use super::tables::SyncTables;
+use crate::test_server::{TestServer, default_policy};
 
-/// A full node.
+/// A simulated graspd.
 pub struct Node {
-    /// Which one.
-    pub nth: usize,
-    /// The registrar, the store and git.
-    pub house: House,
-    /// The machine, while the process lives.
-    pub syncer: Option<SyncMachine>,
-    /// What the machine is told when a process begins.
+    /// Its index in [`World::nodes`](super::world::World::nodes).
+    pub index: usize,
+    /// The admission machine, the store and git.
+    pub server: TestServer,
+    /// The sync machine, while the process runs.
+    pub machine: Option<SyncMachine>,
+    /// Settings of the sync machine.
     pub config: SyncConfig,
-    /// How many processes there were.
-    pub life: u32,
-    /// When this one began.
-    pub born: Time,
-    /// By how many seconds its clock is wrong.
-    pub skew: i64,
-    /// Its connections.
-    pub sessions: BTreeMap<SessionId, ConnId>,
-    /// Permits that are out, by session.
-    pub permits: BTreeMap<SessionId, usize>,
-    /// Permits that are out.
-    pub out: usize,
-    /// Events that were checked and wait for the writer.
-    pub line: VecDeque<Offer>,
-    /// What the writer is writing.
-    pub writing: Vec<Offer>,
+    /// Number of the current process; the first one is 1.
+    pub process: u32,
+    /// Start of the current process.
+    pub started_at: Time,
+    /// Error of its clock in seconds.
+    pub clock_skew_secs: i64,
+    /// Its open connections.
+    pub sessions: BTreeMap<SessionId, ConnectionId>,
+    /// Permits in use, by session.
+    pub permits_by_session: BTreeMap<SessionId, usize>,
+    /// Permits in use, in total.
+    pub permits_in_use: usize,
+    /// Verified events that wait for the writer.
+    pub writer_queue: VecDeque<PendingSubmission>,
+    /// The batch of the writer.
+    pub batch: Vec<PendingSubmission>,
     /// The tables of sync.
-    pub rows: Rows,
-    /// What was told to be served.
-    pub told: Seq,
-    /// When the machine, and the registrar, will be woken.
+    pub tables: SyncTables,
+    /// Sequence number of the last served event that was reported to the sync machine.
+    pub reported_seq: Seq,
+    /// Scheduled wakes of the sync machine (0) and of the admission machine (1).
     pub alarms: [Option<Time>; 2],
-    /// Events whose git data is on its way.
-    pub fetching: BTreeSet<Ix>,
-    /// Attempts to connect that are under way.
+    /// Events whose git data is being fetched.
+    pub fetching: BTreeSet<EventIndex>,
+    /// Connection attempts in progress.
     pub dialling: BTreeSet<SessionId>,
-    /// Attempts that were given up.
-    pub leaving: BTreeSet<SessionId>,
-    /// What was ever judged.
-    pub judged: Bits,
-    /// What clients ever offered.
-    pub offered: Bits,
+    /// Cancelled connection attempts.
+    pub cancelled_dials: BTreeSet<SessionId>,
+    /// All events that were ever decided.
+    pub decided: EventSet,
+    /// All events that clients ever submitted.
+    pub from_clients: EventSet,
     /// Whether its clock was ever set.
-    pub unsettled: bool,
+    pub clock_was_set: bool,
     /// Whether its disk is very slow.
-    pub slow: bool,
-    /// Relays that were ever asked in turn for what had no place among their subscriptions.
-    pub polls: BTreeSet<String>,
-    /// Since when something waits to be asked for, by place.
-    pub waiting: BTreeMap<String, Time>,
-    /// The most that rows can claim by place, until something comes.
-    pub claims: BTreeMap<String, Bits>,
+    pub has_slow_disk: bool,
+    /// Relays that were ever polled because they allow too few subscriptions.
+    pub polled_relays: BTreeSet<String>,
+    /// Since when requests are queued, by relay.
+    pub pending_since: BTreeMap<String, Time>,
+    /// Largest possible coverage of a relay, by relay. Cleared when something changes.
+    pub claims: BTreeMap<String, EventSet>,
 }
 
-/// An event on its way to the registrar.
+/// An event on its way to the admission machine.
 #[derive(Clone, Debug)]
-pub struct Offer {
-    /// As the machine submitted it.
+pub struct PendingSubmission {
+    /// The submission of the sync machine.
     pub submission: SyncSubmission,
-    /// Whether its signature is right.
-    pub genuine: bool,
+    /// Whether its signature is valid.
+    pub is_genuine: bool,
 }
 
 impl Node {
-    /// One that has never run.
+    /// Creates a node that has never been started.
     #[must_use]
-    pub fn new(nth: usize, config: SyncConfig) -> Self {
-        let mut house = House::new(AdmissionPolicy { service: repo_history::service(nth), ..rules() });
-        house.be_lawless(true);
+    pub fn new(index: usize, config: SyncConfig) -> Self {
+        let mut server = TestServer::new(AdmissionPolicy { service: repo_history::service(index), ..default_policy() });
+        server.skip_invariants(true);
         Self {
-            nth,
-            house,
-            syncer: None,
+            index,
+            server,
+            machine: None,
             config,
-            life: 0,
-            born: 0,
-            skew: 0,
+            process: 0,
+            started_at: 0,
+            clock_skew_secs: 0,
             sessions: BTreeMap::new(),
-            permits: BTreeMap::new(),
-            out: 0,
-            line: VecDeque::new(),
-            writing: Vec::new(),
-            rows: Rows::default(),
-            told: 0,
+            permits_by_session: BTreeMap::new(),
+            permits_in_use: 0,
+            writer_queue: VecDeque::new(),
+            batch: Vec::new(),
+            tables: SyncTables::default(),
+            reported_seq: 0,
             alarms: [None, None],
             fetching: BTreeSet::new(),
             dialling: BTreeSet::new(),
-            leaving: BTreeSet::new(),
-            judged: Bits::default(),
-            offered: Bits::default(),
-            unsettled: false,
-            slow: false,
-            polls: BTreeSet::new(),
-            waiting: BTreeMap::new(),
+            cancelled_dials: BTreeSet::new(),
+            decided: EventSet::default(),
+            from_clients: EventSet::default(),
+            clock_was_set: false,
+            has_slow_disk: false,
+            polled_relays: BTreeSet::new(),
+            pending_since: BTreeMap::new(),
             claims: BTreeMap::new(),
         }
     }
 
-    /// The time, as this node sees it.
+    /// Returns the time according to this node.
     #[must_use]
     pub fn clock(&self, now: Time) -> Now {
-        let wall = (EPOCH + now / SECOND).saturating_add_signed(self.skew);
-        Now { mono: MonoTime(now - self.born), wall: Timestamp(wall) }
+        let wall = (WORLD_START + now / SECOND).saturating_add_signed(self.clock_skew_secs);
+        Now { mono: MonoTime(now - self.started_at), wall: Timestamp(wall) }
     }
 
-    /// A moment of this process as a time of the world.
+    /// Converts monotonic time of the current process to simulated time.
     #[must_use]
-    pub fn time_of(&self, moment: MonoTime) -> Time {
-        self.born.saturating_add(moment.0)
+    pub fn time_of(&self, mono_time: MonoTime) -> Time {
+        self.started_at.saturating_add(mono_time.0)
     }
 
-    /// Tells the machine something.
+    /// Passes an input to the sync machine.
     pub fn handle(&mut self, now: Time, input: SyncInput) {
         let clock = self.clock(now);
-        if let Some(syncer) = &mut self.syncer {
-            syncer.handle(clock, input);
+        if let Some(machine) = &mut self.machine {
+            machine.handle(clock, input);
         }
     }
 
-    /// What the machine wants next.
+    /// Returns the next output of the sync machine.
     pub fn poll(&mut self) -> Option<SyncOutput> {
-        self.syncer.as_mut()?.poll()
+        self.machine.as_mut()?.poll()
     }
 
-    /// Begins a process; the machine knows nothing yet.
-    pub fn begin(&mut self, now: Time) {
-        self.life += 1;
-        self.born = now;
-        self.house.set_now(self.clock(now));
-        if self.life > 1 {
-            self.house.restart();
+    /// Starts a process. Its sync machine has no state yet.
+    pub fn start(&mut self, now: Time) {
+        self.process += 1;
+        self.started_at = now;
+        self.server.set_now(self.clock(now));
+        if self.process > 1 {
+            self.server.restart();
         }
-        let seed = self.config.seed.wrapping_add(u64::from(self.life));
-        self.syncer = Some(SyncMachine::new(SyncConfig { seed, ..self.config.clone() }));
+        let seed = self.config.seed.wrapping_add(u64::from(self.process));
+        self.machine = Some(SyncMachine::new(SyncConfig { seed, ..self.config.clone() }));
         self.alarms = [None, None];
     }
 
-    /// The process ends. What was not written is lost.
-    pub fn end(&mut self) -> Vec<ConnId> {
-        self.syncer = None;
-        self.permits.clear();
-        self.out = 0;
-        self.line.clear();
-        self.writing.clear();
-        self.rows.crash();
-        self.told = 0;
-        self.waiting.clear();
+    /// Ends the process. Rows that were not written are lost. Returns its connections.
+    pub fn crash(&mut self) -> Vec<ConnectionId> {
+        self.machine = None;
+        self.permits_by_session.clear();
+        self.permits_in_use = 0;
+        self.writer_queue.clear();
+        self.batch.clear();
+        self.tables.crash();
+        self.reported_seq = 0;
+        self.pending_since.clear();
         self.dialling.clear();
-        self.leaving.clear();
+        self.cancelled_dials.clear();
         self.alarms = [None, None];
         std::mem::take(&mut self.sessions).into_values().collect()
     }
 
-    /// Whether the process lives.
+    /// Returns whether the process with this number is running.
     #[must_use]
-    pub fn lives(&self, life: u32) -> bool {
-        self.syncer.is_some() && self.life == life
+    pub fn is_running(&self, process: u32) -> bool {
+        self.machine.is_some() && self.process == process
     }
 
-    /// Whether an event is served or held here.
-    pub fn knows(&mut self, id: EventId) -> bool {
-        use crate::store_contract::Shelf;
-        self.house.memory().is_known(id)
+    /// Returns whether an event is served or held here.
+    pub fn has_event(&mut self, id: EventId) -> bool {
+        use crate::store_contract::StoreUnderTest;
+        self.server.store().is_known(id)
     }
 
-    /// The order in which one batch is judged: announcements, states, roots, the rest.
-    pub fn sort(offers: &mut [Offer]) {
-        offers.sort_by_key(|offer| rank(offer.submission.event.kind));
+    /// Sorts a batch into the order in which it is decided: announcements, states, root events, all others.
+    pub fn sort_batch(batch: &mut [PendingSubmission]) {
+        batch.sort_by_key(|pending| rank(pending.submission.event.kind));
     }
 }
 

@@ -1,30 +1,30 @@
-//! Virtual time: what happens next, and in which order.
+//! Virtual time and the queue of scheduled items.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Milliseconds since the world began. Every clock in it is made from this.
+/// Milliseconds since the start of the world. All simulated clocks derive from it.
 pub type Time = u64;
 
-/// A second.
+/// One second.
 pub const SECOND: Time = 1_000;
-/// A minute.
+/// One minute.
 pub const MINUTE: Time = 60 * SECOND;
-/// An hour.
+/// One hour.
 pub const HOUR: Time = 60 * MINUTE;
-/// A day.
+/// One day.
 pub const DAY: Time = 24 * HOUR;
 
 struct Entry<T> {
     at: Time,
-    nth: u64,
-    what: T,
+    order: u64,
+    item: T,
 }
 
 impl<T> Ord for Entry<T> {
     fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives the greatest first: that must be the earliest.
-        (other.at, other.nth).cmp(&(self.at, self.nth))
+        // The heap returns the greatest entry first, which must be the earliest.
+        (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
 
@@ -42,40 +42,40 @@ impl<T> PartialEq for Entry<T> {
 
 impl<T> Eq for Entry<T> {}
 
-/// What is to happen, the earliest first; of the same moment, what was planned first.
+/// Scheduled items, ordered by time; items of the same time keep the order in which they were scheduled.
 pub struct Queue<T> {
     heap: BinaryHeap<Entry<T>>,
-    planned: u64,
+    scheduled: u64,
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Self { heap: BinaryHeap::new(), planned: 0 }
+        Self { heap: BinaryHeap::new(), scheduled: 0 }
     }
 }
 
 impl<T> Queue<T> {
-    /// Plans something.
-    pub fn plan(&mut self, at: Time, what: T) {
-        self.planned += 1;
-        self.heap.push(Entry { at, nth: self.planned, what });
+    /// Schedules an item.
+    pub fn schedule(&mut self, at: Time, item: T) {
+        self.scheduled += 1;
+        self.heap.push(Entry { at, order: self.scheduled, item });
     }
 
-    /// The next thing, unless it comes later than `end`.
+    /// Removes and returns the next item, unless it is later than `end`.
     pub fn next(&mut self, end: Time) -> Option<(Time, T)> {
         if self.heap.peek()?.at > end {
             return None;
         }
-        self.heap.pop().map(|entry| (entry.at, entry.what))
+        self.heap.pop().map(|entry| (entry.at, entry.item))
     }
 
-    /// How much is planned.
+    /// Returns the number of scheduled items.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether nothing is planned.
+    /// Returns whether nothing is scheduled.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
@@ -89,12 +89,12 @@ mod tests {
     #[test]
     fn the_earliest_comes_first_and_ties_keep_their_order() {
         let mut queue = Queue::default();
-        for (at, what) in [(5, "c"), (3, "a"), (5, "d"), (3, "b"), (9, "e")] {
-            queue.plan(at, what);
+        for (at, item) in [(5, "c"), (3, "a"), (5, "d"), (3, "b"), (9, "e")] {
+            queue.schedule(at, item);
         }
         let mut seen = Vec::new();
-        while let Some((_, what)) = queue.next(8) {
-            seen.push(what);
+        while let Some((_, item)) = queue.next(8) {
+            seen.push(item);
         }
         assert_eq!((seen, queue.len()), (vec!["a", "b", "c", "d"], 1));
     }

@@ -1,4 +1,4 @@
-//! A foreign relay: it keeps events, answers requests, and has habits.
+//! A simulated remote relay: stores events and answers requests according to its profile.
 
 use std::collections::BTreeMap;
 
@@ -6,423 +6,458 @@ use grasp_core::nostr::Filter;
 use grasp_core::nostr::negentropy::{NegentropyItem, NegentropySet, respond};
 use grasp_core::sync::io::{EoseHint, OutgoingMessage, SubscriptionId};
 
-use super::corpus::{Ix, corpus};
-use super::event_set::Bits;
+use super::corpus::{EventIndex, corpus};
+use super::event_set::EventSet;
 use super::invariants::is_dishonest;
 use super::queue::{MINUTE, Time};
-use super::relay_profile::{Eose, How, Negentropy, Persona, Zero};
-use super::relay_store::{Book, Matcher};
+use super::relay_profile::{EoseBehavior, LimitZero, NegentropySupport, RejectionMessage, RelayProfile};
+use super::relay_store::{RelayStore, StoredFilter};
 use super::wire;
-use super::wire::{Copy, Frame};
-use crate::random::Chance;
+use super::wire::{EventCopy, RelayFrame};
+use crate::random::Rng;
 
-/// Names one connection for the life of the world.
+/// Id of a connection, unique in a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ConnId(pub usize);
+pub struct ConnectionId(pub usize);
 
-/// A relay.
+/// A simulated relay.
 #[derive(Debug)]
-pub struct Relay {
-    /// Its habits.
-    pub persona: Persona,
-    /// What it has.
-    pub book: Book,
-    /// The instance that its document shows: full nodes have one.
+pub struct SimRelay {
+    /// Its behaviour.
+    pub profile: RelayProfile,
+    /// Its events.
+    pub store: RelayStore,
+    /// Instance id in its NIP-11 document. Only nodes have one.
     pub instance: Option<String>,
-    /// How often somebody connected.
-    pub sessions: u64,
-    /// Whether it ever kept events from somebody who asked for them.
-    pub dishonest: bool,
-    /// When events came.
-    arrivals: BTreeMap<Ix, Time>,
-    talks: BTreeMap<ConnId, Talk>,
+    /// Number of sessions so far.
+    pub session_count: u64,
+    /// Whether it ever withheld events that were requested.
+    pub is_dishonest: bool,
+    /// When events arrived here.
+    arrivals: BTreeMap<EventIndex, Time>,
+    sessions: BTreeMap<ConnectionId, RelaySession>,
 }
 
-/// One conversation.
+/// Server side of one connection.
 #[derive(Debug, Default)]
-struct Talk {
-    subs: BTreeMap<SubscriptionId, Sub>,
-    negs: BTreeMap<SubscriptionId, NegentropySet>,
-    known: bool,
-    /// The minute that is being counted, and requests in it.
-    minute: (Time, u32),
+struct RelaySession {
+    subscriptions: BTreeMap<SubscriptionId, RelaySubscription>,
+    negentropy_sets: BTreeMap<SubscriptionId, NegentropySet>,
+    is_authenticated: bool,
+    /// The current minute, and the number of requests in it.
+    requests_in_minute: (Time, u32),
 }
 
 #[derive(Debug)]
-struct Sub {
-    matchers: Vec<Matcher>,
+struct RelaySubscription {
+    matchers: Vec<StoredFilter>,
     bytes: usize,
 }
 
-/// What comes of a message.
+/// Reaction of a relay to a message.
 #[derive(Debug, Default)]
-pub struct Answer {
-    /// What is said, in order.
-    pub frames: Vec<Frame>,
-    /// The connection is ended.
-    pub hangs_up: bool,
+pub struct RelayResponse {
+    /// Messages to send, in order.
+    pub frames: Vec<RelayFrame>,
+    /// Whether the relay ends the connection after them.
+    pub disconnects: bool,
 }
 
-/// To whom a new event goes.
-pub type Deliveries = Vec<(ConnId, Frame)>;
+/// Messages with a new event, and the connections that they are sent to.
+pub type LiveDeliveries = Vec<(ConnectionId, RelayFrame)>;
 
-impl Relay {
-    /// An empty one.
+impl SimRelay {
+    /// Creates a relay without events.
     #[must_use]
-    pub fn new(persona: Persona) -> Self {
-        let dishonest = is_dishonest(&persona);
-        let (book, talks, arrivals) = (Book::default(), BTreeMap::new(), BTreeMap::new());
-        Self { persona, book, instance: None, sessions: 0, dishonest, arrivals, talks }
+    pub fn new(profile: RelayProfile) -> Self {
+        let is_dishonest = is_dishonest(&profile);
+        let (store, sessions, arrivals) = (RelayStore::default(), BTreeMap::new(), BTreeMap::new());
+        Self { profile, store, instance: None, session_count: 0, is_dishonest, arrivals, sessions }
     }
 
-    /// Somebody connects.
-    pub fn greet(&mut self, conn: ConnId) -> Answer {
-        self.sessions += 1;
-        self.talks.insert(conn, Talk::default());
-        let mut answer = Answer::default();
-        if self.persona.auth && !self.persona.mute {
-            answer.frames.push(Frame::Auth(challenge(conn)));
+    /// Accepts a connection.
+    pub fn connect(&mut self, connection: ConnectionId) -> RelayResponse {
+        self.session_count += 1;
+        self.sessions.insert(connection, RelaySession::default());
+        let mut response = RelayResponse::default();
+        if self.profile.requires_auth && !self.profile.is_silent {
+            response.frames.push(RelayFrame::Auth(challenge(connection)));
         }
-        answer
+        response
     }
 
-    /// Somebody has left, or is thrown out.
-    pub fn part(&mut self, conn: ConnId) {
-        self.talks.remove(&conn);
+    /// Forgets a connection.
+    pub fn disconnect(&mut self, connection: ConnectionId) {
+        self.sessions.remove(&connection);
     }
 
-    /// Those who are connected.
+    /// Returns the open connections.
     #[must_use]
-    pub fn guests(&self) -> Vec<ConnId> {
-        self.talks.keys().copied().collect()
+    pub fn connections(&self) -> Vec<ConnectionId> {
+        self.sessions.keys().copied().collect()
     }
 
-    /// What it would show to anybody who asks for everything.
+    /// Returns all events that a client can get from the relay.
     #[must_use]
-    pub fn shown(&self, now: Time) -> Bits {
-        let visible = self.book.visible(now, self.persona.skew);
-        match &self.persona.censored {
-            Some(author) => visible.without(&corpus().by(author)),
+    pub fn visible_events(&self, now: Time) -> EventSet {
+        let visible = self.store.visible(now, self.profile.clock_skew_secs);
+        match &self.profile.hidden_author {
+            Some(author) => visible.without(&corpus().events_by(author)),
             None => visible,
         }
     }
 
-    /// After how long a message is looked at: requests and reconciliations wait in different places.
+    /// Returns how long a message waits until it is handled. REQ and negentropy messages have separate queues.
     #[must_use]
-    pub fn lag(&self, say: &OutgoingMessage) -> Time {
-        match say {
-            OutgoingMessage::Req(..) | OutgoingMessage::Close(_) => self.persona.lag.0,
+    pub fn processing_delay(&self, message: &OutgoingMessage) -> Time {
+        match message {
+            OutgoingMessage::Req(..) | OutgoingMessage::Close(_) => self.profile.processing_delay.0,
             OutgoingMessage::NegOpen(..) | OutgoingMessage::NegMsg(..) | OutgoingMessage::NegClose(_) => {
-                self.persona.lag.1
+                self.profile.processing_delay.1
             }
             OutgoingMessage::Auth(_) => 0,
         }
     }
 
-    /// Looks at a message.
-    pub fn hear(&mut self, now: Time, conn: ConnId, say: &OutgoingMessage, chance: &mut Chance) -> Answer {
-        let mut answer = Answer::default();
-        if self.persona.mute || !self.talks.contains_key(&conn) {
-            return answer;
+    /// Handles a message of a client.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        message: &OutgoingMessage,
+        rng: &mut Rng,
+    ) -> RelayResponse {
+        let mut response = RelayResponse::default();
+        if self.profile.is_silent || !self.sessions.contains_key(&connection) {
+            return response;
         }
-        if wire::bytes(say) > self.persona.message {
-            answer.frames.push(Frame::Notice("ERROR: message too large".to_owned()));
-            answer.hangs_up = true;
-            return answer;
+        if wire::message_bytes(message) > self.profile.max_message_bytes {
+            response.frames.push(RelayFrame::Notice("ERROR: message too large".to_owned()));
+            response.disconnects = true;
+            return response;
         }
-        match say {
+        match message {
             OutgoingMessage::Req(sub, filters) => {
-                if self.lets(now, conn, *sub, false, &mut answer) {
-                    self.request(now, conn, *sub, filters, &mut answer, chance);
+                if self.allows(now, connection, *sub, false, &mut response) {
+                    self.handle_req(now, connection, *sub, filters, &mut response, rng);
                 }
             }
             OutgoingMessage::NegOpen(sub, filter, message) => {
-                if self.lets(now, conn, *sub, true, &mut answer) {
-                    self.compare(now, conn, *sub, filter, message, &mut answer);
+                if self.allows(now, connection, *sub, true, &mut response) {
+                    self.handle_neg_open(now, connection, *sub, filter, message, &mut response);
                 }
             }
-            OutgoingMessage::NegMsg(sub, message) => self.compare_on(conn, *sub, message, &mut answer),
-            OutgoingMessage::Close(sub) => self.close(now, conn, *sub, &mut answer),
+            OutgoingMessage::NegMsg(sub, message) => self.handle_neg_msg(connection, *sub, message, &mut response),
+            OutgoingMessage::Close(sub) => self.handle_close(now, connection, *sub, &mut response),
             OutgoingMessage::NegClose(sub) => {
-                if let Some(talk) = self.talks.get_mut(&conn) {
-                    talk.negs.remove(sub);
+                if let Some(session) = self.sessions.get_mut(&connection) {
+                    session.negentropy_sets.remove(sub);
                 }
             }
             OutgoingMessage::Auth(given) => {
-                let fine = *given == challenge(conn);
-                if let Some(talk) = self.talks.get_mut(&conn) {
-                    talk.known |= fine;
+                let is_valid = *given == challenge(connection);
+                if let Some(session) = self.sessions.get_mut(&connection) {
+                    session.is_authenticated |= is_valid;
                 }
-                answer.frames.push(Frame::Ok(fine, String::new()));
+                response.frames.push(RelayFrame::Ok(is_valid, String::new()));
             }
         }
-        answer
+        response
     }
 
-    /// Whether a request may be made at all.
-    fn lets(&mut self, now: Time, conn: ConnId, sub: SubscriptionId, neg: bool, answer: &mut Answer) -> bool {
-        let Some(talk) = self.talks.get_mut(&conn) else { return false };
-        let mut refuse = |text: &str| {
+    /// Returns whether a request is allowed. If not, adds the rejection to the response.
+    fn allows(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        sub: SubscriptionId,
+        is_negentropy: bool,
+        response: &mut RelayResponse,
+    ) -> bool {
+        let Some(session) = self.sessions.get_mut(&connection) else { return false };
+        let mut reject = |text: &str| {
             let text = text.to_owned();
-            answer.frames.push(if neg { Frame::NegErr(sub, text, None) } else { Frame::Closed(sub, text) });
+            response.frames.push(if is_negentropy {
+                RelayFrame::NegErr(sub, text, None)
+            } else {
+                RelayFrame::Closed(sub, text)
+            });
         };
-        if let Some(rate) = &self.persona.rate {
+        if let Some(rate) = &self.profile.rate_limit {
             let minute = now / MINUTE;
-            let count = if talk.minute.0 == minute { talk.minute.1 } else { 0 };
-            talk.minute = (minute, count + 1);
+            let count = if session.requests_in_minute.0 == minute { session.requests_in_minute.1 } else { 0 };
+            session.requests_in_minute = (minute, count + 1);
             if count >= rate.per_minute {
-                match rate.how {
-                    How::Closed => refuse(rate.text),
-                    How::Notice => answer.frames.push(Frame::Notice(rate.text.to_owned())),
-                    How::Ok => answer.frames.push(Frame::Ok(false, rate.text.to_owned())),
+                match rate.reply {
+                    RejectionMessage::Closed => reject(rate.text),
+                    RejectionMessage::Notice => response.frames.push(RelayFrame::Notice(rate.text.to_owned())),
+                    RejectionMessage::Ok => response.frames.push(RelayFrame::Ok(false, rate.text.to_owned())),
                 }
-                answer.hangs_up = rate.hangs_up;
+                response.disconnects = rate.disconnects;
                 return false;
             }
         }
-        if self.persona.closed_shop {
-            refuse("restricted: you are not a member of this relay");
+        if self.profile.is_members_only {
+            reject("restricted: you are not a member of this relay");
             return false;
         }
-        if self.persona.auth && !talk.known {
-            refuse("auth-required: tell me who you are");
+        if self.profile.requires_auth && !session.is_authenticated {
+            reject("auth-required: authentication is required");
             return false;
         }
-        let replaced = talk.subs.contains_key(&sub) || talk.negs.contains_key(&sub);
-        if !replaced && talk.subs.len() + talk.negs.len() >= self.persona.slots {
-            match (self.persona.slots_by_notice, neg) {
-                (true, false) => answer.frames.push(Frame::Notice("ERROR: too many concurrent REQs".to_owned())),
-                (true, true) => answer.frames.push(Frame::Notice("ERROR: too many concurrent NEG requests".to_owned())),
-                (false, false) => refuse("blocked: too many subscriptions"),
-                (false, true) => refuse("rate-limited: too many negentropy subscriptions"),
+        let is_replacement = session.subscriptions.contains_key(&sub) || session.negentropy_sets.contains_key(&sub);
+        if !is_replacement
+            && session.subscriptions.len() + session.negentropy_sets.len() >= self.profile.max_subscriptions
+        {
+            match (self.profile.reports_limits_by_notice, is_negentropy) {
+                (true, false) => response.frames.push(RelayFrame::Notice("ERROR: too many concurrent REQs".to_owned())),
+                (true, true) => {
+                    response.frames.push(RelayFrame::Notice("ERROR: too many concurrent NEG requests".to_owned()))
+                }
+                (false, false) => reject("blocked: too many subscriptions"),
+                (false, true) => reject("rate-limited: too many negentropy subscriptions"),
             }
             return false;
         }
         true
     }
 
-    fn request(
+    fn handle_req(
         &mut self,
         now: Time,
-        conn: ConnId,
+        connection: ConnectionId,
         sub: SubscriptionId,
         filters: &[Filter],
-        answer: &mut Answer,
-        chance: &mut Chance,
+        response: &mut RelayResponse,
+        rng: &mut Rng,
     ) {
-        if let Some(text) = self.objection(filters) {
-            answer.frames.push(Frame::Closed(sub, text));
+        if let Some(text) = self.filter_error(filters) {
+            response.frames.push(RelayFrame::Closed(sub, text));
             return;
         }
-        let shown = self.shown(now);
-        let Some(talk) = self.talks.get_mut(&conn) else { return };
+        let visible_events = self.visible_events(now);
+        let Some(session) = self.sessions.get_mut(&connection) else { return };
         let bytes = filters.iter().map(wire::filter_bytes).sum();
-        let others = talk.subs.iter().filter(|(other, _)| **other != sub).map(|(_, other)| other.bytes);
-        if let Some(most) = self.persona.subscription_bytes
-            && others.sum::<usize>() + bytes > most
+        let others = session.subscriptions.iter().filter(|(other, _)| **other != sub).map(|(_, other)| other.bytes);
+        if let Some(max) = self.profile.max_subscription_bytes
+            && others.sum::<usize>() + bytes > max
         {
-            let text = format!("rate-limited: active subscriptions exceed max size {most} bytes");
-            answer.frames.push(Frame::Closed(sub, text));
+            let text = format!("rate-limited: active subscriptions exceed max size {max} bytes");
+            response.frames.push(RelayFrame::Closed(sub, text));
             return;
         }
-        let matchers: Vec<Matcher> = filters.iter().map(Matcher::new).collect();
-        let (pages, more) = pages(&matchers, &shown, &self.persona);
-        talk.subs.insert(sub, Sub { matchers, bytes });
-        let end =
-            Frame::Eose(sub, self.persona.says_more.then_some(if more { EoseHint::More } else { EoseHint::Complete }));
-        if self.persona.eose == Eose::Early {
-            answer.frames.push(end.clone());
+        let matchers: Vec<StoredFilter> = filters.iter().map(StoredFilter::new).collect();
+        let (pages, more) = pages(&matchers, &visible_events, &self.profile);
+        session.subscriptions.insert(sub, RelaySubscription { matchers, bytes });
+        let end = RelayFrame::Eose(
+            sub,
+            self.profile.sends_eose_hint.then_some(if more { EoseHint::More } else { EoseHint::Complete }),
+        );
+        if self.profile.eose == EoseBehavior::Early {
+            response.frames.push(end.clone());
         }
-        for ix in pages {
-            if self.persona.forger && chance.one_in(4) {
-                answer.frames.push(Frame::Event(sub, ix, Copy::Forged));
+        for index in pages {
+            if self.profile.sends_forgeries && rng.one_in(4) {
+                response.frames.push(RelayFrame::Event(sub, index, EventCopy::Forged));
             }
-            answer.frames.push(Frame::Event(sub, ix, Copy::Real));
+            response.frames.push(RelayFrame::Event(sub, index, EventCopy::Real));
         }
-        match self.persona.eose {
-            Eose::Once => answer.frames.push(end),
-            Eose::Twice => answer.frames.extend([end.clone(), end]),
-            Eose::Never | Eose::Early => {}
+        match self.profile.eose {
+            EoseBehavior::Once => response.frames.push(end),
+            EoseBehavior::Twice => response.frames.extend([end.clone(), end]),
+            EoseBehavior::Never | EoseBehavior::Early => {}
         }
-        if self.persona.flood && chance.one_in(4) {
-            let strays = corpus().strays();
-            let own: Vec<Ix> = shown.iter().collect();
+        if self.profile.sends_unrequested && rng.one_in(4) {
+            let unrelated_events = corpus().unrelated_events();
+            let own: Vec<EventIndex> = visible_events.iter().collect();
             for nth in 0..10 {
-                let stray = match chance.pick(&own) {
-                    Some(ix) if nth % 2 == 0 => *ix,
-                    _ => strays[chance.below(strays.len())],
+                let unrelated = match rng.pick(&own) {
+                    Some(index) if nth % 2 == 0 => *index,
+                    _ => unrelated_events[rng.below(unrelated_events.len())],
                 };
-                let to = if chance.one_in(2) { sub } else { SubscriptionId(u64::MAX) };
-                answer.frames.push(Frame::Event(to, stray, Copy::Real));
+                let to = if rng.one_in(2) { sub } else { SubscriptionId(u64::MAX) };
+                response.frames.push(RelayFrame::Event(to, unrelated, EventCopy::Real));
             }
-            answer.frames.push(Frame::Garbage);
+            response.frames.push(RelayFrame::Garbage);
         }
     }
 
-    /// What is wrong with the filters of a request.
-    fn objection(&self, filters: &[Filter]) -> Option<String> {
-        if filters.len() > self.persona.filters {
-            return Some(format!("rate-limited: REQ exceeds max filter count {}", self.persona.filters));
+    /// Returns the error for the filters of a request, if they are invalid.
+    fn filter_error(&self, filters: &[Filter]) -> Option<String> {
+        if filters.len() > self.profile.max_filters {
+            return Some(format!("rate-limited: REQ exceeds max filter count {}", self.profile.max_filters));
         }
-        let least = match self.persona.zero {
-            Zero::Fine => 0,
-            Zero::Refused => 1,
-            Zero::OneToo => 2,
+        let min_limit = match self.profile.limit_zero {
+            LimitZero::Accepted => 0,
+            LimitZero::Rejected => 1,
+            LimitZero::OneRejectedToo => 2,
         };
-        let limit = filters.iter().filter_map(|filter| filter.limit).find(|limit| *limit < least)?;
+        let limit = filters.iter().filter_map(|filter| filter.limit).find(|limit| *limit < min_limit)?;
         Some(format!("invalid: Filter 'limit' must be a positive integer, got {limit}"))
     }
 
-    fn compare(
+    fn handle_neg_open(
         &mut self,
         now: Time,
-        conn: ConnId,
+        connection: ConnectionId,
         sub: SubscriptionId,
         filter: &Filter,
         message: &[u8],
-        answer: &mut Answer,
+        response: &mut RelayResponse,
     ) {
-        match self.persona.negentropy {
-            Negentropy::Spoken => {}
-            Negentropy::Ignored => return,
-            Negentropy::Notice => {
-                answer.frames.push(Frame::Notice("ERROR: bad msg: negentropy disabled".to_owned()));
+        match self.profile.negentropy {
+            NegentropySupport::Supported => {}
+            NegentropySupport::Ignored => return,
+            NegentropySupport::NoticeError => {
+                response.frames.push(RelayFrame::Notice("ERROR: bad msg: negentropy disabled".to_owned()));
                 return;
             }
-            Negentropy::Refused => {
-                answer.frames.push(Frame::NegErr(sub, "error: negentropy not supported".to_owned(), None));
+            NegentropySupport::NegErr => {
+                response.frames.push(RelayFrame::NegErr(sub, "error: negentropy not supported".to_owned(), None));
                 return;
             }
         }
         let matching = corpus().matching(filter);
-        let found = self.shown(now).and(&matching);
-        if found.len() > self.persona.most_records {
-            let most = self.persona.most_records as u64;
+        let found = self.visible_events(now).and(&matching);
+        if found.len() > self.profile.max_negentropy_records {
+            let max = self.profile.max_negentropy_records as u64;
             let text = "blocked: this query is too big".to_owned();
-            answer.frames.push(Frame::NegErr(sub, text, Some(most)));
+            response.frames.push(RelayFrame::NegErr(sub, text, Some(max)));
             return;
         }
-        let item = |ix: Ix| {
-            let event = corpus().event(ix);
+        let item = |index: EventIndex| {
+            let event = corpus().event(index);
             NegentropyItem { created_at: event.created_at.0, id: event.id.0 }
         };
         let mut items: Vec<NegentropyItem> = found.iter().map(item).collect();
-        if self.persona.phantoms {
-            // Events that it does not have, and ids that nobody has.
+        if self.profile.offers_missing_ids {
+            // Events that the relay does not have, and ids that do not exist.
             items.extend(matching.without(&found).iter().take(3).map(item));
-            let since = filter.since.map_or(super::corpus::EPOCH - 1_000, |since| since.0);
+            let since = filter.since.map_or(super::corpus::WORLD_START - 1_000, |since| since.0);
             items.extend((0..2).map(|n| NegentropyItem { created_at: since, id: [n; 32] }));
         }
         let set = NegentropySet::from_items(items);
         match respond(&set, message, 60_000) {
             Ok(reply) => {
-                answer.frames.push(Frame::NegMsg(sub, reply));
-                if let Some(talk) = self.talks.get_mut(&conn) {
-                    talk.negs.insert(sub, set);
+                response.frames.push(RelayFrame::NegMsg(sub, reply));
+                if let Some(session) = self.sessions.get_mut(&connection) {
+                    session.negentropy_sets.insert(sub, set);
                 }
             }
-            Err(why) => answer.frames.push(Frame::NegErr(sub, format!("error: {why}"), None)),
+            Err(error) => response.frames.push(RelayFrame::NegErr(sub, format!("error: {error}"), None)),
         }
     }
 
-    fn compare_on(&mut self, conn: ConnId, sub: SubscriptionId, message: &[u8], answer: &mut Answer) {
-        let set = self.talks.get(&conn).and_then(|talk| talk.negs.get(&sub));
-        answer.frames.push(match set.map(|set| respond(set, message, 60_000)) {
-            Some(Ok(reply)) => Frame::NegMsg(sub, reply),
-            Some(Err(why)) => Frame::NegErr(sub, format!("error: {why}"), None),
-            None => Frame::NegErr(sub, "closed: unknown subscription".to_owned(), None),
+    fn handle_neg_msg(
+        &mut self,
+        connection: ConnectionId,
+        sub: SubscriptionId,
+        message: &[u8],
+        response: &mut RelayResponse,
+    ) {
+        let set = self.sessions.get(&connection).and_then(|session| session.negentropy_sets.get(&sub));
+        response.frames.push(match set.map(|set| respond(set, message, 60_000)) {
+            Some(Ok(reply)) => RelayFrame::NegMsg(sub, reply),
+            Some(Err(error)) => RelayFrame::NegErr(sub, format!("error: {error}"), None),
+            None => RelayFrame::NegErr(sub, "closed: unknown subscription".to_owned(), None),
         });
     }
 
-    fn close(&mut self, now: Time, conn: ConnId, sub: SubscriptionId, answer: &mut Answer) {
-        let shown = self.shown(now);
-        let Some(talk) = self.talks.get_mut(&conn) else { return };
-        let Some(closed) = talk.subs.remove(&sub) else { return };
-        if self.persona.late_event
-            && let Some(ix) = closed.matchers.iter().find_map(|matcher| matcher.events.and(&shown).iter().next())
+    fn handle_close(&mut self, now: Time, connection: ConnectionId, sub: SubscriptionId, response: &mut RelayResponse) {
+        let visible_events = self.visible_events(now);
+        let Some(session) = self.sessions.get_mut(&connection) else { return };
+        let Some(closed) = session.subscriptions.remove(&sub) else { return };
+        if self.profile.sends_event_after_close
+            && let Some(index) =
+                closed.matchers.iter().find_map(|matcher| matcher.events.and(&visible_events).iter().next())
         {
-            answer.frames.push(Frame::Event(sub, ix, Copy::Real));
+            response.frames.push(RelayFrame::Event(sub, index, EventCopy::Real));
         }
     }
 
-    /// Somebody publishes an event here. To whom it goes.
-    pub fn publish(&mut self, now: Time, ix: Ix, chance: &mut Chance) -> Deliveries {
-        if !self.book.put(ix) {
+    /// Stores a published event. Returns the messages to subscribers.
+    pub fn publish(&mut self, now: Time, index: EventIndex, rng: &mut Rng) -> LiveDeliveries {
+        if !self.store.insert(index) {
             return Vec::new();
         }
-        self.arrivals.insert(ix, now);
-        self.show(ix, chance)
+        self.arrivals.insert(index, now);
+        self.live_deliveries(index, rng)
     }
 
-    /// Changes its habits.
-    pub fn change(&mut self, persona: Persona) {
-        self.dishonest |= is_dishonest(&persona);
-        self.persona = persona;
+    /// Changes the behaviour of the relay.
+    pub fn set_profile(&mut self, profile: RelayProfile) {
+        self.is_dishonest |= is_dishonest(&profile);
+        self.profile = profile;
     }
 
-    /// It serves what a node serves: some of that is new.
-    pub fn mirror(&mut self, now: Time, served: Bits, newer: &[Ix]) {
-        self.book.set(served);
-        self.arrivals.extend(newer.iter().map(|ix| (*ix, now)));
+    /// Replaces the events by those that a node serves. `newer` are the new ones.
+    pub fn mirror(&mut self, now: Time, served: EventSet, newer: &[EventIndex]) {
+        self.store.set(served);
+        self.arrivals.extend(newer.iter().map(|index| (*index, now)));
     }
 
-    /// When an event came.
+    /// Returns when an event arrived here.
     #[must_use]
-    pub fn came(&self, ix: Ix) -> Time {
-        self.arrivals.get(&ix).copied().unwrap_or(0)
+    pub fn arrived_at(&self, index: EventIndex) -> Time {
+        self.arrivals.get(&index).copied().unwrap_or(0)
     }
 
-    /// To whom an event that has just become visible goes.
-    pub fn show(&self, ix: Ix, chance: &mut Chance) -> Deliveries {
-        let hidden = self.persona.censored.is_some_and(|author| corpus().event(ix).pubkey == author);
-        if hidden || self.persona.mute {
+    /// Returns the messages to the subscribers of an event that has just become visible.
+    pub fn live_deliveries(&self, index: EventIndex, rng: &mut Rng) -> LiveDeliveries {
+        let hidden = self.profile.hidden_author.is_some_and(|author| corpus().event(index).pubkey == author);
+        if hidden || self.profile.is_silent {
             return Vec::new();
         }
         let mut deliveries = Vec::new();
-        for (conn, talk) in &self.talks {
-            let wanted = talk.subs.iter().filter(|(_, sub)| sub.matchers.iter().any(|it| it.events.contains(ix)));
+        for (connection, session) in &self.sessions {
+            let wanted =
+                session.subscriptions.iter().filter(|(_, sub)| sub.matchers.iter().any(|it| it.events.contains(index)));
             for (sub, _) in wanted {
-                if self.persona.deaf == 0 || !chance.one_in(self.persona.deaf + 1) {
-                    deliveries.push((*conn, Frame::Event(*sub, ix, Copy::Real)));
+                if self.profile.live_loss == 0 || !rng.one_in(self.profile.live_loss + 1) {
+                    deliveries.push((*connection, RelayFrame::Event(*sub, index, EventCopy::Real)));
                 }
             }
         }
         deliveries
     }
 
-    /// The NIP-11 document that a session sees.
+    /// Returns the NIP-11 document for the current session.
     #[must_use]
-    pub fn document(&self) -> Option<String> {
-        let stated = self.persona.stated(self.sessions)?;
-        let nips = if self.persona.negentropy == Negentropy::Spoken { "1,11,77" } else { "1,11" };
-        let grasps = if self.persona.grasp { r#","supported_grasps":["GRASP-01"]"# } else { "" };
+    pub fn nip11_document(&self) -> Option<String> {
+        let stated_limits = self.profile.stated_limits(self.session_count)?;
+        let nips = if self.profile.negentropy == NegentropySupport::Supported { "1,11,77" } else { "1,11" };
+        let grasps = if self.profile.is_grasp { r#","supported_grasps":["GRASP-01"]"# } else { "" };
         let instance = self.instance.as_ref().map(|it| format!(r#","instance":"{it}""#)).unwrap_or_default();
         Some(format!(
             r#"{{"name":"x","supported_nips":[{nips}]{grasps}{instance},"limitation":{{"max_subscriptions":{},"max_filters":{},"max_message_length":{},"max_limit":{},"auth_required":{}}}}}"#,
-            stated.slots, stated.filters, stated.message, stated.page, self.persona.auth
+            stated_limits.max_subscriptions,
+            stated_limits.max_filters,
+            stated_limits.max_message_bytes,
+            stated_limits.max_page,
+            self.profile.requires_auth
         ))
     }
 }
 
-/// The pages of some filters, and whether any of them has more.
-fn pages(matchers: &[Matcher], shown: &Bits, persona: &Persona) -> (Vec<Ix>, bool) {
-    let (mut pages, mut more, mut sent) = (Vec::new(), false, Bits::default());
+/// Returns the events of the first page of some filters, and whether a filter matches more.
+fn pages(matchers: &[StoredFilter], visible_events: &EventSet, profile: &RelayProfile) -> (Vec<EventIndex>, bool) {
+    let (mut pages, mut more, mut sent) = (Vec::new(), false, EventSet::default());
     for matcher in matchers {
-        let found = shown.and(&matcher.events);
-        let limit = matcher.limit.unwrap_or(persona.cap).min(persona.cap);
+        let found = visible_events.and(&matcher.events);
+        let limit = matcher.limit.unwrap_or(profile.max_page).min(profile.max_page);
         more |= found.len() > limit && limit > 0;
-        for ix in found.iter().take(limit) {
-            if sent.insert(ix) || persona.repeats {
-                pages.push(ix);
+        for index in found.iter().take(limit) {
+            if sent.insert(index) || profile.sends_duplicates {
+                pages.push(index);
             }
         }
     }
-    if !persona.repeats {
+    if !profile.sends_duplicates {
         pages.sort_unstable();
     }
     (pages, more)
 }
 
-fn challenge(conn: ConnId) -> String {
-    format!("challenge-{}", conn.0)
+fn challenge(connection: ConnectionId) -> String {
+    format!("challenge-{}", connection.0)
 }

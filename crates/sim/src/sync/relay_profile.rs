@@ -1,150 +1,150 @@
-//! How relays are: each has a few habits, drawn from the seed.
+//! Behaviour of relays, drawn from the seed.
 
 use grasp_core::nostr::PublicKey;
 
 use super::queue::Time;
-use crate::random::Chance;
+use crate::random::Rng;
 
-/// The habits of a relay.
+/// Limits and behaviour of a relay.
 #[derive(Clone, Debug)]
-pub struct Persona {
-    /// The least and the most milliseconds that a message travels.
+pub struct RelayProfile {
+    /// Minimum and maximum latency of a message.
     pub latency: (Time, Time),
-    /// Whether it reconciles, and what it says if not.
-    pub negentropy: Negentropy,
-    /// Records that it compares at most.
-    pub most_records: usize,
-    /// Events of one filter's page at most.
-    pub cap: usize,
-    /// An event that several filters match comes for each of them.
-    pub repeats: bool,
-    /// What it thinks of `limit: 0`.
-    pub zero: Zero,
-    /// How it ends a page.
-    pub eose: Eose,
-    /// It says whether there is more (NIP-67).
-    pub says_more: bool,
-    /// It sends an event after CLOSE.
-    pub late_event: bool,
-    /// How much it wants to be asked.
-    pub rate: Option<Rate>,
-    /// Subscriptions at once.
-    pub slots: usize,
-    /// It complains about too many of them by NOTICE, which names none.
-    pub slots_by_notice: bool,
-    /// Filters of one REQ.
-    pub filters: usize,
-    /// Bytes of one message.
-    pub message: usize,
-    /// Bytes of all subscriptions.
-    pub subscription_bytes: Option<usize>,
-    /// It wants to know whom it talks to.
-    pub auth: bool,
-    /// It wants nothing to do with us.
-    pub closed_shop: bool,
-    /// It offers ids in reconciliations that it never sends.
-    pub phantoms: bool,
-    /// One of so many live events is not sent; none if zero.
-    pub deaf: usize,
-    /// It sends forgeries of events before others send the real ones.
-    pub forger: bool,
-    /// It sends what nobody asked for.
-    pub flood: bool,
-    /// It has nothing of this author.
-    pub censored: Option<PublicKey>,
-    /// Milliseconds that pass before it looks at a REQ, and before it looks at a NEG-OPEN.
-    pub lag: (Time, Time),
-    /// Its connections end after about this time; never if zero.
-    pub restless: Time,
-    /// Nobody who dials it is answered.
-    pub gone: bool,
-    /// It reads and never answers.
-    pub mute: bool,
-    /// What its NIP-11 document says.
-    pub document: Document,
-    /// It is a GRASP server.
-    pub grasp: bool,
-    /// By how many seconds its clock is wrong.
-    pub skew: i64,
-    /// It ends connections that are not read.
-    pub impatient: bool,
+    /// How it answers NEG-OPEN.
+    pub negentropy: NegentropySupport,
+    /// Maximum number of records in a negentropy exchange.
+    pub max_negentropy_records: usize,
+    /// Maximum number of events per filter and request.
+    pub max_page: usize,
+    /// Whether it sends an event once for each filter that matches.
+    pub sends_duplicates: bool,
+    /// How it answers `limit: 0`.
+    pub limit_zero: LimitZero,
+    /// How it marks the end of stored events.
+    pub eose: EoseBehavior,
+    /// Whether its EOSE has a hint if there are more events (NIP-67).
+    pub sends_eose_hint: bool,
+    /// Whether it sends an event after CLOSE.
+    pub sends_event_after_close: bool,
+    /// Rate limit, if any.
+    pub rate_limit: Option<RateLimit>,
+    /// Maximum number of open subscriptions.
+    pub max_subscriptions: usize,
+    /// Whether it reports too many subscriptions by NOTICE, which does not name the subscription.
+    pub reports_limits_by_notice: bool,
+    /// Maximum number of filters per REQ.
+    pub max_filters: usize,
+    /// Maximum size of a message.
+    pub max_message_bytes: usize,
+    /// Maximum size of the filters of all open subscriptions, if limited.
+    pub max_subscription_bytes: Option<usize>,
+    /// Whether it requires authentication (NIP-42).
+    pub requires_auth: bool,
+    /// Whether it rejects all requests because this server is not a member.
+    pub is_members_only: bool,
+    /// Whether it offers ids in negentropy exchanges whose events it does not send.
+    pub offers_missing_ids: bool,
+    /// One of `live_loss + 1` live events is not sent. 0 means that all are sent.
+    pub live_loss: usize,
+    /// Whether it sends copies of events with invalid signatures before the real ones.
+    pub sends_forgeries: bool,
+    /// Whether it sends events that were not requested.
+    pub sends_unrequested: bool,
+    /// Author whose events it withholds.
+    pub hidden_author: Option<PublicKey>,
+    /// Time until it handles a REQ, and until it handles a NEG-OPEN.
+    pub processing_delay: (Time, Time),
+    /// Approximate lifetime of its connections. 0 means unlimited.
+    pub connection_lifetime: Time,
+    /// Whether it cannot be reached.
+    pub is_unreachable: bool,
+    /// Whether it reads but does not answer.
+    pub is_silent: bool,
+    /// What its NIP-11 document states.
+    pub nip11: Nip11Behavior,
+    /// Whether it is a GRASP server.
+    pub is_grasp: bool,
+    /// Error of its clock in seconds.
+    pub clock_skew_secs: i64,
+    /// Whether it closes connections that are not read.
+    pub disconnects_stalled_clients: bool,
 }
 
-/// Whether a relay reconciles.
+/// How a relay answers NEG-OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Negentropy {
-    /// It does.
-    Spoken,
-    /// It complains by NOTICE.
-    Notice,
-    /// It complains by NEG-ERR.
-    Refused,
-    /// It says nothing.
+pub enum NegentropySupport {
+    /// It supports NIP-77.
+    Supported,
+    /// It sends an error as NOTICE.
+    NoticeError,
+    /// It sends NEG-ERR.
+    NegErr,
+    /// It does not answer.
     Ignored,
 }
 
-/// What a relay thinks of a limit of zero.
+/// How a relay answers a filter with `limit: 0`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Zero {
-    /// Nothing wrong with it.
-    Fine,
-    /// It must be one at least.
-    Refused,
-    /// It must be ten at least.
-    OneToo,
+pub enum LimitZero {
+    /// It accepts the filter.
+    Accepted,
+    /// It rejects the filter: the limit must be at least 1.
+    Rejected,
+    /// It also rejects `limit: 1`: the limit must be at least 2.
+    OneRejectedToo,
 }
 
-/// How a relay ends a page.
+/// How a relay marks the end of stored events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Eose {
-    /// As it should.
+pub enum EoseBehavior {
+    /// It sends one EOSE after the stored events.
     Once,
-    /// It says so twice.
+    /// It sends two of them.
     Twice,
-    /// It never does.
+    /// It sends none.
     Never,
-    /// It does so at once, and the events follow.
+    /// It sends EOSE first, and then the stored events.
     Early,
 }
 
-/// How much a relay wants to be asked, and what it does about more.
+/// Rate limit of a relay.
 #[derive(Clone, Debug)]
-pub struct Rate {
-    /// Requests of a minute.
+pub struct RateLimit {
+    /// Maximum number of requests per minute.
     pub per_minute: u32,
-    /// How it complains.
-    pub how: How,
-    /// What it says.
+    /// Message that rejects further requests.
+    pub reply: RejectionMessage,
+    /// Text of the rejection.
     pub text: &'static str,
-    /// It also ends the connection.
-    pub hangs_up: bool,
+    /// Whether it also closes the connection.
+    pub disconnects: bool,
 }
 
-/// By which message a relay complains.
+/// Message that a relay uses for a rejection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
+pub enum RejectionMessage {
     /// NOTICE.
     Notice,
-    /// CLOSED, or NEG-ERR for a reconciliation.
+    /// CLOSED, or NEG-ERR for a negentropy exchange.
     Closed,
     /// OK.
     Ok,
 }
 
-/// What a relay's NIP-11 document says.
+/// What the NIP-11 document of a relay states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Document {
-    /// There is none.
+pub enum Nip11Behavior {
+    /// There is no document.
     Absent,
-    /// What is true.
-    True,
-    /// Pages and subscriptions are said to be larger and more than they are.
-    Boastful,
-    /// True in one session, absent in the next, boastful in the third.
-    Fickle,
+    /// It states the real limits.
+    Accurate,
+    /// It states larger pages and more subscriptions than the relay allows.
+    Exaggerated,
+    /// Accurate in one session, absent in the next, exaggerated in the third.
+    Alternating,
 }
 
-/// What relays say to those who ask too much (spec §14.3).
+/// Texts by which relays report a rate limit.
 const RATE_TEXTS: [&str; 6] = [
     "rate-limited: too many queries",
     "rate-limited: slow down",
@@ -154,200 +154,217 @@ const RATE_TEXTS: [&str; 6] = [
     "subscription throttled",
 ];
 
-impl Persona {
-    /// A relay as it should be.
+impl RelayProfile {
+    /// Returns the profile of a relay without faults and with common limits.
     #[must_use]
-    pub fn honest() -> Self {
+    pub fn well_behaved() -> Self {
         Self {
             latency: (10, 60),
-            negentropy: Negentropy::Spoken,
-            most_records: 100_000,
-            cap: 500,
-            repeats: false,
-            zero: Zero::Fine,
-            eose: Eose::Once,
-            says_more: false,
-            late_event: false,
-            rate: None,
-            slots: 20,
-            slots_by_notice: false,
-            filters: 20,
-            message: 128 * 1024,
-            subscription_bytes: None,
-            auth: false,
-            closed_shop: false,
-            phantoms: false,
-            deaf: 0,
-            forger: false,
-            flood: false,
-            censored: None,
-            lag: (0, 0),
-            restless: 0,
-            gone: false,
-            mute: false,
-            document: Document::True,
-            grasp: false,
-            skew: 0,
-            impatient: false,
+            negentropy: NegentropySupport::Supported,
+            max_negentropy_records: 100_000,
+            max_page: 500,
+            sends_duplicates: false,
+            limit_zero: LimitZero::Accepted,
+            eose: EoseBehavior::Once,
+            sends_eose_hint: false,
+            sends_event_after_close: false,
+            rate_limit: None,
+            max_subscriptions: 20,
+            reports_limits_by_notice: false,
+            max_filters: 20,
+            max_message_bytes: 128 * 1024,
+            max_subscription_bytes: None,
+            requires_auth: false,
+            is_members_only: false,
+            offers_missing_ids: false,
+            live_loss: 0,
+            sends_forgeries: false,
+            sends_unrequested: false,
+            hidden_author: None,
+            processing_delay: (0, 0),
+            connection_lifetime: 0,
+            is_unreachable: false,
+            is_silent: false,
+            nip11: Nip11Behavior::Accurate,
+            is_grasp: false,
+            clock_skew_secs: 0,
+            disconnects_stalled_clients: false,
         }
     }
 
-    /// A full node.
+    /// Returns the profile of a simulated node.
     #[must_use]
-    pub fn node() -> Self {
-        Self { slots: 100, message: 2 * 1024 * 1024, grasp: true, ..Self::honest() }
+    pub fn graspd() -> Self {
+        Self { max_subscriptions: 100, max_message_bytes: 2 * 1024 * 1024, is_grasp: true, ..Self::well_behaved() }
     }
 
-    /// Somebody.
+    /// Returns a random profile.
     #[must_use]
-    pub fn draw(chance: &mut Chance, authors: &[PublicKey]) -> Self {
-        let mut persona = Self::honest();
-        persona.limits(chance);
-        if chance.one_in(4) {
-            persona.slowness(chance);
+    pub fn random(rng: &mut Rng, authors: &[PublicKey]) -> Self {
+        let mut profile = Self::well_behaved();
+        profile.randomize_limits(rng);
+        if rng.one_in(4) {
+            profile.randomize_latency(rng);
         }
-        // Few misbehave all week: it is always the same that comes of it, and bursts of it are incidents.
-        if chance.one_in(3) {
-            persona.habit(chance, authors);
+        // Only some relays misbehave during the whole week. Short periods of misbehaviour are incidents.
+        if rng.one_in(3) {
+            profile.add_misbehavior(rng, authors);
         }
-        persona.restless *= 60;
-        persona
+        profile.connection_lifetime *= 60;
+        profile
     }
 
-    /// What it can do, honestly.
-    fn limits(&mut self, chance: &mut Chance) {
-        self.negentropy = match chance.below(8) {
-            0 => Negentropy::Notice,
-            1 => Negentropy::Refused,
-            2 => Negentropy::Ignored,
-            _ => Negentropy::Spoken,
+    /// Draws the limits, which are not faults.
+    fn randomize_limits(&mut self, rng: &mut Rng) {
+        self.negentropy = match rng.below(8) {
+            0 => NegentropySupport::NoticeError,
+            1 => NegentropySupport::NegErr,
+            2 => NegentropySupport::Ignored,
+            _ => NegentropySupport::Supported,
         };
-        self.cap = [20, 100, 500, 500][chance.below(4)];
-        self.repeats = chance.one_in(3);
-        self.says_more = chance.one_in(6);
-        self.grasp = chance.one_in(5);
-        self.slots = [10, 20, 20, 50, 200][chance.below(5)];
-        self.slots_by_notice = chance.one_in(2);
-        self.filters = [3, 10, 20, 200][chance.below(4)];
-        self.message = [16 * 1024, 64 * 1024, 128 * 1024, 1024 * 1024][chance.below(4)];
-        self.zero = [Zero::Fine, Zero::Fine, Zero::Fine, Zero::Fine, Zero::Refused, Zero::OneToo][chance.below(6)];
-        self.auth = chance.one_in(10);
-        self.document = match chance.below(5) {
-            0 => Document::Absent,
-            _ => Document::True,
+        self.max_page = [20, 100, 500, 500][rng.below(4)];
+        self.sends_duplicates = rng.one_in(3);
+        self.sends_eose_hint = rng.one_in(6);
+        self.is_grasp = rng.one_in(5);
+        self.max_subscriptions = [10, 20, 20, 50, 200][rng.below(5)];
+        self.reports_limits_by_notice = rng.one_in(2);
+        self.max_filters = [3, 10, 20, 200][rng.below(4)];
+        self.max_message_bytes = [16 * 1024, 64 * 1024, 128 * 1024, 1024 * 1024][rng.below(4)];
+        self.limit_zero = [
+            LimitZero::Accepted,
+            LimitZero::Accepted,
+            LimitZero::Accepted,
+            LimitZero::Accepted,
+            LimitZero::Rejected,
+            LimitZero::OneRejectedToo,
+        ][rng.below(6)];
+        self.requires_auth = rng.one_in(10);
+        self.nip11 = match rng.below(5) {
+            0 => Nip11Behavior::Absent,
+            _ => Nip11Behavior::Accurate,
         };
-        // Only what a relay without a document is assumed to take may be asked of it.
-        if self.document == Document::Absent {
-            self.slots = self.slots.max(20);
-            self.filters = self.filters.max(10);
-            self.message = self.message.max(128 * 1024);
+        // A relay without document must allow the limits that are assumed for it.
+        if self.nip11 == Nip11Behavior::Absent {
+            self.max_subscriptions = self.max_subscriptions.max(20);
+            self.max_filters = self.max_filters.max(10);
+            self.max_message_bytes = self.max_message_bytes.max(128 * 1024);
         }
-        self.impatient = chance.one_in(4);
-        if chance.one_in(10) {
-            self.most_records = 40;
+        self.disconnects_stalled_clients = rng.one_in(4);
+        if rng.one_in(10) {
+            self.max_negentropy_records = 40;
         }
-        if chance.one_in(12) {
-            self.subscription_bytes = Some(24 * 1024);
-        }
-    }
-
-    fn slowness(&mut self, chance: &mut Chance) {
-        self.latency = if chance.one_in(3) { (800, 2_500) } else { (100, 400) };
-        self.lag = (chance.draw() % 400, chance.draw() % 400);
-    }
-
-    /// One bad habit.
-    pub fn habit(&mut self, chance: &mut Chance, authors: &[PublicKey]) {
-        match chance.below(17) {
-            0 => self.eose = Eose::Never,
-            1 => self.eose = Eose::Twice,
-            2 => self.eose = Eose::Early,
-            3 => self.late_event = true,
-            4 | 5 => self.rate = Some(Rate::draw(chance)),
-            6 => self.phantoms = true,
-            7 => self.deaf = 1 + chance.below(4),
-            8 => self.forger = true,
-            9 => self.flood = true,
-            10 => self.censored = chance.pick(authors).copied(),
-            11 => self.lag = (300 + chance.draw() % 700, chance.draw() % 20),
-            12 => self.restless = (20 + chance.draw() % 3_600) * 1_000,
-            13 => self.document = if chance.one_in(2) { Document::Boastful } else { Document::Fickle },
-            14 => self.closed_shop = true,
-            15 => self.skew = chance.draw() as i64 % 86_400,
-            _ => self.mute = chance.one_in(3),
+        if rng.one_in(12) {
+            self.max_subscription_bytes = Some(24 * 1024);
         }
     }
 
-    /// From now on it is honest; what it can do stays as it was.
+    fn randomize_latency(&mut self, rng: &mut Rng) {
+        self.latency = if rng.one_in(3) { (800, 2_500) } else { (100, 400) };
+        self.processing_delay = (rng.next_u64() % 400, rng.next_u64() % 400);
+    }
+
+    /// Adds one random kind of misbehaviour.
+    pub fn add_misbehavior(&mut self, rng: &mut Rng, authors: &[PublicKey]) {
+        match rng.below(17) {
+            0 => self.eose = EoseBehavior::Never,
+            1 => self.eose = EoseBehavior::Twice,
+            2 => self.eose = EoseBehavior::Early,
+            3 => self.sends_event_after_close = true,
+            4 | 5 => self.rate_limit = Some(RateLimit::random(rng)),
+            6 => self.offers_missing_ids = true,
+            7 => self.live_loss = 1 + rng.below(4),
+            8 => self.sends_forgeries = true,
+            9 => self.sends_unrequested = true,
+            10 => self.hidden_author = rng.pick(authors).copied(),
+            11 => self.processing_delay = (300 + rng.next_u64() % 700, rng.next_u64() % 20),
+            12 => self.connection_lifetime = (20 + rng.next_u64() % 3_600) * 1_000,
+            13 => self.nip11 = if rng.one_in(2) { Nip11Behavior::Exaggerated } else { Nip11Behavior::Alternating },
+            14 => self.is_members_only = true,
+            15 => self.clock_skew_secs = rng.next_u64() as i64 % 86_400,
+            _ => self.is_silent = rng.one_in(3),
+        }
+    }
+
+    /// Ends all misbehaviour. Limits stay as they are.
     pub fn heal(&mut self) {
-        let honest = Self::honest();
-        self.eose = Eose::Once;
-        self.rate = None;
-        self.late_event = false;
-        self.phantoms = false;
-        self.deaf = 0;
-        self.forger = false;
-        self.flood = false;
-        self.censored = None;
-        self.restless = 0;
-        self.gone = false;
-        self.mute = false;
-        self.closed_shop = false;
-        self.skew = 0;
-        self.latency = honest.latency;
-        if matches!(self.document, Document::Boastful | Document::Fickle) {
-            self.document = Document::True;
+        let defaults = Self::well_behaved();
+        self.eose = EoseBehavior::Once;
+        self.rate_limit = None;
+        self.sends_event_after_close = false;
+        self.offers_missing_ids = false;
+        self.live_loss = 0;
+        self.sends_forgeries = false;
+        self.sends_unrequested = false;
+        self.hidden_author = None;
+        self.connection_lifetime = 0;
+        self.is_unreachable = false;
+        self.is_silent = false;
+        self.is_members_only = false;
+        self.clock_skew_secs = 0;
+        self.latency = defaults.latency;
+        if matches!(self.nip11, Nip11Behavior::Exaggerated | Nip11Behavior::Alternating) {
+            self.nip11 = Nip11Behavior::Accurate;
         }
     }
 
-    /// How long a message travels.
-    pub fn travel(&self, chance: &mut Chance) -> Time {
-        let (least, most) = self.latency;
-        least + chance.draw() % (most - least).max(1)
+    /// Returns the latency of a message.
+    pub fn random_latency(&self, rng: &mut Rng) -> Time {
+        let (min, max) = self.latency;
+        min + rng.next_u64() % (max - min).max(1)
     }
 
-    /// What the document of a session says: nothing, or subscriptions, filters, bytes of a message, the largest page.
+    /// Returns the limits in the document of a session, or `None` if it has no document.
     #[must_use]
-    pub fn stated(&self, session: u64) -> Option<Stated> {
-        let document = match self.document {
-            Document::Fickle => [Document::True, Document::Absent, Document::Boastful][(session % 3) as usize],
+    pub fn stated_limits(&self, session: u64) -> Option<StatedLimits> {
+        let nip11 = match self.nip11 {
+            Nip11Behavior::Alternating => {
+                [Nip11Behavior::Accurate, Nip11Behavior::Absent, Nip11Behavior::Exaggerated][(session % 3) as usize]
+            }
             fixed => fixed,
         };
-        let honest = Stated { slots: self.slots, filters: self.filters, message: self.message, page: self.cap };
-        match document {
-            Document::Absent => None,
-            Document::Boastful => Some(Stated { slots: self.slots * 2, page: 5_000, ..honest }),
-            _ => Some(honest),
+        let accurate = StatedLimits {
+            max_subscriptions: self.max_subscriptions,
+            max_filters: self.max_filters,
+            max_message_bytes: self.max_message_bytes,
+            max_page: self.max_page,
+        };
+        match nip11 {
+            Nip11Behavior::Absent => None,
+            Nip11Behavior::Exaggerated => {
+                Some(StatedLimits { max_subscriptions: self.max_subscriptions * 2, max_page: 5_000, ..accurate })
+            }
+            _ => Some(accurate),
         }
     }
 }
 
-/// What a document says.
+/// Limits in a NIP-11 document.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stated {
-    /// Subscriptions at once.
-    pub slots: usize,
-    /// Filters of one REQ.
-    pub filters: usize,
-    /// Bytes of one message.
-    pub message: usize,
-    /// Events of a page.
-    pub page: usize,
+pub struct StatedLimits {
+    /// Maximum number of open subscriptions.
+    pub max_subscriptions: usize,
+    /// Maximum number of filters per REQ.
+    pub max_filters: usize,
+    /// Maximum size of a message.
+    pub max_message_bytes: usize,
+    /// Maximum number of events of a page.
+    pub max_page: usize,
 }
 
-impl Rate {
-    fn draw(chance: &mut Chance) -> Self {
+impl RateLimit {
+    fn random(rng: &mut Rng) -> Self {
         Self {
-            per_minute: [4, 10, 30][chance.below(3)],
-            how: [How::Notice, How::Closed, How::Closed, How::Ok][chance.below(4)],
-            text: RATE_TEXTS[chance.below(RATE_TEXTS.len())],
-            hangs_up: chance.one_in(3),
+            per_minute: [4, 10, 30][rng.below(3)],
+            reply: [RejectionMessage::Notice, RejectionMessage::Closed, RejectionMessage::Closed, RejectionMessage::Ok]
+                [rng.below(4)],
+            text: RATE_TEXTS[rng.below(RATE_TEXTS.len())],
+            disconnects: rng.one_in(3),
         }
     }
 }
 
-/// Whether a text is one of those by which these relays ask for less.
+/// Returns whether a text reports a rate limit.
 #[must_use]
-pub fn is_rate(text: &str) -> bool {
+pub fn is_rate_limit_text(text: &str) -> bool {
     RATE_TEXTS.contains(&text)
 }

@@ -1,90 +1,94 @@
-//! What a relay has.
+//! Events of a simulated relay.
 
 use grasp_core::nostr::{Filter, kinds};
 
-use super::corpus::{EPOCH, Ix, corpus};
-use super::event_set::Bits;
+use super::corpus::{EventIndex, WORLD_START, corpus};
+use super::event_set::EventSet;
 use super::queue::{SECOND, Time};
 
-/// The events of a relay, and what it may not take again.
+/// Events of a relay, and those that were deleted and must not be accepted again.
 #[derive(Clone, Debug, Default)]
-pub struct Book {
-    present: Bits,
-    deleted: Bits,
+pub struct RelayStore {
+    present: EventSet,
+    deleted: EventSet,
 }
 
-/// A filter as a relay keeps it: the events that it means, and how many of them are wanted.
+/// A filter of an open subscription.
 #[derive(Clone, Debug)]
-pub struct Matcher {
-    /// Which events.
-    pub events: Bits,
-    /// How many of the newest.
+pub struct StoredFilter {
+    /// All events that match it.
+    pub events: EventSet,
+    /// Its limit.
     pub limit: Option<usize>,
 }
 
-impl Matcher {
-    /// Reads a filter.
+impl StoredFilter {
+    /// Converts a filter.
     #[must_use]
     pub fn new(filter: &Filter) -> Self {
         Self { events: corpus().matching(filter), limit: filter.limit }
     }
 }
 
-impl Book {
-    /// Takes an event in. False if nothing becomes visible: it is there, deleted, or loses against a newer version.
-    pub fn put(&mut self, ix: Ix) -> bool {
+impl RelayStore {
+    /// Stores an event. Returns `false` if nothing becomes visible, because the event is present, deleted or
+    /// superseded.
+    pub fn insert(&mut self, index: EventIndex) -> bool {
         let corpus = corpus();
-        let event = corpus.event(ix);
-        if self.present.contains(ix) || self.deleted.contains(ix) || !self.present.and(corpus.rivals(ix)).is_empty() {
+        let event = corpus.event(index);
+        if self.present.contains(index)
+            || self.deleted.contains(index)
+            || !self.present.and(corpus.newer_versions(index)).is_empty()
+        {
             return false;
         }
-        self.present = self.present.without(corpus.losers(ix));
+        self.present = self.present.without(corpus.older_versions(index));
         if event.kind == kinds::DELETION {
-            self.deleted.extend(corpus.victims(ix));
-            self.present = self.present.without(corpus.victims(ix));
+            self.deleted.extend(corpus.deletion_targets(index));
+            self.present = self.present.without(corpus.deletion_targets(index));
         }
         if kinds::class(event.kind) == kinds::KindClass::Ephemeral {
             return true;
         }
-        self.present.insert(ix)
+        self.present.insert(index)
     }
 
-    /// Has exactly these events.
-    pub fn set(&mut self, present: Bits) {
+    /// Replaces all events.
+    pub fn set(&mut self, present: EventSet) {
         self.present = present;
     }
 
-    /// Forgets everything.
+    /// Deletes all events, and the knowledge of deleted ones.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// What can be seen at a time, by a clock that is wrong by so many seconds.
+    /// Returns the events that have not expired, according to a clock that is off by `skew` seconds.
     #[must_use]
-    pub fn visible(&self, now: Time, skew: i64) -> Bits {
+    pub fn visible(&self, now: Time, skew: i64) -> EventSet {
         let mut visible = self.present;
-        for (at, ix) in corpus().expiring() {
-            if *at > (EPOCH + now / SECOND).saturating_add_signed(skew) {
+        for (at, index) in corpus().expiring() {
+            if *at > (WORLD_START + now / SECOND).saturating_add_signed(skew) {
                 break;
             }
-            visible.remove(*ix);
+            visible.remove(*index);
         }
         visible
     }
 
-    /// Whether it has an event.
+    /// Returns whether an event is present.
     #[must_use]
-    pub fn has(&self, ix: Ix) -> bool {
-        self.present.contains(ix)
+    pub fn has(&self, index: EventIndex) -> bool {
+        self.present.contains(index)
     }
 
-    /// How many events it has.
+    /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.present.len()
     }
 
-    /// Whether it has nothing.
+    /// Returns whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.present.is_empty()

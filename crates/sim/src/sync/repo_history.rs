@@ -1,4 +1,8 @@
-//! The stories that worlds are made of: a repository, who keeps it, where it is announced, and what people say about it.
+//! Histories of repositories, from which worlds are built: announcements, states, root events, discussions and
+//! deletions.
+//!
+//! The texts of the events are part of their ids. Changing them changes every simulated run, and then the known seeds
+//! in `tests/it/sync/mutations.rs` have to be searched again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,312 +10,320 @@ use std::sync::Arc;
 use grasp_core::nostr::{EventId, SignedEvent, kinds};
 use grasp_core::repo::ServiceAddress;
 
-use super::corpus::{EPOCH, Ix};
-use crate::random::Chance;
+use super::corpus::{EventIndex, WORLD_START};
+use crate::random::Rng;
 use crate::signer::Author;
 
-/// How many repositories there are in all worlds together.
-const TALES: usize = 24;
+/// Number of repositories in all worlds together.
+const HISTORIES: usize = 24;
 
-/// How many relays there are in all worlds together.
+/// Number of relays in all worlds together.
 pub const RELAYS: usize = 12;
 
-/// The services of the full nodes.
+/// Service addresses of the nodes.
 pub const SERVICES: [&str; 3] = ["code.example", "git.second.example", "third.example"];
 
 /// Seconds of a day.
 const DAY: i64 = 86_400;
 
-/// The service of a node.
+/// Returns the service address of a node.
 #[must_use]
 pub fn service(node: usize) -> ServiceAddress {
-    ServiceAddress::new(SERVICES[node], "").expect("a good address")
+    ServiceAddress::new(SERVICES[node], "").expect("valid address")
 }
 
-/// The URL of a relay.
+/// Returns the URL of a relay.
 #[must_use]
 pub fn relay_url(relay: usize) -> String {
     format!("wss://r{relay}.example")
 }
 
-/// Another URL of the same relay.
+/// Returns a second URL of the same relay.
 #[must_use]
 pub fn other_url(relay: usize) -> String {
     format!("wss://also-r{relay}.example/inbox")
 }
 
-/// Another name of a node, which its settings do not know.
+/// Returns a second URL of a node that is not in its settings.
 #[must_use]
 pub fn alias_url(node: usize) -> String {
     format!("wss://mirror.{}", SERVICES[node])
 }
 
-/// What an event is in a story.
+/// Role of an event in the history of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Role {
-    /// Says that the repository exists.
+pub enum EventRole {
+    /// Announces the repository.
     Announcement,
-    /// Says what its refs are.
+    /// Declares its refs.
     State,
-    /// An issue, a patch or a pull request.
+    /// An issue, patch or pull request.
     Root,
-    /// Anything that people say.
-    Talk,
-    /// Takes something back.
+    /// A comment, status or note.
+    Discussion,
+    /// Deletes an event.
     Removal,
-    /// One of many of the same second.
-    Flood,
+    /// One of many comments of the same second.
+    Burst,
 }
 
-/// A repository with all that belongs to it.
-pub struct Tale {
-    /// Its name.
-    pub d: String,
-    /// The nodes that its first announcement names.
+/// A repository and its events.
+pub struct RepoHistory {
+    /// Its identifier.
+    pub identifier: String,
+    /// The nodes in its first announcement.
     pub services: Vec<usize>,
-    /// The relays that any of its announcements names.
+    /// All relays in its announcements.
     pub relays: Vec<usize>,
-    parts: Vec<(Role, Arc<SignedEvent>)>,
-    numbered: Vec<(Role, Ix)>,
+    events: Vec<(EventRole, Arc<SignedEvent>)>,
+    indexed_events: Vec<(EventRole, EventIndex)>,
 }
 
-impl Tale {
-    pub(super) fn events(&self) -> impl Iterator<Item = Arc<SignedEvent>> + '_ {
-        self.parts.iter().map(|(_, event)| event.clone())
+impl RepoHistory {
+    pub(super) fn signed_events(&self) -> impl Iterator<Item = Arc<SignedEvent>> + '_ {
+        self.events.iter().map(|(_, event)| event.clone())
     }
 
-    pub(super) fn number(&mut self, ids: &BTreeMap<EventId, Ix>) {
-        self.numbered = self.parts.iter().map(|(role, event)| (*role, ids[&event.id])).collect();
+    pub(super) fn set_indexes(&mut self, ids: &BTreeMap<EventId, EventIndex>) {
+        self.indexed_events = self.events.iter().map(|(role, event)| (*role, ids[&event.id])).collect();
     }
 
-    /// Its events, in the order in which they make sense.
+    /// Returns its events in causal order.
     #[must_use]
-    pub fn parts(&self) -> &[(Role, Ix)] {
-        &self.numbered
+    pub fn events(&self) -> &[(EventRole, EventIndex)] {
+        &self.indexed_events
     }
 }
 
-/// All stories, and events that belong to none.
-pub(super) fn all() -> (Vec<Tale>, Vec<Arc<SignedEvent>>) {
-    let mut chance = Chance::new(0x6772_6173_7064);
-    let tales = (0..TALES).map(|nth| Teller::new(nth, &mut chance).tell()).collect();
-    (tales, strays(&mut chance))
+/// Returns all histories, and the events that belong to none of them.
+pub(super) fn all() -> (Vec<RepoHistory>, Vec<Arc<SignedEvent>>) {
+    let mut rng = Rng::new(0x6772_6173_7064);
+    let histories = (0..HISTORIES).map(|index| HistoryBuilder::new(index, &mut rng).build()).collect();
+    (histories, unrelated_events(&mut rng))
 }
 
-/// Strangers' repositories, states of nothing, and notes about nothing.
-fn strays(chance: &mut Chance) -> Vec<Arc<SignedEvent>> {
-    let mut strays = Vec::new();
-    for n in 0..40 {
-        let author = Author::of_crowd(9, n);
-        let at = moment(chance, -40 * DAY, 6 * DAY);
-        let d = format!("stray-{}", n / 2);
-        strays.push(match n % 4 {
-            0 => author.unlisted(&d, at, &[]),
-            1 => author.state(&d, at, &[("refs/heads/main", &oid(chance))]),
+/// Returns repositories that are hosted elsewhere, states without announcement, and notes and issues without a hosted
+/// repository.
+fn unrelated_events(rng: &mut Rng) -> Vec<Arc<SignedEvent>> {
+    let mut unrelated_events = Vec::new();
+    for number in 0..40 {
+        let author = Author::in_group(9, number);
+        let at = random_time(rng, -40 * DAY, 6 * DAY);
+        let identifier = format!("stray-{}", number / 2);
+        unrelated_events.push(match number % 4 {
+            0 => author.announcement_elsewhere(&identifier, at, &[]),
+            1 => author.state(&identifier, at, &[("refs/heads/main", &oid(rng))]),
             2 => author.note(at, &[], "nothing to do with anything"),
-            _ => author.issue(at, &author.repo(&d)),
+            _ => author.issue(at, &author.repo(&identifier)),
         });
     }
-    strays
+    unrelated_events
 }
 
-fn moment(chance: &mut Chance, from: i64, to: i64) -> u64 {
-    let secs = from + (chance.draw() % (to - from).max(1) as u64) as i64;
-    EPOCH.saturating_add_signed(secs)
+fn random_time(rng: &mut Rng, from: i64, to: i64) -> u64 {
+    let secs = from + (rng.next_u64() % (to - from).max(1) as u64) as i64;
+    WORLD_START.saturating_add_signed(secs)
 }
 
-fn oid(chance: &mut Chance) -> String {
-    format!("{:016x}{:016x}{:08x}", chance.draw(), chance.draw(), chance.draw() as u32)
+fn oid(rng: &mut Rng) -> String {
+    format!("{:016x}{:016x}{:08x}", rng.next_u64(), rng.next_u64(), rng.next_u64() as u32)
 }
 
-/// Who tells one story.
-struct Teller<'c> {
-    nth: usize,
-    chance: &'c mut Chance,
-    d: String,
+/// Builds one history.
+struct HistoryBuilder<'rng> {
+    index: usize,
+    rng: &'rng mut Rng,
+    identifier: String,
     owner: Author,
-    keeper: Author,
-    people: Vec<Author>,
-    parts: Vec<(Role, Arc<SignedEvent>)>,
+    maintainer: Author,
+    participants: Vec<Author>,
+    events: Vec<(EventRole, Arc<SignedEvent>)>,
 }
 
-impl<'c> Teller<'c> {
-    fn new(nth: usize, chance: &'c mut Chance) -> Self {
-        // Two strangers use the same name.
-        let d = if matches!(nth, 5 | 6) { "shared".to_owned() } else { format!("tale-{nth}") };
-        let owner = Author::of_crowd(1, nth as u8);
-        let keeper = Author::of_crowd(2, nth as u8);
-        let people = (0..6).map(|_| Author::of_crowd(3, chance.below(20) as u8)).collect();
-        Self { nth, chance, d, owner, keeper, people, parts: Vec::new() }
+impl<'rng> HistoryBuilder<'rng> {
+    fn new(index: usize, rng: &'rng mut Rng) -> Self {
+        // Two owners use the same identifier.
+        let identifier = if matches!(index, 5 | 6) { "shared".to_owned() } else { format!("tale-{index}") };
+        let owner = Author::in_group(1, index as u8);
+        let maintainer = Author::in_group(2, index as u8);
+        let participants = (0..6).map(|_| Author::in_group(3, rng.below(20) as u8)).collect();
+        Self { index, rng, identifier, owner, maintainer, participants, events: Vec::new() }
     }
 
-    fn at(&mut self, from: i64, to: i64) -> u64 {
-        let at = moment(self.chance, from, to);
-        match self.chance.below(40) {
-            // Clocks of authors are wrong by up to a day.
-            0 => at.saturating_sub(self.chance.draw() % 86_400),
-            1 => at + self.chance.draw() % 86_400,
+    fn random_author_time(&mut self, from: i64, to: i64) -> u64 {
+        let at = random_time(self.rng, from, to);
+        match self.rng.below(40) {
+            // Clocks of authors are off by up to a day.
+            0 => at.saturating_sub(self.rng.next_u64() % 86_400),
+            1 => at + self.rng.next_u64() % 86_400,
             _ => at,
         }
     }
 
-    fn person(&mut self) -> Author {
-        self.chance.pick(&self.people).expect("somebody").clone()
+    fn participant(&mut self) -> Author {
+        self.rng.pick(&self.participants).expect("not empty").clone()
     }
 
-    fn add(&mut self, role: Role, event: Arc<SignedEvent>) -> Arc<SignedEvent> {
-        self.parts.push((role, event.clone()));
+    fn add(&mut self, role: EventRole, event: Arc<SignedEvent>) -> Arc<SignedEvent> {
+        self.events.push((role, event.clone()));
         event
     }
 
-    fn tell(mut self) -> Tale {
-        let services: Vec<usize> = match self.nth % 6 {
+    fn build(mut self) -> RepoHistory {
+        let services: Vec<usize> = match self.index % 6 {
             0 | 1 => vec![0],
             2 => vec![0, 1],
             3 => vec![0, 1, 2],
             4 => vec![1, 2],
             _ => vec![0, 2],
         };
-        let mut relays: Vec<usize> = (0..RELAYS).filter(|_| self.chance.one_in(3)).collect();
-        relays.extend(relays.is_empty().then_some(self.nth % RELAYS));
+        let mut relays: Vec<usize> = (0..RELAYS).filter(|_| self.rng.one_in(3)).collect();
+        relays.extend(relays.is_empty().then_some(self.index % RELAYS));
         self.announcements(&services, &mut relays);
         self.states();
         let roots = self.roots();
-        self.talk(&roots);
-        self.flood(&roots);
+        self.discussion(&roots);
+        self.burst(&roots);
         relays.sort_unstable();
         relays.dedup();
-        Tale { d: self.d, services, relays, parts: self.parts, numbered: Vec::new() }
+        RepoHistory { identifier: self.identifier, services, relays, events: self.events, indexed_events: Vec::new() }
     }
 
     fn announce(&self, author: &Author, at: u64, services: &[usize], relays: &[usize]) -> Arc<SignedEvent> {
-        let path = author.repo_id(&self.d).path();
-        let word = |text: &str| text.to_owned();
-        let mut clone = vec![word("clone")];
-        let mut named = vec![word("relays")];
+        let path = author.repo_id(&self.identifier).path();
+        let owned = |text: &str| text.to_owned();
+        let mut clone_tag = vec![owned("clone")];
+        let mut relay_tag = vec![owned("relays")];
         for service in services {
-            clone.push(format!("https://{}/{path}", SERVICES[*service]));
-            named.push(format!("wss://{}", SERVICES[*service]));
+            clone_tag.push(format!("https://{}/{path}", SERVICES[*service]));
+            relay_tag.push(format!("wss://{}", SERVICES[*service]));
         }
-        clone.push(word("https://elsewhere.example/x.git"));
-        named.extend(relays.iter().map(|relay| relay_url(*relay)));
-        // Names that mean what another one means, and one that means nothing.
-        match self.nth % 5 {
-            0 => named.extend(relays.iter().take(1).map(|relay| other_url(*relay))),
-            1 => named.extend(relays.iter().take(1).map(|relay| format!("ws://R{relay}.example:80/"))),
-            2 => named.extend(services.iter().take(1).map(|service| alias_url(*service))),
-            3 => named.push(word("wss://nowhere.example")),
+        clone_tag.push(owned("https://elsewhere.example/x.git"));
+        relay_tag.extend(relays.iter().map(|relay| relay_url(*relay)));
+        // Other spellings and aliases of the same addresses, and an address that does not exist.
+        match self.index % 5 {
+            0 => relay_tag.extend(relays.iter().take(1).map(|relay| other_url(*relay))),
+            1 => relay_tag.extend(relays.iter().take(1).map(|relay| format!("ws://R{relay}.example:80/"))),
+            2 => relay_tag.extend(services.iter().take(1).map(|service| alias_url(*service))),
+            3 => relay_tag.push(owned("wss://nowhere.example")),
             _ => {}
         }
-        let maintainers = vec![word("maintainers"), self.keeper.hex()];
-        let tags = vec![vec![word("d"), self.d.clone()], clone, named, maintainers];
+        let maintainers = vec![owned("maintainers"), self.maintainer.hex()];
+        let tags = vec![vec![owned("d"), self.identifier.clone()], clone_tag, relay_tag, maintainers];
         author.sign_owned(kinds::ANNOUNCEMENT, at, tags, "")
     }
 
     fn announcements(&mut self, services: &[usize], relays: &mut Vec<usize>) {
-        let (owner, keeper) = (self.owner.clone(), self.keeper.clone());
-        let at = self.at(-50 * DAY, -40 * DAY);
-        self.add(Role::Announcement, self.announce(&owner, at, services, relays));
-        // The second version names other relays, during the week or before it.
-        let mut others: Vec<usize> = relays.iter().copied().filter(|_| !self.chance.one_in(3)).collect();
-        others.push(self.chance.below(RELAYS));
-        let at = self.at(-9 * DAY, 5 * DAY);
-        self.add(Role::Announcement, self.announce(&owner, at, services, &others));
-        // A maintainer announces it, too: hosted here, or elsewhere only.
-        let more = [self.chance.below(RELAYS), self.chance.below(RELAYS)];
-        let hosts = if self.nth.is_multiple_of(3) { services } else { &[] };
-        let at = self.at(-35 * DAY, 3 * DAY);
-        self.add(Role::Announcement, self.announce(&keeper, at, hosts, &more));
+        let (owner, maintainer) = (self.owner.clone(), self.maintainer.clone());
+        let at = self.random_author_time(-50 * DAY, -40 * DAY);
+        self.add(EventRole::Announcement, self.announce(&owner, at, services, relays));
+        // The second version lists other relays, and is published during the week or before it.
+        let mut others: Vec<usize> = relays.iter().copied().filter(|_| !self.rng.one_in(3)).collect();
+        others.push(self.rng.below(RELAYS));
+        let at = self.random_author_time(-9 * DAY, 5 * DAY);
+        self.add(EventRole::Announcement, self.announce(&owner, at, services, &others));
+        // A maintainer announces the repository as well, hosted here or only elsewhere.
+        let more = [self.rng.below(RELAYS), self.rng.below(RELAYS)];
+        let hosts = if self.index.is_multiple_of(3) { services } else { &[] };
+        let at = self.random_author_time(-35 * DAY, 3 * DAY);
+        self.add(EventRole::Announcement, self.announce(&maintainer, at, hosts, &more));
         relays.extend(others);
         relays.extend(more);
     }
 
     fn states(&mut self) {
-        for (from, to, by_keeper) in
+        for (from, to, by_maintainer) in
             [(-39 * DAY, -30 * DAY, false), (-30 * DAY, -2 * DAY, true), (-2 * DAY, 3 * DAY, false), (0, 6 * DAY, true)]
         {
-            let author = if by_keeper { self.keeper.clone() } else { self.owner.clone() };
-            let (at, main, dev) = (self.at(from, to), oid(self.chance), oid(self.chance));
-            let d = self.d.clone();
-            self.add(Role::State, author.state(&d, at, &[("refs/heads/main", &main), ("refs/heads/dev", &dev)]));
+            let author = if by_maintainer { self.maintainer.clone() } else { self.owner.clone() };
+            let (at, main, dev) = (self.random_author_time(from, to), oid(self.rng), oid(self.rng));
+            let identifier = self.identifier.clone();
+            self.add(
+                EventRole::State,
+                author.state(&identifier, at, &[("refs/heads/main", &main), ("refs/heads/dev", &dev)]),
+            );
         }
     }
 
     fn roots(&mut self) -> Vec<Arc<SignedEvent>> {
-        let repo = self.owner.repo(&self.d);
-        let kept = self.keeper.repo(&self.d);
+        let repo = self.owner.repo(&self.identifier);
+        let maintainer_repo = self.maintainer.repo(&self.identifier);
         let mut roots = Vec::new();
-        for n in 0..12 {
-            let author = self.person();
-            let (from, to) = if n < 8 { (-38 * DAY, -DAY) } else { (0, 6 * DAY) };
-            let at = self.at(from, to);
-            let event = match n % 4 {
+        for number in 0..12 {
+            let author = self.participant();
+            let (from, to) = if number < 8 { (-38 * DAY, -DAY) } else { (0, 6 * DAY) };
+            let at = self.random_author_time(from, to);
+            let event = match number % 4 {
                 0 | 1 => author.issue(at, &repo),
-                2 => author.sign(kinds::PATCH, at, &[&["a", &repo], &["a", &kept]], "diff"),
-                _ => author.pull_request(at, &[&repo], &oid(self.chance)),
+                2 => author.sign(kinds::PATCH, at, &[&["a", &repo], &["a", &maintainer_repo]], "diff"),
+                _ => author.pull_request(at, &[&repo], &oid(self.rng)),
             };
-            roots.push(self.add(Role::Root, event));
+            roots.push(self.add(EventRole::Root, event));
         }
         roots
     }
 
-    fn talk(&mut self, roots: &[Arc<SignedEvent>]) {
-        let repo = self.owner.repo(&self.d);
-        for n in 0..46 {
-            let author = self.person();
-            let root = self.chance.pick(roots).expect("some").clone();
+    fn discussion(&mut self, roots: &[Arc<SignedEvent>]) {
+        let repo = self.owner.repo(&self.identifier);
+        for number in 0..46 {
+            let author = self.participant();
+            let root = self.rng.pick(roots).expect("not empty").clone();
             let id = root.id.to_string();
-            let (from, to) = if n < 26 { (-30 * DAY, 0) } else { (0, 6 * DAY + DAY / 2) };
-            let at = self.at(from, to);
-            let talk = |tags: &[&[&str]], kind: u16| author.sign(kind, at, tags, &format!("word {n}"));
-            let event = match n % 10 {
+            let (from, to) = if number < 26 { (-30 * DAY, 0) } else { (0, 6 * DAY + DAY / 2) };
+            let at = self.random_author_time(from, to);
+            let comment_with = |tags: &[&[&str]], kind: u16| author.sign(kind, at, tags, &format!("word {number}"));
+            let event = match number % 10 {
                 0..=3 => author.comment(at, &root),
-                4 => talk(&[&["A", &repo], &["a", &repo], &["K", "30617"]], 1111),
-                5 => talk(&[&["e", &id], &["a", &repo]], 1630 + (n % 4) as u16),
-                6 => talk(&[&["q", &repo]], 1),
-                7 => talk(&[&["q", &id], &["t", "git"]], 1),
-                8 => talk(&[&["e", &id, "", "reply"]], 1),
-                _ => talk(&[&["E", &id], &["e", &id], &["A", &repo]], 1111),
+                4 => comment_with(&[&["A", &repo], &["a", &repo], &["K", "30617"]], 1111),
+                5 => comment_with(&[&["e", &id], &["a", &repo]], 1630 + (number % 4) as u16),
+                6 => comment_with(&[&["q", &repo]], 1),
+                7 => comment_with(&[&["q", &id], &["t", "git"]], 1),
+                8 => comment_with(&[&["e", &id, "", "reply"]], 1),
+                _ => comment_with(&[&["E", &id], &["e", &id], &["A", &repo]], 1111),
             };
-            self.add(Role::Talk, event);
+            self.add(EventRole::Discussion, event);
         }
         let root = roots[0].id.to_string();
-        let (person, at) = (self.person(), self.at(-5 * DAY, DAY));
-        // Only its author may publish it.
-        self.add(Role::Talk, person.sign(1111, at, &[&["E", &root], &["-"]], "mine"));
-        let end = moment(self.chance, -DAY, 6 * DAY);
-        self.add(Role::Talk, person.sign(1111, at, &[&["E", &root], &["expiration", &end.to_string()]], "for a while"));
-        let at = self.at(2 * DAY, 5 * DAY);
-        self.add(Role::Talk, person.sign(1111, at, &[&["E", &root]], "from tomorrow"));
-        // Keepers take back what they said.
+        let (participant, at) = (self.participant(), self.random_author_time(-5 * DAY, DAY));
+        // A protected event (NIP-70), which only its author may publish.
+        self.add(EventRole::Discussion, participant.sign(1111, at, &[&["E", &root], &["-"]], "mine"));
+        let end = random_time(self.rng, -DAY, 6 * DAY);
+        self.add(
+            EventRole::Discussion,
+            participant.sign(1111, at, &[&["E", &root], &["expiration", &end.to_string()]], "for a while"),
+        );
+        let at = self.random_author_time(2 * DAY, 5 * DAY);
+        self.add(EventRole::Discussion, participant.sign(1111, at, &[&["E", &root]], "from tomorrow"));
+        // The owner deletes a comment.
         let owner = self.owner.clone();
-        let said = owner.sign(1111, EPOCH - 20 * DAY as u64, &[&["E", &root], &["e", &root]], "nonsense");
-        let at = self.at(-3 * DAY, 4 * DAY);
-        self.add(Role::Talk, said.clone());
-        self.add(Role::Removal, owner.delete(at, &[&said]));
-        let issue = roots.iter().find(|root| root.kind == kinds::ISSUE).expect("some").clone();
-        if let Some(person) = self.people.iter().find(|person| person.key() == issue.pubkey).cloned()
-            && self.nth.is_multiple_of(2)
+        let comment = owner.sign(1111, WORLD_START - 20 * DAY as u64, &[&["E", &root], &["e", &root]], "nonsense");
+        let at = self.random_author_time(-3 * DAY, 4 * DAY);
+        self.add(EventRole::Discussion, comment.clone());
+        self.add(EventRole::Removal, owner.delete(at, &[&comment]));
+        let issue = roots.iter().find(|root| root.kind == kinds::ISSUE).expect("not empty").clone();
+        if let Some(participant) =
+            self.participants.iter().find(|participant| participant.key() == issue.pubkey).cloned()
+            && self.index.is_multiple_of(2)
         {
-            let at = self.at(DAY, 5 * DAY);
-            self.add(Role::Removal, person.delete(at, &[&issue]));
+            let at = self.random_author_time(DAY, 5 * DAY);
+            self.add(EventRole::Removal, participant.delete(at, &[&issue]));
         }
     }
 
-    /// Many comments of the same second.
-    fn flood(&mut self, roots: &[Arc<SignedEvent>]) {
-        let many = match self.nth {
+    /// Adds many comments of the same second.
+    fn burst(&mut self, roots: &[Arc<SignedEvent>]) {
+        let count = match self.index {
             0 => 140,
             3 => 60,
             7 => 33,
             _ => 0,
         };
-        let at = EPOCH - 12 * DAY as u64;
-        let author = Author::of_crowd(4, self.nth as u8);
-        for n in 0..many {
+        let at = WORLD_START - 12 * DAY as u64;
+        let author = Author::in_group(4, self.index as u8);
+        for number in 0..count {
             let id = roots[1].id.to_string();
-            let event = author.sign(1111, at, &[&["E", &id], &["e", &id]], &format!("at once {n}"));
-            self.add(Role::Flood, event);
+            let event = author.sign(1111, at, &[&["E", &id], &["e", &id]], &format!("at once {number}"));
+            self.add(EventRole::Burst, event);
         }
     }
 }

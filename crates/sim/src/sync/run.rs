@@ -1,70 +1,71 @@
-//! A whole life: a week of trouble, then honesty, then the question whether everything has come.
+//! A whole run: a week with incidents and misbehaving relays, then only healthy ones, then the check that all nodes
+//! have converged.
 
 use grasp_core::sync::fault_injection::SyncFault;
 
-use super::invariants::{Broken, Counts};
+use super::invariants::{SyncCounts, Violation};
 use super::queue::{HOUR, Time};
 use super::trace::Trace;
 use super::world::World;
-use super::world_gen::HEALED;
+use super::world_gen::HEALED_AT;
 
-/// What came of a life.
+/// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct SyncRunReport {
     /// Its seed.
     pub seed: u64,
-    /// How many steps it had.
+    /// Number of steps.
     pub steps: u64,
-    /// What stands for everything that happened.
+    /// Hash of everything that happened.
     pub hash: u64,
-    /// The law that was broken, if any was.
-    pub broken: Option<Broken>,
-    /// What the machines did.
-    pub counts: Vec<Counts>,
-    /// How many events the first node serves.
+    /// The violated invariant, if any.
+    pub violation: Option<Violation>,
+    /// Counters of the nodes.
+    pub counts: Vec<SyncCounts>,
+    /// Number of events that the first node serves.
     pub served: usize,
-    /// What happened last, if somebody wants to read it.
+    /// The last lines of the trace, if it was recorded.
     pub text: Vec<String>,
 }
 
-/// Within this time of healing everything must have come.
-const CONVERGED: Time = 26 * HOUR;
+/// Time after healing within which all nodes must have converged.
+const CONVERGENCE_TIME: Time = 26 * HOUR;
 
-/// A relay that was given up, or that gave us up, is asked again after a day.
-const PROBE: Time = 25 * HOUR;
+/// Time after which a dead or parked relay has surely been dialled again.
+const PROBE_INTERVAL: Time = 25 * HOUR;
 
-/// Lives through a seed.
+/// Runs a seed. `lines` is the number of trace lines to keep.
 #[must_use]
-pub fn live(seed: u64, flaw: Option<SyncFault>, lines: Option<usize>) -> Life {
+pub fn run_seed(seed: u64, fault: Option<SyncFault>, lines: Option<usize>) -> SyncRunReport {
     let trace = lines.map(Trace::with_text).unwrap_or_default();
-    let mut world = World::born(seed, flaw, trace);
-    world.run(HEALED);
-    if world.broken.is_none() {
+    let mut world = World::generate(seed, fault, trace);
+    world.run(HEALED_AT);
+    if world.violation.is_none() {
         world.heal();
-        let probed = if world.has_given_up() { PROBE } else { 0 };
-        world.run(HEALED + CONVERGED + probed);
+        let probe = if world.has_rarely_dialled_relays() { PROBE_INTERVAL } else { 0 };
+        world.run(HEALED_AT + CONVERGENCE_TIME + probe);
     }
-    if world.broken.is_none() {
+    if world.violation.is_none() {
         world.check_converged();
     }
-    Life {
+    SyncRunReport {
         seed,
         steps: world.trace.steps(),
         hash: world.trace.hash(),
-        counts: world.watches.iter().map(|watch| watch.counts()).collect(),
-        served: world.nodes[0].house.sets().0.len(),
+        counts: world.checkers.iter().map(|checker| checker.counts()).collect(),
+        served: world.nodes[0].server.event_ids().0.len(),
         text: world.trace.lines().to_vec(),
-        broken: world.broken,
+        violation: world.violation,
     }
 }
 
 impl World {
-    /// Whether some machine asks some relay only once a day.
-    fn has_given_up(&self) -> bool {
+    /// Returns whether a machine dials some relay only once a day.
+    fn has_rarely_dialled_relays(&self) -> bool {
         use grasp_core::sync::health::HealthStatus;
-        self.nodes.iter().filter_map(|node| node.syncer.as_ref()).any(|syncer| {
-            syncer.snapshot().relays.iter().any(|link| {
-                link.health == HealthStatus::Dead || link.dial_in_millis.is_some_and(|millis| millis > 2 * HOUR)
+        self.nodes.iter().filter_map(|node| node.machine.as_ref()).any(|machine| {
+            machine.snapshot().relays.iter().any(|relay| {
+                relay.health == HealthStatus::Dead || relay.dial_in_millis.is_some_and(|millis| millis > 2 * HOUR)
             })
         })
     }

@@ -1,4 +1,4 @@
-//! The tables of sync: what is written soon, and lost if the process ends before.
+//! The tables of sync. Rows are written with a delay, and are lost if the process crashes before.
 
 use std::collections::BTreeMap;
 
@@ -7,69 +7,69 @@ use grasp_core::sync::io::{RestoredRow, SyncRow, SyncRowKey};
 use grasp_core::sync::rejected::RejectedRecord;
 use grasp_core::sync::relay_record::RelayRecord;
 
-/// The rows of a node.
+/// Rows of a node.
 #[derive(Debug, Default)]
-pub struct Rows {
-    peers: BTreeMap<String, RelayRecord>,
-    refused: BTreeMap<EventId, RejectedRecord>,
-    unwritten: Vec<Change>,
+pub struct SyncTables {
+    relays: BTreeMap<String, RelayRecord>,
+    rejected: BTreeMap<EventId, RejectedRecord>,
+    pending: Vec<RowChange>,
 }
 
 #[derive(Debug)]
-enum Change {
-    Put(SyncRow),
-    Drop(SyncRowKey),
+enum RowChange {
+    Store(SyncRow),
+    Delete(SyncRowKey),
 }
 
-impl Rows {
-    /// Plans to write a row. True if nothing else was planned.
-    pub fn put(&mut self, row: SyncRow) -> bool {
-        self.unwritten.push(Change::Put(row));
-        self.unwritten.len() == 1
+impl SyncTables {
+    /// Queues a row to be stored. Returns whether the queue was empty.
+    pub fn store(&mut self, row: SyncRow) -> bool {
+        self.pending.push(RowChange::Store(row));
+        self.pending.len() == 1
     }
 
-    /// Plans to remove a row. True if nothing else was planned.
-    pub fn drop(&mut self, key: SyncRowKey) -> bool {
-        self.unwritten.push(Change::Drop(key));
-        self.unwritten.len() == 1
+    /// Queues a row to be deleted. Returns whether the queue was empty.
+    pub fn delete(&mut self, key: SyncRowKey) -> bool {
+        self.pending.push(RowChange::Delete(key));
+        self.pending.len() == 1
     }
 
-    /// Writes everything. Gives what was written of relays.
+    /// Writes all queued changes. Returns the records of relays that were stored.
     pub fn commit(&mut self) -> Vec<RelayRecord> {
         let mut written = Vec::new();
-        for change in std::mem::take(&mut self.unwritten) {
+        for change in std::mem::take(&mut self.pending) {
             match change {
-                Change::Put(SyncRow::Relay(peer)) => {
-                    written.push(RelayRecord::clone(&peer));
-                    self.peers.insert(peer.url.to_string(), *peer);
+                RowChange::Store(SyncRow::Relay(relay)) => {
+                    written.push(RelayRecord::clone(&relay));
+                    self.relays.insert(relay.url.to_string(), *relay);
                 }
-                Change::Put(SyncRow::Rejected(row)) => drop(self.refused.insert(row.id, row)),
-                Change::Drop(SyncRowKey::Relay(url)) => drop(self.peers.remove(&url.to_string())),
-                Change::Drop(SyncRowKey::Rejected(id)) => drop(self.refused.remove(&id)),
+                RowChange::Store(SyncRow::Rejected(row)) => drop(self.rejected.insert(row.id, row)),
+                RowChange::Delete(SyncRowKey::Relay(url)) => drop(self.relays.remove(&url.to_string())),
+                RowChange::Delete(SyncRowKey::Rejected(id)) => drop(self.rejected.remove(&id)),
             }
         }
         written
     }
 
-    /// The process ends: what was not written is lost.
+    /// Discards the queued changes.
     pub fn crash(&mut self) {
-        self.unwritten.clear();
+        self.pending.clear();
     }
 
-    /// What a new process is told.
+    /// Returns the stored rows, in the order in which a new process gets them.
     pub fn restored(&self) -> impl Iterator<Item = RestoredRow> + '_ {
-        let peers = self.peers.values().cloned().map(|peer| RestoredRow::Relay(Box::new(peer)));
-        peers.chain(self.refused.values().cloned().map(RestoredRow::Rejected))
+        let relays = self.relays.values().cloned().map(|relay| RestoredRow::Relay(Box::new(relay)));
+        relays.chain(self.rejected.values().cloned().map(RestoredRow::Rejected))
     }
 
-    /// What is written of relays.
-    pub fn peers(&self) -> impl Iterator<Item = &RelayRecord> {
-        self.peers.values()
+    /// Returns the stored records of relays.
+    pub fn relays(&self) -> impl Iterator<Item = &RelayRecord> {
+        self.relays.values()
     }
 
-    /// What is written of refused events.
+    /// Returns the stored rejected events.
     #[must_use]
-    pub fn refused(&self) -> &BTreeMap<EventId, RejectedRecord> {
-        &self.refused
+    pub fn rejected(&self) -> &BTreeMap<EventId, RejectedRecord> {
+        &self.rejected
     }
 }

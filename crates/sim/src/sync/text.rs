@@ -1,88 +1,99 @@
-//! Facts and wishes in one line each, for people.
+//! Inputs, outputs and steps as lines of the trace.
 
 use grasp_core::nostr::Filter;
 use grasp_core::sync::io::{IncomingMessage, OutgoingMessage, RestoredRow, SyncInput, SyncOutput, SyncRow};
 
 use super::corpus::corpus;
-use super::world::{Happening, World};
+use super::world::{World, WorldStep};
 
-/// What the machine is told.
+/// Describes an input of the sync machine.
 #[must_use]
-pub fn input(input: &SyncInput) -> String {
+pub fn describe_input(input: &SyncInput) -> String {
     match input {
-        SyncInput::Restored(RestoredRow::Relay(peer)) => {
-            format!("restored peer {}: {:?} {:?}", peer.url, peer.covered, peer.health)
+        SyncInput::Restored(RestoredRow::Relay(relay)) => {
+            format!("restored relay {}: {:?} {:?}", relay.url, relay.covered, relay.health)
         }
-        SyncInput::Restored(RestoredRow::Rejected(row)) => format!("restored refused {}", short(&row.id.to_string())),
-        SyncInput::RepoNeeds(name, followed) => {
-            let each = followed.iter().map(|it| format!("{:?} seq {} {:?}", it.status, it.seq, it.relays));
-            format!("interest {}: {}", name.as_str(), each.collect::<Vec<_>>().join("; "))
+        SyncInput::Restored(RestoredRow::Rejected(row)) => {
+            format!("restored rejected event {}", short_id(&row.id.to_string()))
         }
-        SyncInput::RootEvents(repo, roots) => format!("roots of {}: {}", repo.identifier.as_str(), roots.len()),
-        SyncInput::Served(arrived) => {
-            format!("served {} kind {} seq {}", short(&arrived.id.to_string()), arrived.kind, arrived.seq)
+        SyncInput::RepoNeeds(name, needs) => {
+            let repos = needs.iter().map(|it| format!("{:?} seq {} {:?}", it.status, it.seq, it.relays));
+            format!("repo needs {}: {}", name.as_str(), repos.collect::<Vec<_>>().join("; "))
         }
-        SyncInput::Connected(session, nip11) => format!("up {}: {nip11:?}", session.0),
-        SyncInput::Message(session, heard) => format!("{} heard {}", session.0, self::heard(heard)),
-        SyncInput::LocalIds(ask, ids) => format!("ids {}: {} items", ask.0, ids.items.len()),
-        SyncInput::MissingIds(ask, ids) => format!("missing {}: {}", ask.0, ids.len()),
+        SyncInput::RootEvents(repo, roots) => format!("root events of {}: {}", repo.identifier.as_str(), roots.len()),
+        SyncInput::Served(event) => {
+            format!("served {} kind {} seq {}", short_id(&event.id.to_string()), event.kind, event.seq)
+        }
+        SyncInput::Connected(session, nip11) => format!("connected {}: {nip11:?}", session.0),
+        SyncInput::Message(session, message) => format!("{} receives {}", session.0, describe_incoming(message)),
+        SyncInput::LocalIds(query_id, ids) => format!("local ids {}: {} items", query_id.0, ids.items.len()),
+        SyncInput::MissingIds(query_id, ids) => format!("missing ids {}: {}", query_id.0, ids.len()),
         other => format!("{other:?}"),
     }
 }
 
-fn heard(heard: &IncomingMessage) -> String {
-    match heard {
-        IncomingMessage::Event(sub, event, standing) => {
-            format!("EVENT {} #{} kind {} {standing:?}", sub.0, short(&event.id.to_string()), event.kind)
+fn describe_incoming(message: &IncomingMessage) -> String {
+    match message {
+        IncomingMessage::Event(sub, event, presence) => {
+            format!("EVENT {} #{} kind {} {presence:?}", sub.0, short_id(&event.id.to_string()), event.kind)
         }
         IncomingMessage::NegMsg(sub, message) => format!("NEG-MSG {} ({} bytes)", sub.0, message.len()),
         other => format!("{other:?}"),
     }
 }
 
-/// What the machine wants.
+/// Describes an output of the sync machine.
 #[must_use]
-pub fn output(output: &SyncOutput) -> String {
+pub fn describe_output(output: &SyncOutput) -> String {
     match output {
         SyncOutput::Dial(session, url) => format!("dial {} {url}", session.0),
-        SyncOutput::Disconnect(session) => format!("hang up {}", session.0),
-        SyncOutput::Send(session, say) => format!("{} say {}", session.0, self::say(say)),
-        SyncOutput::QueryRootEvents(repo) => format!("ask roots of {}", repo.identifier.as_str()),
-        SyncOutput::QueryLocalIds(ask, filter) => format!("ask ids {} {}", ask.0, self::filter(filter)),
-        SyncOutput::QueryMissingIds(ask, ids) => format!("ask missing {} of {}", ask.0, ids.len()),
+        SyncOutput::Disconnect(session) => format!("disconnect {}", session.0),
+        SyncOutput::Send(session, message) => format!("{} sends {}", session.0, describe_outgoing(message)),
+        SyncOutput::QueryRootEvents(repo) => format!("query root events of {}", repo.identifier.as_str()),
+        SyncOutput::QueryLocalIds(query_id, filter) => {
+            format!("query local ids {} {}", query_id.0, format_filter(filter))
+        }
+        SyncOutput::QueryMissingIds(query_id, ids) => format!("query missing ids {} of {}", query_id.0, ids.len()),
         SyncOutput::Submit(submission) => {
             let id = submission.event.id;
-            let ix = corpus().ix(&id);
-            format!("submit {} #{} ix {ix:?} via {:?}", submission.id.0, short(&id.to_string()), submission.source)
+            let index = corpus().index_of(&id);
+            format!(
+                "submit {} #{} event {index:?} from {:?}",
+                submission.id.0,
+                short_id(&id.to_string()),
+                submission.source
+            )
         }
-        SyncOutput::ReleasePermit(session) => format!("release {}", session.0),
-        SyncOutput::StoreRow(SyncRow::Relay(peer)) => {
-            format!("remember {}: {:?} {:?}", peer.url, peer.covered, peer.health)
+        SyncOutput::ReleasePermit(session) => format!("release permit {}", session.0),
+        SyncOutput::StoreRow(SyncRow::Relay(relay)) => {
+            format!("store relay {}: {:?} {:?}", relay.url, relay.covered, relay.health)
         }
-        SyncOutput::StoreRow(SyncRow::Rejected(row)) => format!("remember refused {}", short(&row.id.to_string())),
-        SyncOutput::DeleteRow(key) => format!("forget {key:?}"),
+        SyncOutput::StoreRow(SyncRow::Rejected(row)) => {
+            format!("store rejected event {}", short_id(&row.id.to_string()))
+        }
+        SyncOutput::DeleteRow(key) => format!("delete {key:?}"),
         SyncOutput::Note(note) => format!("note {note:?}"),
     }
 }
 
-/// What is said to a relay.
+/// Describes a message to a relay.
 #[must_use]
-pub fn say(say: &OutgoingMessage) -> String {
-    match say {
+pub fn describe_outgoing(message: &OutgoingMessage) -> String {
+    match message {
         OutgoingMessage::Req(sub, filters) => {
-            format!("REQ {} {}", sub.0, filters.iter().map(filter).collect::<Vec<_>>().join(" "))
+            format!("REQ {} {}", sub.0, filters.iter().map(format_filter).collect::<Vec<_>>().join(" "))
         }
-        OutgoingMessage::NegOpen(sub, one, message) => {
-            format!("NEG-OPEN {} {} ({} bytes)", sub.0, filter(one), message.len())
+        OutgoingMessage::NegOpen(sub, filter, message) => {
+            format!("NEG-OPEN {} {} ({} bytes)", sub.0, format_filter(filter), message.len())
         }
         OutgoingMessage::NegMsg(sub, message) => format!("NEG-MSG {} ({} bytes)", sub.0, message.len()),
         other => format!("{other:?}"),
     }
 }
 
-/// A filter; of long lists only how long they are.
+/// Formats a filter. Of long lists only the length is shown.
 #[must_use]
-pub fn filter(filter: &Filter) -> String {
+pub fn format_filter(filter: &Filter) -> String {
     let mut parts = Vec::new();
     let count = |name: &str, len: usize| format!("{name}×{len}");
     parts.extend(filter.ids.as_ref().map(|ids| count("ids", ids.len())));
@@ -95,48 +106,48 @@ pub fn filter(filter: &Filter) -> String {
     format!("{{{}}}", parts.join(", "))
 }
 
-fn short(hex: &str) -> &str {
+fn short_id(hex: &str) -> &str {
     &hex[..hex.len().min(8)]
 }
 
-impl Happening {
-    /// A number for the kind of it.
+impl WorldStep {
+    /// Returns a number for the kind and the subject of a step, for the hash of the trace.
     pub(super) fn tag(&self) -> u64 {
         match self {
             Self::Alarm(node, _, which) => 1 + (*node as u64 + 8 * *which as u64) * 32,
-            Self::Arrives(conn) => 2 + conn.0 as u64 * 32,
-            Self::Reaches(conn, _) => 3 + conn.0 as u64 * 32,
-            Self::Looks(conn, _) => 4 + conn.0 as u64 * 32,
-            Self::Left(conn, _) => 5 + conn.0 as u64 * 32,
-            Self::Dialled(node, ..) => 6 + *node as u64 * 32,
-            Self::Checked(_, _, offer) => 7 + offer.submission.id.0 * 32,
-            Self::Written(node, _) => 8 + *node as u64 * 32,
-            Self::Saved(node, _) => 9 + *node as u64 * 32,
-            Self::Answers(node, ..) => 10 + *node as u64 * 32,
-            Self::Published(relay, ix) => 11 + (*relay as u64 * 4_096 + u64::from(*ix)) * 32,
-            Self::Offered(node, ix) => 12 + (*node as u64 * 4_096 + u64::from(*ix)) * 32,
-            Self::DataComes(node, ix) => 13 + (*node as u64 * 4_096 + u64::from(*ix)) * 32,
-            Self::Breaks(conn, _) => 14 + conn.0 as u64 * 32,
-            Self::Fault(_) => 15,
+            Self::FrameArrives(connection) => 2 + connection.0 as u64 * 32,
+            Self::MessageArrives(connection, _) => 3 + connection.0 as u64 * 32,
+            Self::RelayHandles(connection, _) => 4 + connection.0 as u64 * 32,
+            Self::BytesSent(connection, _) => 5 + connection.0 as u64 * 32,
+            Self::DialEnds(node, ..) => 6 + *node as u64 * 32,
+            Self::Verified(_, _, pending) => 7 + pending.submission.id.0 * 32,
+            Self::BatchCommitted(node, _) => 8 + *node as u64 * 32,
+            Self::RowsCommitted(node, _) => 9 + *node as u64 * 32,
+            Self::QueryAnswered(node, ..) => 10 + *node as u64 * 32,
+            Self::Published(relay, index) => 11 + (*relay as u64 * 4_096 + u64::from(*index)) * 32,
+            Self::ClientSubmits(node, index) => 12 + (*node as u64 * 4_096 + u64::from(*index)) * 32,
+            Self::GitDataArrives(node, index) => 13 + (*node as u64 * 4_096 + u64::from(*index)) * 32,
+            Self::ConnectionBreaks(connection, _) => 14 + connection.0 as u64 * 32,
+            Self::Incident(_) => 15,
         }
     }
 }
 
 impl World {
-    /// Writes down what happens, where it is not said by what a node is told.
-    pub(super) fn describe(&mut self, what: &Happening) {
-        let line = match what {
-            Happening::Published(relay, ix) => {
-                let event = corpus().event(*ix);
-                format!("relay {relay} gets #{} ix {ix} kind {}", short(&event.id.to_string()), event.kind)
+    /// Writes a step to the trace, unless the inputs that follow from it describe it.
+    pub(super) fn describe_step(&mut self, step: &WorldStep) {
+        let line = match step {
+            WorldStep::Published(relay, index) => {
+                let event = corpus().event(*index);
+                format!("relay {relay} gets #{} event {index} kind {}", short_id(&event.id.to_string()), event.kind)
             }
-            Happening::Offered(node, ix) => format!("a client offers ix {ix} to node {node}"),
-            Happening::DataComes(node, ix) => format!("git data of ix {ix} comes to node {node}"),
-            Happening::Fault(fault) if !matches!(**fault, super::fault_injection::Fault::Pongs(_)) => {
-                format!("fault {fault:?}")
+            WorldStep::ClientSubmits(node, index) => format!("client submits event {index} to node {node}"),
+            WorldStep::GitDataArrives(node, index) => format!("git data of event {index} arrives at node {node}"),
+            WorldStep::Incident(incident) if !matches!(**incident, super::incidents::Incident::Pongs(_)) => {
+                format!("incident {incident:?}")
             }
             _ => return,
         };
-        self.trace.say(self.now, || line);
+        self.trace.log(self.now, || line);
     }
 }

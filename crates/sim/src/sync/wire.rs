@@ -1,57 +1,61 @@
-//! What goes over the simulated wires, and how many bytes it has on real ones.
+//! Messages on the simulated connections, and their size on real ones.
 
 use grasp_core::nostr::Filter;
 use grasp_core::sync::io::{EoseHint, EventPresence, IncomingMessage, OutgoingMessage, SubscriptionId};
 
-use super::corpus::{Ix, corpus};
+use super::corpus::{EventIndex, corpus};
 
-/// What a relay says.
+/// A message of a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Frame {
-    /// An event, by number, and whether its signature is right.
-    Event(SubscriptionId, Ix, Copy),
-    /// All that is stored has been sent.
+pub enum RelayFrame {
+    /// An event, and whether its signature is valid.
+    Event(SubscriptionId, EventIndex, EventCopy),
+    /// End of stored events.
     Eose(SubscriptionId, Option<EoseHint>),
-    /// A subscription has ended.
+    /// The relay closed a subscription.
     Closed(SubscriptionId, String),
-    /// For people.
+    /// A message for people.
     Notice(String),
-    /// An answer to something that was published.
+    /// Answer to a published event.
     Ok(bool, String),
-    /// The next message of a reconciliation.
+    /// The next message of a negentropy exchange.
     NegMsg(SubscriptionId, Vec<u8>),
-    /// A reconciliation has ended.
+    /// The relay ended a negentropy exchange.
     NegErr(SubscriptionId, String, Option<u64>),
-    /// A challenge.
+    /// Authentication challenge.
     Auth(String),
-    /// A pong.
+    /// Pong.
     Pong,
-    /// No message at all, or an event that is not what its id says.
+    /// Text that is no message, or an event whose id is not its hash.
     Garbage,
 }
 
-/// Which copy of an event.
+/// Copy of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Copy {
-    /// The one that its author signed.
+pub enum EventCopy {
+    /// The event as its author signed it.
     Real,
-    /// One with another signature.
+    /// A copy with an invalid signature.
     Forged,
 }
 
-impl Frame {
-    /// How the machine hears it.
+impl RelayFrame {
+    /// Converts the message to an input of the sync machine.
     #[must_use]
-    pub fn heard(&self, standing: EventPresence) -> IncomingMessage {
+    pub fn to_message(&self, presence: EventPresence) -> IncomingMessage {
         match self {
-            Self::Event(sub, ix, Copy::Real) => IncomingMessage::Event(*sub, corpus().plain(*ix).clone(), standing),
-            Self::Event(sub, ix, Copy::Forged) => IncomingMessage::Event(*sub, corpus().forged(*ix).clone(), standing),
+            Self::Event(sub, index, EventCopy::Real) => {
+                IncomingMessage::Event(*sub, corpus().unverified(*index).clone(), presence)
+            }
+            Self::Event(sub, index, EventCopy::Forged) => {
+                IncomingMessage::Event(*sub, corpus().forged(*index).clone(), presence)
+            }
             Self::Eose(sub, more) => IncomingMessage::Eose(*sub, *more),
             Self::Closed(sub, text) => IncomingMessage::Closed(*sub, text.clone()),
             Self::Notice(text) => IncomingMessage::Notice(text.clone()),
-            Self::Ok(fine, text) => IncomingMessage::Ok(*fine, text.clone()),
+            Self::Ok(accepted, text) => IncomingMessage::Ok(*accepted, text.clone()),
             Self::NegMsg(sub, bytes) => IncomingMessage::NegMsg(*sub, bytes.clone()),
-            Self::NegErr(sub, text, most) => IncomingMessage::NegErr(*sub, text.clone(), *most),
+            Self::NegErr(sub, text, max_records) => IncomingMessage::NegErr(*sub, text.clone(), *max_records),
             Self::Auth(challenge) => IncomingMessage::Auth(challenge.clone()),
             Self::Pong => IncomingMessage::Alive,
             Self::Garbage => IncomingMessage::Invalid,
@@ -59,10 +63,10 @@ impl Frame {
     }
 }
 
-/// How many bytes a message of ours has.
+/// Returns the size of a message to a relay.
 #[must_use]
-pub fn bytes(say: &OutgoingMessage) -> usize {
-    match say {
+pub fn message_bytes(message: &OutgoingMessage) -> usize {
+    match message {
         OutgoingMessage::Req(sub, filters) => {
             r#"["REQ",""]"#.len() + digits(sub.0) + filters.iter().map(filter_bytes).sum::<usize>() + filters.len()
         }
@@ -76,7 +80,7 @@ pub fn bytes(say: &OutgoingMessage) -> usize {
     }
 }
 
-/// How many bytes the JSON text of a filter has.
+/// Returns the size of a filter's JSON.
 #[must_use]
 pub fn filter_bytes(filter: &Filter) -> usize {
     let hex = |count: usize| 66 * count + count.saturating_sub(1);
@@ -113,7 +117,7 @@ mod tests {
     use grasp_core::time::Timestamp;
 
     #[test]
-    fn bytes_are_those_of_the_text() {
+    fn computed_sizes_match_serialized_messages() {
         let filter = Filter {
             ids: Some(vec![EventId([1; 32]), EventId([2; 32])]),
             authors: Some(vec![PublicKey([3; 32])]),
@@ -128,11 +132,11 @@ mod tests {
             assert_eq!(filter_bytes(&filter), text.len(), "{text}");
             let req = format!(r#"["REQ","17",{text},{text}]"#);
             assert_eq!(
-                bytes(&OutgoingMessage::Req(SubscriptionId(17), vec![filter.clone(), filter.clone()])),
+                message_bytes(&OutgoingMessage::Req(SubscriptionId(17), vec![filter.clone(), filter.clone()])),
                 req.len()
             );
             let open = format!(r#"["NEG-OPEN","5",{text},"61"]"#);
-            assert_eq!(bytes(&OutgoingMessage::NegOpen(SubscriptionId(5), filter, vec![0x61])), open.len());
+            assert_eq!(message_bytes(&OutgoingMessage::NegOpen(SubscriptionId(5), filter, vec![0x61])), open.len());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The world: relays, nodes, wires between them, and one clock.
+//! The world: relays, nodes, connections between them, and one clock.
 
 use std::collections::BTreeMap;
 
@@ -12,441 +12,456 @@ use grasp_core::sync::io::{
 use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_url::RelayUrl;
 
-use super::connection::{Conn, Parcel, Wire};
-use super::corpus::{Ix, corpus};
-use super::fault_injection::Fault;
-use super::invariants::{Broken, Watch};
-use super::node::{Node, Offer};
+use super::connection::{ConnectionState, InboundItem, SimConnection};
+use super::corpus::{EventIndex, corpus};
+use super::incidents::Incident;
+use super::invariants::{SyncChecker, Violation};
+use super::node::{Node, PendingSubmission};
 use super::queue::{Queue, Time};
-use super::relay::{Answer, ConnId, Relay};
+use super::relay::{ConnectionId, RelayResponse, SimRelay};
 use super::trace::Trace;
-use super::wire::Frame;
-use crate::random::Chance;
+use super::wire::RelayFrame;
+use crate::random::Rng;
 
-/// Milliseconds after which a relay ends a connection that is not read.
-const KICK: Time = 10_000;
+/// Time after which some relays close a connection that is not read.
+const STALL_TIMEOUT: Time = 10_000;
 
-/// What can happen.
+/// A scheduled step of the simulation. Most steps of a node have its index and the number of its process.
 #[derive(Debug)]
-pub enum Happening {
-    /// The machine wants to be woken (0), or the registrar (1).
+pub enum WorldStep {
+    /// Alarm of the sync machine (0) or of the admission machine (1) of a node.
     Alarm(usize, u32, usize),
-    /// The first frame on its way to a node arrives.
-    Arrives(ConnId),
-    /// A message reaches a relay.
-    Reaches(ConnId, OutgoingMessage),
-    /// A relay looks at a message.
-    Looks(ConnId, OutgoingMessage),
-    /// Bytes have left a node.
-    Left(ConnId, usize),
-    /// An attempt to connect ends.
-    Dialled(usize, u32, SessionId, Option<usize>),
-    /// A signature has been checked.
-    Checked(usize, u32, Box<Offer>),
-    /// A batch is on disk.
-    Written(usize, u32),
-    /// Rows are on disk.
-    Saved(usize, u32),
-    /// The store answers.
-    Answers(usize, u32, Box<Question>),
-    /// An event comes to a relay.
-    Published(usize, Ix),
-    /// A client offers an event to a node.
-    Offered(usize, Ix),
-    /// The git data of an event comes to a node.
-    DataComes(usize, Ix),
-    /// A connection ends without a word.
-    Breaks(ConnId, DisconnectReason),
-    /// Something goes wrong, or right again.
-    Fault(Box<Fault>),
+    /// The first item on its way to a node arrives.
+    FrameArrives(ConnectionId),
+    /// A message arrives at a relay.
+    MessageArrives(ConnectionId, OutgoingMessage),
+    /// A relay handles a message.
+    RelayHandles(ConnectionId, OutgoingMessage),
+    /// Bytes have left the send buffer of a node.
+    BytesSent(ConnectionId, usize),
+    /// A connection attempt ends.
+    DialEnds(usize, u32, SessionId, Option<usize>),
+    /// The signature of a submitted event has been verified.
+    Verified(usize, u32, Box<PendingSubmission>),
+    /// A batch of the writer is on disk.
+    BatchCommitted(usize, u32),
+    /// Rows of sync are on disk.
+    RowsCommitted(usize, u32),
+    /// The store answers a query.
+    QueryAnswered(usize, u32, Box<StoreQuery>),
+    /// An event is published at a relay.
+    Published(usize, EventIndex),
+    /// A client submits an event to a node.
+    ClientSubmits(usize, EventIndex),
+    /// The git data of an event arrives at a node.
+    GitDataArrives(usize, EventIndex),
+    /// A connection breaks. Items on their way are lost.
+    ConnectionBreaks(ConnectionId, DisconnectReason),
+    /// An incident starts or ends.
+    Incident(Box<Incident>),
 }
 
-/// What the machine asks the store.
+/// A query of the sync machine to the store.
 #[derive(Debug)]
-pub enum Question {
-    /// The roots of a repository.
-    Roots(RepoId),
-    /// What is here that matches.
-    Ids(QueryId, Filter),
-    /// What of this is not here.
-    Missing(QueryId, Vec<EventId>),
+pub enum StoreQuery {
+    /// Root events of a repository.
+    RootEvents(RepoId),
+    /// Local events that match a filter.
+    LocalIds(QueryId, Filter),
+    /// Which of these ids are not here.
+    MissingIds(QueryId, Vec<EventId>),
 }
 
-/// The world.
+/// A simulated world.
 pub struct World {
-    /// Where chance began.
+    /// Its seed.
     pub seed: u64,
-    /// The time.
+    /// The current time.
     pub now: Time,
-    /// What is to happen.
-    pub queue: Queue<Happening>,
-    /// Chance.
-    pub chance: Chance,
+    /// Scheduled steps.
+    pub queue: Queue<WorldStep>,
+    /// Source of all random decisions.
+    pub rng: Rng,
     /// What happened.
     pub trace: Trace,
-    /// Relays; the faces of nodes are the last of them.
-    pub relays: Vec<Relay>,
+    /// Relays. The last ones serve the events of the nodes.
+    pub relays: Vec<SimRelay>,
     /// Nodes.
     pub nodes: Vec<Node>,
-    /// What each node's machine has done, and whether it was lawful.
-    pub watches: Vec<Watch>,
-    /// Which relay answers under a name.
+    /// Checkers of the nodes' sync machines.
+    pub checkers: Vec<SyncChecker>,
+    /// Which relay answers under a host name.
     pub hosts: BTreeMap<String, usize>,
-    /// All connections that ever were.
-    pub conns: Vec<Conn>,
-    /// Nodes whose network is away.
-    pub offline: Vec<bool>,
-    /// Whose git data never comes.
-    pub dataless: Vec<Ix>,
-    /// Which relays get which events of stories.
-    pub told: Vec<(usize, Ix)>,
-    /// How the first law was broken, if any was.
-    pub broken: Option<Broken>,
-    /// Everybody is honest from here on.
-    pub healed: bool,
+    /// All connections so far.
+    pub connections: Vec<SimConnection>,
+    /// Whether the network of a node is down.
+    pub is_offline: Vec<bool>,
+    /// Events whose git data does not exist anywhere.
+    pub events_without_data: Vec<EventIndex>,
+    /// Which events of histories are published at which relays.
+    pub publications: Vec<(usize, EventIndex)>,
+    /// The first violated invariant, if any.
+    pub violation: Option<Violation>,
+    /// Whether all relays and networks are healthy for the rest of the run.
+    pub is_healed: bool,
 }
 
 impl World {
-    /// Lets everything happen up to a time, unless a law is broken before.
+    /// Runs all steps up to `end`, or until an invariant is violated.
     pub fn run(&mut self, end: Time) {
-        while self.broken.is_none() {
-            let Some((at, what)) = self.queue.next(end) else { break };
+        while self.violation.is_none() {
+            let Some((at, step)) = self.queue.next(end) else { break };
             self.now = at;
-            self.step(what);
+            self.step(step);
         }
-        if self.broken.is_none() {
+        if self.violation.is_none() {
             self.now = self.now.max(end);
         }
     }
 
-    fn step(&mut self, what: Happening) {
-        if self.trace.is_read() {
-            self.describe(&what);
+    fn step(&mut self, step: WorldStep) {
+        if self.trace.has_text() {
+            self.describe_step(&step);
         }
-        self.trace.step(self.now, what.tag());
-        match what {
-            Happening::Alarm(node, life, which) => self.ring(node, life, which),
-            Happening::Arrives(conn) => self.arrive(conn),
-            Happening::Reaches(conn, say) => self.reach(conn, say),
-            Happening::Looks(conn, say) => self.look(conn, &say),
-            Happening::Left(conn, bytes) => self.left(conn, bytes),
-            Happening::Dialled(node, life, session, relay) => self.dialled(node, life, session, relay),
-            Happening::Checked(node, life, offer) => self.checked(node, life, *offer),
-            Happening::Written(node, life) => self.written(node, life),
-            Happening::Saved(node, life) => {
-                if self.nodes[node].lives(life) {
-                    let written = self.nodes[node].rows.commit();
+        self.trace.step(self.now, step.tag());
+        match step {
+            WorldStep::Alarm(node, process, which) => self.on_alarm(node, process, which),
+            WorldStep::FrameArrives(connection) => self.on_frame_arrival(connection),
+            WorldStep::MessageArrives(connection, message) => self.on_message_arrival(connection, message),
+            WorldStep::RelayHandles(connection, message) => self.relay_handles(connection, &message),
+            WorldStep::BytesSent(connection, bytes) => self.on_bytes_sent(connection, bytes),
+            WorldStep::DialEnds(node, process, session, relay) => self.on_dial_result(node, process, session, relay),
+            WorldStep::Verified(node, process, pending) => self.on_verified(node, process, *pending),
+            WorldStep::BatchCommitted(node, process) => self.on_batch_committed(node, process),
+            WorldStep::RowsCommitted(node, process) => {
+                if self.nodes[node].is_running(process) {
+                    let written = self.nodes[node].tables.commit();
                     self.check_rows(node, &written);
                 }
             }
-            Happening::Answers(node, life, question) => self.answer(node, life, *question),
-            Happening::Published(relay, ix) => {
-                let deliveries = self.relays[relay].publish(self.now, ix, &mut self.chance);
-                self.trace.say(self.now, || format!("  and shows it to {deliveries:?}"));
+            WorldStep::QueryAnswered(node, process, query) => self.answer_query(node, process, *query),
+            WorldStep::Published(relay, index) => {
+                let deliveries = self.relays[relay].publish(self.now, index, &mut self.rng);
+                self.trace.log(self.now, || format!("  delivered to {deliveries:?}"));
                 self.deliver(relay, deliveries);
             }
-            Happening::Offered(node, ix) => self.offered(node, ix),
-            Happening::DataComes(node, ix) => self.data_comes(node, ix),
-            Happening::Breaks(conn, loss) => self.breaks(conn, loss),
-            Happening::Fault(fault) => self.fault(*fault),
+            WorldStep::ClientSubmits(node, index) => self.on_client_submission(node, index),
+            WorldStep::GitDataArrives(node, index) => self.on_git_data(node, index),
+            WorldStep::ConnectionBreaks(connection, reason) => self.break_connection(connection, reason),
+            WorldStep::Incident(incident) => self.apply_incident(*incident),
         }
     }
 
-    /// Plans something for so many milliseconds from now.
-    pub fn after(&mut self, delay: Time, what: Happening) {
-        self.queue.plan(self.now + delay, what);
+    /// Schedules a step after a delay.
+    pub fn schedule_in(&mut self, delay: Time, step: WorldStep) {
+        self.queue.schedule(self.now + delay, step);
     }
 
-    /// A number between two others.
-    pub fn between(&mut self, least: Time, most: Time) -> Time {
-        least + self.chance.draw() % (most - least).max(1)
+    /// Returns a random number from `least` up to but excluding `most`.
+    pub fn random_between(&mut self, least: Time, most: Time) -> Time {
+        least + self.rng.next_u64() % (most - least).max(1)
     }
 
-    /// Tells a node's machine something, and does what it wants.
-    pub fn tell(&mut self, node: usize, input: SyncInput) {
+    /// Passes an input to a node's sync machine and carries out its outputs.
+    pub fn handle_input(&mut self, node: usize, input: SyncInput) {
         let now = self.now;
-        if self.nodes[node].syncer.is_none() {
+        if self.nodes[node].machine.is_none() {
             return;
         }
-        if self.trace.is_read() {
-            let line = format!("node {node} <- {}", super::text::input(&input));
-            self.trace.say(now, || line);
+        if self.trace.has_text() {
+            let line = format!("node {node} <- {}", super::text::describe_input(&input));
+            self.trace.log(now, || line);
         }
         let clock = self.nodes[node].clock(now);
-        self.watches[node].input(now, clock, &input);
+        self.checkers[node].on_input(now, clock, &input);
         self.nodes[node].handle(now, input);
-        self.settle(node);
+        self.drain_outputs(node);
     }
 
-    /// Does everything that a node's machine wants, and plans its alarm.
-    pub fn settle(&mut self, node: usize) {
+    /// Carries out all outputs of a node's sync machine and schedules its alarm.
+    pub fn drain_outputs(&mut self, node: usize) {
         while let Some(output) = self.nodes[node].poll() {
-            if self.trace.is_read() {
-                let line = format!("node {node} -> {}", super::text::output(&output));
-                self.trace.say(self.now, || line);
+            if self.trace.has_text() {
+                let line = format!("node {node} -> {}", super::text::describe_output(&output));
+                self.trace.log(self.now, || line);
             }
             let clock = self.nodes[node].clock(self.now);
-            self.watches[node].output(self.now, clock, &output);
-            self.act(node, output);
+            self.checkers[node].on_output(self.now, clock, &output);
+            self.perform(node, output);
         }
-        if let Some(broken) = self.watches[node].broken() {
-            self.break_law(broken);
+        if let Some(violation) = self.checkers[node].take_violation() {
+            self.report_violation(violation);
         }
-        self.plan_alarm(node, 0);
+        self.schedule_alarm(node, 0);
     }
 
-    /// A law is broken.
-    pub fn break_law(&mut self, broken: Broken) {
-        self.trace.say(self.now, || format!("BROKEN: {broken}"));
-        self.broken.get_or_insert(broken);
+    /// Records a violated invariant.
+    pub fn report_violation(&mut self, violation: Violation) {
+        self.trace.log(self.now, || format!("VIOLATION: {violation}"));
+        self.violation.get_or_insert(violation);
     }
 
-    /// Sees to it that a node is woken when it wants to be.
-    pub fn plan_alarm(&mut self, node: usize, which: usize) {
+    /// Schedules the next alarm of a node's sync machine (0) or admission machine (1).
+    pub fn schedule_alarm(&mut self, node: usize, which: usize) {
         let it = &mut self.nodes[node];
-        let Some(syncer) = &it.syncer else { return };
-        let alarm = if which == 0 { syncer.alarm() } else { it.house.admission().alarm() };
-        let Some((moment, _)) = alarm else { return };
-        let at = it.time_of(moment).max(self.now);
-        if it.alarms[which].is_none_or(|planned| planned > at) {
+        let Some(machine) = &it.machine else { return };
+        let alarm = if which == 0 { machine.alarm() } else { it.server.admission().alarm() };
+        let Some((mono_time, _)) = alarm else { return };
+        let at = it.time_of(mono_time).max(self.now);
+        if it.alarms[which].is_none_or(|scheduled| scheduled > at) {
             it.alarms[which] = Some(at);
-            let life = it.life;
-            self.queue.plan(at, Happening::Alarm(node, life, which));
+            let process = it.process;
+            self.queue.schedule(at, WorldStep::Alarm(node, process, which));
         }
     }
 
-    fn ring(&mut self, node: usize, life: u32, which: usize) {
+    fn on_alarm(&mut self, node: usize, process: u32, which: usize) {
         let now = self.now;
         let it = &mut self.nodes[node];
-        if !it.lives(life) || it.alarms[which].is_none_or(|planned| planned != now) {
+        if !it.is_running(process) || it.alarms[which].is_none_or(|scheduled| scheduled != now) {
             return;
         }
         it.alarms[which] = None;
         let clock = it.clock(now);
         if which == 1 {
-            it.house.set_now(clock);
-            it.house.advance(0);
-            self.after_house(node);
+            it.server.set_now(clock);
+            it.server.advance(0);
+            self.after_commit(node);
             return;
         }
-        if let Some(syncer) = &mut it.syncer
-            && syncer.alarm().is_some_and(|(at, _)| at <= clock.mono)
+        if let Some(machine) = &mut it.machine
+            && machine.alarm().is_some_and(|(at, _)| at <= clock.mono)
         {
-            let due = syncer.alarm();
-            syncer.wake(clock);
-            if self.watches[node].woke(now, due) {
-                self.settle(node);
+            let due = machine.alarm();
+            machine.wake(clock);
+            if self.checkers[node].on_wake(now, due) {
+                self.drain_outputs(node);
             } else {
-                self.break_law(Broken::new("an alarm that never stops", format!("{due:?}")));
+                self.report_violation(Violation::new(
+                    "the machine does not wake itself without end",
+                    format!("{due:?}"),
+                ));
             }
             return;
         }
-        self.plan_alarm(node, 0);
+        self.schedule_alarm(node, 0);
     }
 
-    fn reach(&mut self, conn: ConnId, say: OutgoingMessage) {
-        let relay = self.conns[conn.0].relay;
-        match self.relays[relay].lag(&say) {
-            0 => self.look(conn, &say),
-            lag => self.after(lag, Happening::Looks(conn, say)),
+    fn on_message_arrival(&mut self, connection: ConnectionId, message: OutgoingMessage) {
+        let relay = self.connections[connection.0].relay;
+        match self.relays[relay].processing_delay(&message) {
+            0 => self.relay_handles(connection, &message),
+            lag => self.schedule_in(lag, WorldStep::RelayHandles(connection, message)),
         }
     }
 
-    fn look(&mut self, conn: ConnId, say: &OutgoingMessage) {
-        if self.conns[conn.0].state != Wire::Open {
+    fn relay_handles(&mut self, connection: ConnectionId, message: &OutgoingMessage) {
+        if self.connections[connection.0].state != ConnectionState::Open {
             return;
         }
-        let relay = self.conns[conn.0].relay;
-        let answer = self.relays[relay].hear(self.now, conn, say, &mut self.chance);
-        self.reply(conn, answer);
+        let relay = self.connections[connection.0].relay;
+        let response = self.relays[relay].handle(self.now, connection, message, &mut self.rng);
+        self.send_response(connection, response);
     }
 
-    /// Sends what a relay says.
-    pub fn reply(&mut self, conn: ConnId, answer: Answer) {
-        let relay = self.conns[conn.0].relay;
-        let travel = self.relays[relay].persona.travel(&mut self.chance);
-        for (frame, nth) in answer.frames.into_iter().zip(0..) {
-            self.send(conn, travel + nth / 20, Parcel::Frame(frame));
+    /// Sends the response of a relay.
+    pub fn send_response(&mut self, connection: ConnectionId, response: RelayResponse) {
+        let relay = self.connections[connection.0].relay;
+        let latency = self.relays[relay].profile.random_latency(&mut self.rng);
+        for (frame, nth) in response.frames.into_iter().zip(0..) {
+            self.send_to_node(connection, latency + nth / 20, InboundItem::Frame(frame));
         }
-        if answer.hangs_up {
-            self.relays[relay].part(conn);
-            self.send(conn, travel, Parcel::End(DisconnectReason::Ended));
-            self.conns[conn.0].state = Wire::Closed;
-        }
-    }
-
-    /// Sends new events to whom they go.
-    pub fn deliver(&mut self, relay: usize, deliveries: Vec<(ConnId, Frame)>) {
-        for (conn, frame) in deliveries {
-            let travel = self.relays[relay].persona.travel(&mut self.chance);
-            self.send(conn, travel, Parcel::Frame(frame));
+        if response.disconnects {
+            self.relays[relay].disconnect(connection);
+            self.send_to_node(connection, latency, InboundItem::Closed(DisconnectReason::Ended));
+            self.connections[connection.0].state = ConnectionState::Closed;
         }
     }
 
-    fn send(&mut self, conn: ConnId, travel: Time, parcel: Parcel) {
-        if let Some(at) = self.conns[conn.0].send(self.now, travel, parcel) {
-            self.queue.plan(at, Happening::Arrives(conn));
+    /// Sends new events to subscribers.
+    pub fn deliver(&mut self, relay: usize, deliveries: Vec<(ConnectionId, RelayFrame)>) {
+        for (connection, frame) in deliveries {
+            let latency = self.relays[relay].profile.random_latency(&mut self.rng);
+            self.send_to_node(connection, latency, InboundItem::Frame(frame));
         }
     }
 
-    fn arrive(&mut self, id: ConnId) {
+    fn send_to_node(&mut self, connection: ConnectionId, latency: Time, item: InboundItem) {
+        if let Some(at) = self.connections[connection.0].send(self.now, latency, item) {
+            self.queue.schedule(at, WorldStep::FrameArrives(connection));
+        }
+    }
+
+    fn on_frame_arrival(&mut self, id: ConnectionId) {
         let now = self.now;
-        let conn = &mut self.conns[id.0];
-        conn.planned = false;
-        let (node, session) = (conn.node, conn.session);
-        if !self.nodes[node].lives(conn.life) || self.nodes[node].sessions.get(&session) != Some(&id) {
-            conn.inward.clear();
+        let connection = &mut self.connections[id.0];
+        connection.is_arrival_scheduled = false;
+        let (node, session) = (connection.node, connection.session);
+        if !self.nodes[node].is_running(connection.process) || self.nodes[node].sessions.get(&session) != Some(&id) {
+            connection.inbound.clear();
             return;
         }
-        let Some((at, parcel)) = conn.inward.front().cloned() else { return };
+        let Some((at, item)) = connection.inbound.front().cloned() else { return };
         if at > now {
-            conn.planned = true;
-            self.queue.plan(at, Happening::Arrives(id));
+            connection.is_arrival_scheduled = true;
+            self.queue.schedule(at, WorldStep::FrameArrives(id));
             return;
         }
-        let heard = match parcel {
-            Parcel::End(loss) => {
-                conn.state = Wire::Closed;
-                conn.inward.clear();
-                self.down(node, session, loss);
+        let message = match item {
+            InboundItem::Closed(reason) => {
+                connection.state = ConnectionState::Closed;
+                connection.inbound.clear();
+                self.on_disconnect(node, session, reason);
                 return;
             }
-            Parcel::Frame(frame) => {
+            InboundItem::Frame(frame) => {
                 let known = match &frame {
-                    Frame::Event(_, ix, _) if self.nodes[node].knows(corpus().event(*ix).id) => Some(*ix),
+                    RelayFrame::Event(_, index, _) if self.nodes[node].has_event(corpus().event(*index).id) => {
+                        Some(*index)
+                    }
                     _ => None,
                 };
-                known.map(|ix| self.nodes[node].judged.insert(ix));
-                frame.heard(if known.is_some() { EventPresence::Known } else { EventPresence::New })
+                known.map(|index| self.nodes[node].decided.insert(index));
+                frame.to_message(if known.is_some() { EventPresence::Known } else { EventPresence::New })
             }
         };
-        if matches!(heard, IncomingMessage::Event(_, _, EventPresence::New)) && !self.nodes[node].take_permit(session) {
-            self.stall(id);
+        if matches!(message, IncomingMessage::Event(_, _, EventPresence::New)) && !self.nodes[node].take_permit(session)
+        {
+            self.stall_connection(id);
             return;
         }
-        let conn = &mut self.conns[id.0];
-        conn.inward.pop_front();
-        if let Some((at, _)) = conn.inward.front() {
-            conn.planned = true;
-            self.queue.plan((*at).max(now), Happening::Arrives(id));
+        let connection = &mut self.connections[id.0];
+        connection.inbound.pop_front();
+        if let Some((at, _)) = connection.inbound.front() {
+            connection.is_arrival_scheduled = true;
+            self.queue.schedule((*at).max(now), WorldStep::FrameArrives(id));
         }
-        self.tell(node, SyncInput::Message(session, heard));
+        self.handle_input(node, SyncInput::Message(session, message));
     }
 
-    /// A connection is not read until there is a permit. Some relays do not wait for that.
-    fn stall(&mut self, id: ConnId) {
-        let conn = &mut self.conns[id.0];
-        conn.stalled = true;
-        if self.relays[conn.relay].persona.impatient {
-            self.after(KICK, Happening::Fault(Box::new(Fault::Kick(id))));
+    /// Stops reading a connection until there is a permit. Some relays close it after a while.
+    fn stall_connection(&mut self, id: ConnectionId) {
+        let connection = &mut self.connections[id.0];
+        connection.is_stalled = true;
+        if self.relays[connection.relay].profile.disconnects_stalled_clients {
+            self.schedule_in(STALL_TIMEOUT, WorldStep::Incident(Box::new(Incident::StallTimeout(id))));
         }
     }
 
-    /// Lets connections be read again for which there was no permit.
-    pub fn unstall(&mut self, node: usize) {
+    /// Resumes reading connections that had no permit.
+    pub fn resume_connections(&mut self, node: usize) {
         let now = self.now;
-        for conn in self.nodes[node].sessions.values() {
-            let conn = &mut self.conns[conn.0];
-            if std::mem::take(&mut conn.stalled) && !std::mem::replace(&mut conn.planned, true) {
-                self.queue.plan(now, Happening::Arrives(conn.id));
+        for connection in self.nodes[node].sessions.values() {
+            let connection = &mut self.connections[connection.0];
+            if std::mem::take(&mut connection.is_stalled)
+                && !std::mem::replace(&mut connection.is_arrival_scheduled, true)
+            {
+                self.queue.schedule(now, WorldStep::FrameArrives(connection.id));
             }
         }
     }
 
-    /// Tells a node that a connection is no more.
-    pub fn down(&mut self, node: usize, session: SessionId, loss: DisconnectReason) {
+    /// Reports the end of a connection to a node.
+    pub fn on_disconnect(&mut self, node: usize, session: SessionId, reason: DisconnectReason) {
         self.nodes[node].sessions.remove(&session);
-        self.pong_elsewhere(node);
-        self.tell(node, SyncInput::Disconnected(session, loss));
+        self.pong_from_others(node);
+        self.handle_input(node, SyncInput::Disconnected(session, reason));
     }
 
-    /// A connection breaks: what is on the way is lost.
-    pub fn breaks(&mut self, id: ConnId, loss: DisconnectReason) {
-        let conn = &mut self.conns[id.0];
-        let over = std::mem::replace(&mut conn.state, Wire::Closed) == Wire::Closed;
-        conn.inward.clear();
-        let (node, life, session, relay) = (conn.node, conn.life, conn.session, conn.relay);
-        self.relays[relay].part(id);
-        if self.nodes[node].lives(life) && self.nodes[node].sessions.get(&session) == Some(&id) && !over {
-            self.down(node, session, loss);
+    /// Breaks a connection. Items on their way are lost.
+    pub fn break_connection(&mut self, id: ConnectionId, reason: DisconnectReason) {
+        let connection = &mut self.connections[id.0];
+        let was_closed = std::mem::replace(&mut connection.state, ConnectionState::Closed) == ConnectionState::Closed;
+        connection.inbound.clear();
+        let (node, process, session, relay) =
+            (connection.node, connection.process, connection.session, connection.relay);
+        self.relays[relay].disconnect(id);
+        if self.nodes[node].is_running(process) && self.nodes[node].sessions.get(&session) == Some(&id) && !was_closed {
+            self.on_disconnect(node, session, reason);
         }
     }
 
-    fn dialled(&mut self, node: usize, life: u32, session: SessionId, relay: Option<usize>) {
+    fn on_dial_result(&mut self, node: usize, process: u32, session: SessionId, relay: Option<usize>) {
         let it = &mut self.nodes[node];
-        if !it.lives(life) || !it.dialling.remove(&session) {
+        if !it.is_running(process) || !it.dialling.remove(&session) {
             return;
         }
         let Some(relay) = relay.filter(|relay| self.is_reachable(node, *relay)) else {
-            self.pong_elsewhere(node);
-            self.tell(node, SyncInput::Disconnected(session, DisconnectReason::Unreachable));
+            self.pong_from_others(node);
+            self.handle_input(node, SyncInput::Disconnected(session, DisconnectReason::Unreachable));
             return;
         };
-        let id = ConnId(self.conns.len());
-        self.conns.push(Conn::new(id, (node, life, session), relay, self.now));
+        let id = ConnectionId(self.connections.len());
+        self.connections.push(SimConnection::new(id, (node, process, session), relay, self.now));
         self.nodes[node].sessions.insert(session, id);
-        let greeting = self.relays[relay].greet(id);
-        let stated = self.relays[relay].persona.stated(self.relays[relay].sessions);
-        let nip11 = self.relays[relay].document().and_then(|text| Nip11Info::parse(&text));
-        self.watches[node].stated(session, stated, relay);
-        if self.relays[relay].persona.restless > 0 {
-            let restless = self.relays[relay].persona.restless;
-            let delay = self.between(restless / 4, restless * 2);
-            self.after(delay, Happening::Breaks(id, DisconnectReason::Ended));
+        let response = self.relays[relay].connect(id);
+        let stated_limits = self.relays[relay].profile.stated_limits(self.relays[relay].session_count);
+        let nip11 = self.relays[relay].nip11_document().and_then(|text| Nip11Info::parse(&text));
+        self.checkers[node].on_stated_limits(session, stated_limits, relay);
+        if self.relays[relay].profile.connection_lifetime > 0 {
+            let restless = self.relays[relay].profile.connection_lifetime;
+            let delay = self.random_between(restless / 4, restless * 2);
+            self.schedule_in(delay, WorldStep::ConnectionBreaks(id, DisconnectReason::Ended));
         }
-        self.reply(id, greeting);
-        self.tell(node, SyncInput::Connected(session, nip11));
+        self.send_response(id, response);
+        self.handle_input(node, SyncInput::Connected(session, nip11));
     }
 
-    /// Whether a node that dials a relay now gets through.
+    /// Returns whether a node that dials a relay now can connect.
     #[must_use]
     pub fn is_reachable(&self, node: usize, relay: usize) -> bool {
-        let face = self.face_of(relay);
-        !self.offline[node]
-            && !self.relays[relay].persona.gone
-            && face.is_none_or(|other| self.nodes[other].syncer.is_some() && !self.offline[other])
+        let own_node = self.node_of(relay);
+        !self.is_offline[node]
+            && !self.relays[relay].profile.is_unreachable
+            && own_node.is_none_or(|other| self.nodes[other].machine.is_some() && !self.is_offline[other])
     }
 
-    /// The node whose face a relay is.
+    /// Returns the node whose events a relay serves.
     #[must_use]
-    pub fn face_of(&self, relay: usize) -> Option<usize> {
+    pub fn node_of(&self, relay: usize) -> Option<usize> {
         relay.checked_sub(self.relays.len() - self.nodes.len())
     }
 
-    /// The relay that is a node's face.
+    /// Returns the relay that serves the events of a node.
     #[must_use]
-    pub fn face(&self, node: usize) -> usize {
+    pub fn node_relay(&self, node: usize) -> usize {
         self.relays.len() - self.nodes.len() + node
     }
 
-    /// The relay that answers under a URL.
+    /// Returns the relay that answers under a URL.
     #[must_use]
     pub fn relay_at(&self, url: &RelayUrl) -> Option<usize> {
         self.hosts.get(url.host()).copied()
     }
 
-    /// Pongs come in. The real ones come every half minute; here they come when it matters that somebody was heard
-    /// lately, because idle worlds should cost little.
-    pub fn pongs(&mut self, node: usize) {
+    /// Delivers pongs to a node. Real relays send one every half minute. Here they arrive only when it matters that a
+    /// relay was alive recently, so that idle worlds cost little.
+    pub fn deliver_pongs(&mut self, node: usize) {
         self.inspect(node);
         for id in self.nodes[node].sessions.values().copied().collect::<Vec<_>>() {
-            let conn = &self.conns[id.0];
-            let (session, state) = (conn.session, conn.state);
-            if state == Wire::Open {
-                self.tell(node, SyncInput::Message(session, IncomingMessage::Alive));
+            let connection = &self.connections[id.0];
+            let (session, state) = (connection.session, connection.state);
+            if state == ConnectionState::Open {
+                self.handle_input(node, SyncInput::Message(session, IncomingMessage::Alive));
             }
         }
     }
 }
 
 impl World {
-    /// Others have been heard within the last half minute, as pongs come, when it matters whether they were.
-    fn pong_elsewhere(&mut self, node: usize) {
-        let open = |conn: &&ConnId| self.conns[conn.0].state == Wire::Open;
-        let others: Vec<SessionId> =
-            self.nodes[node].sessions.values().filter(open).take(2).map(|conn| self.conns[conn.0].session).collect();
+    /// Delivers pongs of two other relays, as if they had arrived within the last half minute. Called when it matters
+    /// whether other relays are alive.
+    fn pong_from_others(&mut self, node: usize) {
+        let open = |connection: &&ConnectionId| self.connections[connection.0].state == ConnectionState::Open;
+        let others: Vec<SessionId> = self.nodes[node]
+            .sessions
+            .values()
+            .filter(open)
+            .take(2)
+            .map(|connection| self.connections[connection.0].session)
+            .collect();
         for session in others {
-            self.tell(node, SyncInput::Message(session, IncomingMessage::Alive));
+            self.handle_input(node, SyncInput::Message(session, IncomingMessage::Alive));
         }
     }
 }

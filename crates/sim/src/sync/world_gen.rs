@@ -1,4 +1,4 @@
-//! How a world begins: who is there, who has what, what will happen. All of it comes from the seed.
+//! Generates a world from a seed: which relays and nodes exist, which events they have, and what will happen.
 
 use std::collections::BTreeMap;
 
@@ -8,45 +8,45 @@ use grasp_core::sync::fault_injection::SyncFault;
 use grasp_core::sync::io::RelayCommand;
 use grasp_core::sync::relay_url::RelayUrl;
 
-use super::corpus::{EPOCH, Ix, corpus};
-use super::fault_injection::Fault;
-use super::invariants::Watch;
+use super::corpus::{EventIndex, WORLD_START, corpus};
+use super::incidents::Incident;
+use super::invariants::SyncChecker;
 use super::node::Node;
 use super::queue::{DAY, HOUR, MINUTE, Queue, SECOND, Time};
-use super::relay::Relay;
-use super::relay_profile::Persona;
+use super::relay::SimRelay;
+use super::relay_profile::RelayProfile;
 use super::repo_history;
-use super::repo_history::{RELAYS, Role, SERVICES, Tale};
+use super::repo_history::{EventRole, RELAYS, RepoHistory, SERVICES};
 use super::trace::Trace;
-use super::world::{Happening, World};
-use crate::random::Chance;
+use super::world::{World, WorldStep};
+use crate::random::Rng;
 
-/// When everybody becomes honest.
-pub const HEALED: Time = 7 * DAY;
+/// Time at which all relays and networks become healthy.
+pub const HEALED_AT: Time = 7 * DAY;
 
-/// Milliseconds between pongs.
-const PONGS: Time = 6 * HOUR;
+/// Time between pongs.
+const PONG_INTERVAL: Time = 6 * HOUR;
 
-/// Events of one world at most.
-const EVENTS: usize = 500;
+/// Maximum number of events of one world.
+const MAX_EVENTS: usize = 500;
 
 impl World {
-    /// The world of a seed.
+    /// Generates the world of a seed.
     #[must_use]
-    pub fn born(seed: u64, flaw: Option<SyncFault>, trace: Trace) -> Self {
-        let mut chance = Chance::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x7361_6c74);
-        let nodes = if seed % 5 == 4 { 2 + chance.below(2) } else { 1 };
-        let present = 4 + chance.below(RELAYS - 3);
-        let tales = choose(&mut chance);
-        let authors: Vec<PublicKey> = people(&tales);
-        let mut relays: Vec<Relay> = Vec::new();
+    pub fn generate(seed: u64, fault: Option<SyncFault>, trace: Trace) -> Self {
+        let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x7361_6c74);
+        let nodes = if seed % 5 == 4 { 2 + rng.below(2) } else { 1 };
+        let present_count = 4 + rng.below(RELAYS - 3);
+        let histories = choose_histories(&mut rng);
+        let authors: Vec<PublicKey> = authors_of(&histories);
+        let mut relays: Vec<SimRelay> = Vec::new();
         for _ in 0..RELAYS {
-            relays.push(Relay::new(Persona::draw(&mut chance, &authors)));
+            relays.push(SimRelay::new(RelayProfile::random(&mut rng, &authors)));
         }
-        // Which of them are there: strangers name the others, too, and nobody answers.
+        // Announcements also list relays that do not exist in this world.
         let mut absent: Vec<usize> = (0..RELAYS).collect();
-        for _ in 0..present {
-            absent.swap_remove(chance.below(absent.len()));
+        for _ in 0..present_count {
+            absent.swap_remove(rng.below(absent.len()));
         }
         let mut hosts = BTreeMap::new();
         for relay in (0..RELAYS).filter(|relay| !absent.contains(relay)) {
@@ -55,9 +55,9 @@ impl World {
         }
         for (node, service) in SERVICES.iter().enumerate().take(nodes) {
             let instance = format!("instance-{node}");
-            let mut face = Relay::new(Persona::node());
-            face.instance = Some(instance);
-            relays.push(face);
+            let mut relay = SimRelay::new(RelayProfile::graspd());
+            relay.instance = Some(instance);
+            relays.push(relay);
             hosts.insert((*service).to_owned(), RELAYS + node);
             hosts.insert(host(&repo_history::alias_url(node)), RELAYS + node);
         }
@@ -68,40 +68,40 @@ impl World {
             trace,
             relays,
             nodes: Vec::new(),
-            watches: (0..nodes).map(|node| Watch::new(node, format!("instance-{node}"))).collect(),
+            checkers: (0..nodes).map(|node| SyncChecker::new(node, format!("instance-{node}"))).collect(),
             hosts,
-            conns: Vec::new(),
-            offline: vec![false; nodes],
-            dataless: Vec::new(),
-            told: Vec::new(),
-            broken: None,
-            healed: false,
-            chance,
+            connections: Vec::new(),
+            is_offline: vec![false; nodes],
+            events_without_data: Vec::new(),
+            publications: Vec::new(),
+            violation: None,
+            is_healed: false,
+            rng,
         };
         for node in 0..nodes {
-            let config = world.config(node, flaw);
-            world.watches[node].bootstrap(&config.bootstrap);
+            let config = world.config(node, fault);
+            world.checkers[node].bootstrap(&config.bootstrap);
             world.nodes.push(Node::new(node, config));
         }
-        world.spread(&tales);
-        world.trouble(&authors);
-        world.pongs_come();
-        if world.chance.one_in(5) {
-            world.bad_start(0);
+        world.distribute_events(&histories);
+        world.schedule_incidents(&authors);
+        world.schedule_pongs();
+        if world.rng.one_in(5) {
+            world.schedule_troubled_start(0);
         }
         for node in 0..nodes {
-            let delay = if node == 0 { 0 } else { world.between(0, 10 * MINUTE) };
-            world.after(delay, Happening::Fault(Box::new(Fault::Start(node))));
+            let delay = if node == 0 { 0 } else { world.random_between(0, 10 * MINUTE) };
+            world.schedule_in(delay, WorldStep::Incident(Box::new(Incident::Start(node))));
         }
         world
     }
 
-    fn config(&mut self, node: usize, flaw: Option<SyncFault>) -> SyncConfig {
+    fn config(&mut self, node: usize, fault: Option<SyncFault>) -> SyncConfig {
         let mut bootstrap = Vec::new();
-        if self.chance.below(10) < 7 {
-            // One that is there: a world in which nobody is has nothing to tell.
-            let there: Vec<usize> = self.hosts.values().copied().filter(|relay| *relay < RELAYS).collect();
-            let relay = self.chance.pick(&there).copied().unwrap_or(0);
+        if self.rng.below(10) < 7 {
+            // An existing relay: without one the node would sync nothing.
+            let existing: Vec<usize> = self.hosts.values().copied().filter(|relay| *relay < RELAYS).collect();
+            let relay = self.rng.pick(&existing).copied().unwrap_or(0);
             bootstrap.extend(RelayUrl::parse(&repo_history::relay_url(relay)));
         }
         SyncConfig {
@@ -109,286 +109,297 @@ impl World {
             instance: format!("instance-{node}"),
             bootstrap,
             batch_window_millis: 5_000,
-            values_per_filter: if self.chance.one_in(3) { 10 } else { 100 },
-            use_negentropy: !self.chance.one_in(12),
+            values_per_filter: if self.rng.one_in(3) { 10 } else { 100 },
+            use_negentropy: !self.rng.one_in(12),
             backoff: Default::default(),
             rejected: Default::default(),
             epoch: 1,
-            seed: self.chance.draw(),
-            fault: flaw,
+            seed: self.rng.next_u64(),
+            fault,
         }
     }
 
-    /// Who has what, and when.
-    fn spread(&mut self, tales: &[(&Tale, Vec<(Role, Ix)>)]) {
-        for (tale, parts) in tales {
-            for (role, ix) in parts {
-                let created = corpus().event(*ix).created_at.0;
-                let mut homes: Vec<usize> = tale.relays.iter().copied().filter(|_| !self.chance.one_in(5)).collect();
-                if self.chance.one_in(12) {
-                    homes.push(self.chance.below(RELAYS));
+    /// Distributes the events among relays and clients, and over time.
+    fn distribute_events(&mut self, histories: &[(&RepoHistory, Vec<(EventRole, EventIndex)>)]) {
+        for (history, events) in histories {
+            for (role, index) in events {
+                let created = corpus().event(*index).created_at.0;
+                let mut relays: Vec<usize> = history.relays.iter().copied().filter(|_| !self.rng.one_in(5)).collect();
+                if self.rng.one_in(12) {
+                    relays.push(self.rng.below(RELAYS));
                 }
-                // Some things only one relay has.
-                if self.chance.one_in(8) {
-                    homes.truncate(1);
+                // Some events exist only at one relay.
+                if self.rng.one_in(8) {
+                    relays.truncate(1);
                 }
-                for relay in homes {
-                    let at = self.arrival(created, *role);
-                    self.publish(relay, *ix, at);
-                    self.told.push((relay, *ix));
+                for relay in relays {
+                    let at = self.arrival_time(created, *role);
+                    self.publish(relay, *index, at);
+                    self.publications.push((relay, *index));
                 }
-                self.hand_in(tale, *role, *ix, created);
-                if matches!(role, Role::State | Role::Root) && self.chance.one_in(25) {
-                    self.dataless.push(*ix);
+                self.schedule_client_submissions(history, *role, *index, created);
+                if matches!(role, EventRole::State | EventRole::Root) && self.rng.one_in(25) {
+                    self.events_without_data.push(*index);
                 }
             }
         }
-        for ix in corpus().strays() {
-            for _ in 0..self.chance.below(3) {
-                let relay = self.chance.below(RELAYS);
-                let at = self.arrival(corpus().event(*ix).created_at.0, Role::Talk);
-                self.publish(relay, *ix, at);
+        for index in corpus().unrelated_events() {
+            for _ in 0..self.rng.below(3) {
+                let relay = self.rng.below(RELAYS);
+                let at = self.arrival_time(corpus().event(*index).created_at.0, EventRole::Discussion);
+                self.publish(relay, *index, at);
             }
         }
         for (at, _) in corpus().expiring() {
-            let Some(secs) = at.checked_sub(EPOCH).filter(|secs| *secs < 8 * 86_400) else { continue };
+            let Some(secs) = at.checked_sub(WORLD_START).filter(|secs| *secs < 8 * 86_400) else { continue };
             for node in 0..self.nodes.len() {
-                self.queue.plan((secs + 1) * SECOND, Happening::Fault(Box::new(Fault::Expiry(node))));
+                self.queue.schedule((secs + 1) * SECOND, WorldStep::Incident(Box::new(Incident::Expiry(node))));
             }
         }
     }
 
-    /// Clients offer something to nodes: mostly what begins a repository.
-    fn hand_in(&mut self, tale: &Tale, role: Role, ix: Ix, created: u64) {
+    /// Schedules submissions by clients: mostly announcements and states.
+    fn schedule_client_submissions(&mut self, history: &RepoHistory, role: EventRole, index: EventIndex, created: u64) {
         for node in 0..self.nodes.len() {
-            if !tale.services.contains(&node) {
+            if !history.services.contains(&node) {
                 continue;
             }
-            let likely = match role {
-                Role::Announcement | Role::State => 3,
+            let one_of = match role {
+                EventRole::Announcement | EventRole::State => 3,
                 _ => 12,
             };
-            if self.chance.one_in(likely) {
-                let at = self.arrival(created, role).max(2 * SECOND);
-                self.queue.plan(at, Happening::Offered(node, ix));
+            if self.rng.one_in(one_of) {
+                let at = self.arrival_time(created, role).max(2 * SECOND);
+                self.queue.schedule(at, WorldStep::ClientSubmits(node, index));
             }
         }
     }
 
-    fn publish(&mut self, relay: usize, ix: Ix, at: Time) {
+    fn publish(&mut self, relay: usize, index: EventIndex, at: Time) {
         if at == 0 {
-            self.relays[relay].publish(0, ix, &mut self.chance);
+            self.relays[relay].publish(0, index, &mut self.rng);
         } else {
-            self.queue.plan(at, Happening::Published(relay, ix));
+            self.queue.schedule(at, WorldStep::Published(relay, index));
         }
     }
 
-    /// When an event comes to a relay: it was there before, or it comes when it is made, or when its git data does, or
-    /// somebody imports it much later.
-    fn arrival(&mut self, created: u64, role: Role) -> Time {
-        let made = created.saturating_sub(EPOCH) * SECOND;
-        let late = match self.chance.below(20) {
-            0 => self.between(0, 5 * DAY),
-            1..=3 => self.between(MINUTE, 30 * MINUTE),
-            _ if made == 0 || role == Role::Flood => 0,
-            _ => self.between(200, 4_000),
+    /// Returns when an event arrives at a relay: before the start, when it is created, when its git data arrives, or
+    /// much later by an import.
+    fn arrival_time(&mut self, created: u64, role: EventRole) -> Time {
+        let created_at = created.saturating_sub(WORLD_START) * SECOND;
+        let delay = match self.rng.below(20) {
+            0 => self.random_between(0, 5 * DAY),
+            1..=3 => self.random_between(MINUTE, 30 * MINUTE),
+            _ if created_at == 0 || role == EventRole::Burst => 0,
+            _ => self.random_between(200, 4_000),
         };
-        (made + late).min(HEALED - HOUR)
+        (created_at + delay).min(HEALED_AT - HOUR)
     }
 
-    /// What goes wrong, in bursts.
-    fn trouble(&mut self, authors: &[PublicKey]) {
-        for _ in 0..3 + self.chance.below(6) {
-            let begin = self.between(0, HEALED - HOUR);
-            let length = if self.chance.one_in(2) { self.between(MINUTE, HOUR) } else { self.between(HOUR, 10 * HOUR) };
-            let end = (begin + length).min(HEALED - MINUTE);
-            for _ in 0..1 + self.chance.below(3) {
-                self.incident(begin, end, authors);
+    /// Schedules bursts of incidents.
+    fn schedule_incidents(&mut self, authors: &[PublicKey]) {
+        for _ in 0..3 + self.rng.below(6) {
+            let begin = self.random_between(0, HEALED_AT - HOUR);
+            let length = if self.rng.one_in(2) {
+                self.random_between(MINUTE, HOUR)
+            } else {
+                self.random_between(HOUR, 10 * HOUR)
+            };
+            let end = (begin + length).min(HEALED_AT - MINUTE);
+            for _ in 0..1 + self.rng.below(3) {
+                self.schedule_incident(begin, end, authors);
             }
         }
     }
 
-    /// Pongs come every few hours, so that rows are written; see [`pongs`](Self::pongs).
-    fn pongs_come(&mut self) {
+    /// Schedules pongs every few hours, so that rows are written; see [`deliver_pongs`](Self::deliver_pongs).
+    fn schedule_pongs(&mut self) {
         for node in 0..self.nodes.len() {
-            for nth in 1..(HEALED + 2 * DAY) / PONGS {
-                self.queue.plan(nth * PONGS, Happening::Fault(Box::new(Fault::Pongs(node))));
+            for number in 1..(HEALED_AT + 2 * DAY) / PONG_INTERVAL {
+                self.queue.schedule(number * PONG_INTERVAL, WorldStep::Incident(Box::new(Incident::Pongs(node))));
             }
         }
     }
 
-    fn incident(&mut self, begin: Time, end: Time, authors: &[PublicKey]) {
-        let relay = self.chance.below(RELAYS);
-        let node = self.chance.below(self.nodes.len());
-        let at = |world: &mut Self| world.between(begin, end);
-        let plan = |world: &mut Self, at: Time, fault: Fault| world.queue.plan(at, Happening::Fault(Box::new(fault)));
-        match self.chance.below(20) {
+    fn schedule_incident(&mut self, begin: Time, end: Time, authors: &[PublicKey]) {
+        let relay = self.rng.below(RELAYS);
+        let node = self.rng.below(self.nodes.len());
+        let at = |world: &mut Self| world.random_between(begin, end);
+        let schedule = |world: &mut Self, at: Time, incident: Incident| {
+            world.queue.schedule(at, WorldStep::Incident(Box::new(incident)))
+        };
+        match self.rng.below(20) {
             0 | 1 => {
-                // A restart, now and then a long one.
+                // A restart, sometimes with a long downtime.
                 let stop = at(self);
-                let down =
-                    if self.chance.one_in(3) { self.between(MINUTE, 3 * HOUR) } else { self.between(SECOND, MINUTE) };
-                // What was heard lately is on disk by then.
+                let down = if self.rng.one_in(3) {
+                    self.random_between(MINUTE, 3 * HOUR)
+                } else {
+                    self.random_between(SECOND, MINUTE)
+                };
+                // Rows with recent activity are written before.
                 for before in [16, 11, 6, 1] {
-                    plan(self, stop.saturating_sub(before * MINUTE), Fault::Pongs(node));
+                    schedule(self, stop.saturating_sub(before * MINUTE), Incident::Pongs(node));
                 }
-                plan(self, stop, Fault::Crash(node));
-                plan(self, stop + down, Fault::Start(node));
+                schedule(self, stop, Incident::Crash(node));
+                schedule(self, stop + down, Incident::Start(node));
             }
             2 => {
-                let away = self.between(30 * SECOND, 2 * HOUR);
-                plan(self, begin, Fault::Outage(node, true));
-                plan(self, begin + away, Fault::Outage(node, false));
+                let duration = self.random_between(30 * SECOND, 2 * HOUR);
+                schedule(self, begin, Incident::Outage(node, true));
+                schedule(self, begin + duration, Incident::Outage(node, false));
             }
             3 => {
-                let skew = self.chance.draw() as i64 % 86_400;
-                plan(self, begin, Fault::Clock(node, skew));
-                plan(self, end, Fault::Clock(node, 0));
+                let skew_secs = self.rng.next_u64() as i64 % 86_400;
+                schedule(self, begin, Incident::ClockSet(node, skew_secs));
+                schedule(self, end, Incident::ClockSet(node, 0));
             }
             4 | 5 => {
-                // Flapping.
-                for _ in 0..3 + self.chance.below(12) {
+                // The relay drops its connections repeatedly.
+                for _ in 0..3 + self.rng.below(12) {
                     let when = at(self);
-                    plan(self, when, Fault::Drop(relay));
+                    schedule(self, when, Incident::DropConnections(relay));
                 }
             }
             6 => {
                 let when = at(self);
-                plan(self, when, Fault::Freeze(relay));
+                schedule(self, when, Incident::FreezeConnections(relay));
             }
             7 => {
                 let when = at(self);
-                plan(self, when, Fault::Empty(relay));
+                schedule(self, when, Incident::LoseEvents(relay));
             }
             8 | 9 => {
-                let usual = self.relays[relay].persona.clone();
-                let gone = Persona { gone: true, ..usual.clone() };
-                plan(self, begin, Fault::Habits(relay, Box::new(gone)));
-                let end = if self.chance.one_in(4) { end + DAY } else { end };
-                plan(self, end.min(HEALED - MINUTE), Fault::Habits(relay, Box::new(usual)));
+                let normal = self.relays[relay].profile.clone();
+                let unreachable = RelayProfile { is_unreachable: true, ..normal.clone() };
+                schedule(self, begin, Incident::SetProfile(relay, Box::new(unreachable)));
+                let end = if self.rng.one_in(4) { end + DAY } else { end };
+                schedule(self, end.min(HEALED_AT - MINUTE), Incident::SetProfile(relay, Box::new(normal)));
             }
             15 => {
-                // A slow disk while everybody comes back.
-                plan(self, begin, Fault::Slow(node, true));
+                // A slow disk while all relays reconnect.
+                schedule(self, begin, Incident::SlowDisk(node, true));
                 for relay in 0..RELAYS {
-                    let when = begin + self.between(SECOND, 20 * SECOND);
-                    plan(self, when, Fault::Drop(relay));
-                    let again = self.between(10 * SECOND, 2 * MINUTE);
-                    plan(self, when + again, Fault::Drop(relay));
+                    let when = begin + self.random_between(SECOND, 20 * SECOND);
+                    schedule(self, when, Incident::DropConnections(relay));
+                    let again = self.random_between(10 * SECOND, 2 * MINUTE);
+                    schedule(self, when + again, Incident::DropConnections(relay));
                 }
-                let end = begin + self.between(MINUTE, 6 * MINUTE);
-                plan(self, end, Fault::Slow(node, false));
+                let end = begin + self.random_between(MINUTE, 6 * MINUTE);
+                schedule(self, end, Incident::SlowDisk(node, false));
             }
-            16 | 17 => self.releases(begin, end),
+            16 | 17 => self.schedule_missed_publications(begin, end),
             10..=14 => {
-                let usual = self.relays[relay].persona.clone();
-                let mut odd = usual.clone();
-                odd.habit(&mut self.chance, authors);
-                plan(self, begin, Fault::Habits(relay, Box::new(odd)));
-                plan(self, end, Fault::Habits(relay, Box::new(usual)));
+                let normal = self.relays[relay].profile.clone();
+                let mut misbehaving = normal.clone();
+                misbehaving.add_misbehavior(&mut self.rng, authors);
+                schedule(self, begin, Incident::SetProfile(relay, Box::new(misbehaving)));
+                schedule(self, end, Incident::SetProfile(relay, Box::new(normal)));
             }
-            _ => self.orders(node, relay, begin, end),
+            _ => self.schedule_commands(node, relay, begin, end),
         }
     }
 
-    /// Relays get events some minutes after they were made, when nobody listens: right after they have dropped everybody.
-    fn releases(&mut self, begin: Time, end: Time) {
-        let made = |ix: Ix| corpus().event(ix).created_at.0.checked_sub(EPOCH).map(|secs| secs * SECOND);
-        let told: Vec<(usize, Ix, Time)> = self
-            .told
+    /// Publishes events some minutes after their creation, directly after the relay dropped all connections.
+    fn schedule_missed_publications(&mut self, begin: Time, end: Time) {
+        let created_at =
+            |index: EventIndex| corpus().event(index).created_at.0.checked_sub(WORLD_START).map(|secs| secs * SECOND);
+        let publications: Vec<(usize, EventIndex, Time)> = self
+            .publications
             .iter()
-            .filter_map(|(relay, ix)| Some((*relay, *ix, made(*ix)?)))
-            .filter(|(_, _, made)| (begin.saturating_sub(HOUR)..end.max(begin + 6 * HOUR)).contains(made))
+            .filter_map(|(relay, index)| Some((*relay, *index, created_at(*index)?)))
+            .filter(|(_, _, created_at)| (begin.saturating_sub(HOUR)..end.max(begin + 6 * HOUR)).contains(created_at))
             .collect();
         for _ in 0..4 {
-            let Some((relay, ix, made)) = self.chance.pick(&told).copied() else { return };
-            let drop = made + self.between(MINUTE, 13 * MINUTE);
-            let after = self.between(100, 1_500);
-            self.queue.plan(drop, Happening::Fault(Box::new(Fault::Drop(relay))));
-            self.queue.plan(drop + after, Happening::Published(relay, ix));
+            let Some((relay, index, created_at)) = self.rng.pick(&publications).copied() else { return };
+            let drop = created_at + self.random_between(MINUTE, 13 * MINUTE);
+            let after = self.random_between(100, 1_500);
+            self.queue.schedule(drop, WorldStep::Incident(Box::new(Incident::DropConnections(relay))));
+            self.queue.schedule(drop + after, WorldStep::Published(relay, index));
         }
     }
 
-    /// The first minutes, when everything is new, with a slow disk and connections that end.
-    fn bad_start(&mut self, node: usize) {
-        self.queue.plan(SECOND, Happening::Fault(Box::new(Fault::Slow(node, true))));
+    /// Schedules a slow disk and dropped connections for the first minutes, when nothing is synced.
+    fn schedule_troubled_start(&mut self, node: usize) {
+        self.queue.schedule(SECOND, WorldStep::Incident(Box::new(Incident::SlowDisk(node, true))));
         for relay in 0..self.relays.len() {
-            for _ in 0..self.chance.below(4) {
-                let when = self.between(300, 90 * SECOND);
-                self.queue.plan(when, Happening::Fault(Box::new(Fault::Drop(relay))));
+            for _ in 0..self.rng.below(4) {
+                let when = self.random_between(300, 90 * SECOND);
+                self.queue.schedule(when, WorldStep::Incident(Box::new(Incident::DropConnections(relay))));
             }
         }
-        let end = self.between(30 * SECOND, 6 * MINUTE);
-        self.queue.plan(end, Happening::Fault(Box::new(Fault::Slow(node, false))));
-        if self.chance.one_in(3) {
-            let stop = self.between(20 * SECOND, end);
-            self.queue.plan(stop, Happening::Fault(Box::new(Fault::Crash(node))));
-            self.queue.plan(stop + MINUTE, Happening::Fault(Box::new(Fault::Start(node))));
+        let end = self.random_between(30 * SECOND, 6 * MINUTE);
+        self.queue.schedule(end, WorldStep::Incident(Box::new(Incident::SlowDisk(node, false))));
+        if self.rng.one_in(3) {
+            let stop = self.random_between(20 * SECOND, end);
+            self.queue.schedule(stop, WorldStep::Incident(Box::new(Incident::Crash(node))));
+            self.queue.schedule(stop + MINUTE, WorldStep::Incident(Box::new(Incident::Start(node))));
         }
     }
 
-    fn orders(&mut self, node: usize, relay: usize, begin: Time, end: Time) {
+    fn schedule_commands(&mut self, node: usize, relay: usize, begin: Time, end: Time) {
         let Some(url) = RelayUrl::parse(&repo_history::relay_url(relay)) else { return };
-        let (first, then) = match self.chance.below(4) {
+        let (first, then) = match self.rng.below(4) {
             0 | 1 => (RelayCommand::Pause(url.clone()), Some(RelayCommand::Resume(url))),
             2 => (RelayCommand::Retry(url.clone()), Some(RelayCommand::Reconcile(url))),
             _ => (RelayCommand::Forget(url), None),
         };
-        self.queue.plan(begin, Happening::Fault(Box::new(Fault::Command(node, first))));
+        self.queue.schedule(begin, WorldStep::Incident(Box::new(Incident::Command(node, first))));
         if let Some(then) = then {
-            self.queue.plan(end, Happening::Fault(Box::new(Fault::Command(node, then))));
+            self.queue.schedule(end, WorldStep::Incident(Box::new(Incident::Command(node, then))));
         }
     }
 
-    /// From now on every relay is honest about what it has, every host reachable, every clock right, and nothing ends.
+    /// Makes all relays and networks healthy: relays answer correctly, every host is reachable, every clock is right,
+    /// and no connection is dropped.
     pub fn heal(&mut self) {
-        self.healed = true;
+        self.is_healed = true;
         for relay in &mut self.relays {
-            relay.persona.heal();
+            relay.profile.heal();
         }
         for node in 0..self.nodes.len() {
-            self.offline[node] = false;
+            self.is_offline[node] = false;
             let now = self.now;
-            self.watches[node].outage(now, false);
-            self.nodes[node].unsettled |= self.nodes[node].skew != 0;
-            self.nodes[node].skew = 0;
-            self.nodes[node].slow = false;
-            self.start(node);
+            self.checkers[node].on_outage(now, false);
+            self.nodes[node].clock_was_set |= self.nodes[node].clock_skew_secs != 0;
+            self.nodes[node].clock_skew_secs = 0;
+            self.nodes[node].has_slow_disk = false;
+            self.start_node(node);
         }
     }
 }
 
-/// Which stories are told in a world, and how much of each.
-fn choose(chance: &mut Chance) -> Vec<(&'static Tale, Vec<(Role, Ix)>)> {
-    let large = chance.one_in(6);
-    let most = if large { EVENTS } else { 60 + chance.below(EVENTS / 2 - 60) };
-    let wanted = 3 + chance.below(if large { 18 } else { 8 });
-    let share = 20 + chance.below(81);
-    let floods = chance.one_in(4);
-    let mut left: Vec<&Tale> = corpus().tales().iter().collect();
+/// Returns the repositories of a world, and which of their events it uses.
+fn choose_histories(rng: &mut Rng) -> Vec<(&'static RepoHistory, Vec<(EventRole, EventIndex)>)> {
+    let large = rng.one_in(6);
+    let max_events = if large { MAX_EVENTS } else { 60 + rng.below(MAX_EVENTS / 2 - 60) };
+    let history_count = 3 + rng.below(if large { 18 } else { 8 });
+    let percentage = 20 + rng.below(81);
+    let has_bursts = rng.one_in(4);
+    let mut remaining: Vec<&RepoHistory> = corpus().histories().iter().collect();
     let (mut chosen, mut count) = (Vec::new(), 0);
-    while chosen.len() < wanted && count < most {
-        let tale = left.swap_remove(chance.below(left.len()));
-        let mut parts = Vec::new();
-        for (role, ix) in tale.parts() {
-            let told = match role {
-                Role::Announcement | Role::State => true,
-                Role::Flood => floods,
-                Role::Root | Role::Talk | Role::Removal => chance.below(100) < share,
+    while chosen.len() < history_count && count < max_events {
+        let history = remaining.swap_remove(rng.below(remaining.len()));
+        let mut events = Vec::new();
+        for (role, index) in history.events() {
+            let is_included = match role {
+                EventRole::Announcement | EventRole::State => true,
+                EventRole::Burst => has_bursts,
+                EventRole::Root | EventRole::Discussion | EventRole::Removal => rng.below(100) < percentage,
             };
-            if told {
-                parts.push((*role, *ix));
+            if is_included {
+                events.push((*role, *index));
             }
         }
-        count += parts.len();
-        chosen.push((tale, parts));
+        count += events.len();
+        chosen.push((history, events));
     }
     chosen
 }
 
-fn people(tales: &[(&Tale, Vec<(Role, Ix)>)]) -> Vec<PublicKey> {
+fn authors_of(histories: &[(&RepoHistory, Vec<(EventRole, EventIndex)>)]) -> Vec<PublicKey> {
     let mut keys: Vec<PublicKey> =
-        tales.iter().flat_map(|(_, parts)| parts).map(|(_, ix)| corpus().event(*ix).pubkey).collect();
+        histories.iter().flat_map(|(_, events)| events).map(|(_, index)| corpus().event(*index).pubkey).collect();
     keys.sort_unstable();
     keys.dedup();
     keys

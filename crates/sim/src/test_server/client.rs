@@ -1,4 +1,4 @@
-//! Those who push.
+//! Simulated clients that push.
 
 use std::collections::BTreeMap;
 
@@ -9,62 +9,62 @@ use grasp_core::nostr::EventId;
 use grasp_core::repo::RepoPath;
 
 use super::transaction::Batch;
-use super::{Crashed, House};
+use super::{Crashed, TestServer};
 use crate::git_model::{Oids, is_branch_or_tag, pull_ref};
 
-/// What somebody wants to push.
+/// A push as a client wants to make it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wish {
-    /// Where to.
+pub struct ClientPush {
+    /// Repository that is pushed to.
     pub repo_path: RepoPath,
-    /// Where refs should stand; `None` deletes.
+    /// New values of refs; `None` deletes the ref.
     pub refs: BTreeMap<String, Option<String>>,
-    /// The objects that the client has.
+    /// Objects that the client can send.
     pub brings: Oids,
-    /// Where it comes from.
+    /// Network of the client.
     pub network: Option<String>,
-    /// Bytes of each upload.
+    /// Size of each upload.
     pub bytes: u64,
 }
 
-/// A push that was asked for, and the answer.
-pub(super) type Asked = (PushId, Result<PushPermit, PushRejection>);
+/// A requested push and the decision about it.
+pub(super) type PermitDecision = (PushId, Result<PushPermit, PushRejection>);
 
-impl Wish {
-    /// A push to a site that changes nothing yet.
+impl ClientPush {
+    /// Creates a push to a repository that changes nothing yet.
     #[must_use]
     pub fn new(repo_path: RepoPath) -> Self {
         Self { repo_path, refs: BTreeMap::new(), brings: Oids::new(), network: None, bytes: 1_000 }
     }
 
-    /// A ref should stand here. The object is brought.
+    /// Sets a ref and sends its object.
     #[must_use]
     pub fn set(mut self, name: &str, oid: &str) -> Self {
         self.refs.insert(name.to_owned(), Some(oid.to_owned()));
         self.bring(&[oid])
     }
 
-    /// The ref of a pull request should stand here. The object is brought.
+    /// Sets the ref of a pull request and sends its object.
     #[must_use]
     pub fn pull(self, event: EventId, oid: &str) -> Self {
         self.set(&pull_ref(event), oid)
     }
 
-    /// A ref should go.
+    /// Deletes a ref.
     #[must_use]
     pub fn delete(mut self, name: &str) -> Self {
         self.refs.insert(name.to_owned(), None);
         self
     }
 
-    /// More objects come.
+    /// Sends more objects.
     #[must_use]
     pub fn bring(mut self, oids: &[&str]) -> Self {
         self.brings.extend(oids.iter().map(|oid| (*oid).to_owned()));
         self
     }
 
-    /// The push comes from this network.
+    /// Sets the network that the push comes from.
     #[must_use]
     pub fn from(mut self, network: &str) -> Self {
         self.network = Some(network.to_owned());
@@ -72,66 +72,71 @@ impl Wish {
     }
 }
 
-/// What came of a push.
-pub type Pushed = Result<(), PushRejection>;
+/// Result of a push.
+pub type PushResult = Result<(), PushRejection>;
 
-/// A push that is under way.
+/// A push in progress.
 #[derive(Debug)]
-pub(super) struct Ongoing {
-    wish: Wish,
+pub(super) struct OngoingPush {
+    client_push: ClientPush,
     push: RequestedPush,
     permit: Option<Result<PushPermit, PushRejection>>,
     received_packs: Vec<ReceivedPack>,
     arrived: bool,
-    done: Option<Pushed>,
+    done: Option<PushResult>,
 }
 
-impl Ongoing {
-    /// Whether somebody waits for an answer.
-    pub(super) fn waits(&self) -> bool {
+impl OngoingPush {
+    /// Whether the client waits for a reply.
+    pub(super) fn is_waiting(&self) -> bool {
         self.permit.is_none() || (self.arrived && self.done.is_none())
     }
 }
 
-impl House {
-    /// Pushes, from asking to the answer.
-    pub fn push(&mut self, wish: &Wish) -> Pushed {
-        self.try_push(wish).expect("no end was planned")
+impl TestServer {
+    /// Pushes and waits for the result.
+    pub fn push(&mut self, client_push: &ClientPush) -> PushResult {
+        self.try_push(client_push).expect("no crash is injected")
     }
 
-    /// Pushes, if the world does not end before everything that follows is done. A push of what is so already is none.
-    pub fn try_push(&mut self, wish: &Wish) -> Result<Pushed, Crashed> {
+    /// Pushes and settles, unless the injected crash happens before that. A push that changes nothing succeeds.
+    pub fn try_push(&mut self, client_push: &ClientPush) -> Result<PushResult, Crashed> {
         self.answered = false;
-        let Some((id, permit)) = self.ask(wish)? else { return Ok(Ok(())) };
+        let Some((id, permit)) = self.request_push(client_push)? else { return Ok(Ok(())) };
         let result = match permit {
-            Ok(_) => match self.arrive(id)? {
-                Some(refused) => refused,
-                None => self.wait(id)?,
+            Ok(_) => match self.receive_packs(id)? {
+                Some(rejected) => rejected,
+                None => self.wait_for_push(id)?,
             },
-            Err(refusal) => Err(refusal),
+            Err(rejection) => Err(rejection),
         };
         self.answered = true;
-        self.end(id)?;
-        self.rest()?;
+        self.end_push(id)?;
+        self.settle()?;
         Ok(result)
     }
 
-    /// Asks whether a push may happen. Nothing is asked if nothing would change.
-    pub fn ask(&mut self, wish: &Wish) -> Result<Option<Asked>, Crashed> {
-        let here = self.refs(&wish.repo_path);
+    /// Requests permission for a push. Returns `None` if the push would change nothing.
+    pub fn request_push(&mut self, client_push: &ClientPush) -> Result<Option<PermitDecision>, Crashed> {
+        let here = self.refs(&client_push.repo_path);
         let command = |(name, new): (&String, &Option<String>)| {
             let old = here.get(name).cloned();
             (old != *new).then(|| PushCommand { name: name.clone(), old, new: new.clone() })
         };
-        let commands: Vec<PushCommand> = wish.refs.iter().filter_map(command).collect();
+        let commands: Vec<PushCommand> = client_push.refs.iter().filter_map(command).collect();
         if commands.is_empty() {
             return Ok(None);
         }
         self.next_push += 1;
         let id = PushId(self.next_push);
-        let push = RequestedPush { id, repo_path: wish.repo_path.clone(), commands, network: wish.network.clone() };
-        let ongoing = Ongoing {
-            wish: wish.clone(),
+        let push = RequestedPush {
+            id,
+            repo_path: client_push.repo_path.clone(),
+            commands,
+            network: client_push.network.clone(),
+        };
+        let ongoing = OngoingPush {
+            client_push: client_push.clone(),
             push: push.clone(),
             permit: None,
             received_packs: Vec::new(),
@@ -140,47 +145,49 @@ impl House {
         };
         self.pushes.insert(id, ongoing);
         let mut batch = Batch::default();
-        self.tell(&mut batch, AdmissionInput::PushRequested(push));
-        self.conclude(batch)?;
+        self.handle_input(&mut batch, AdmissionInput::PushRequested(push));
+        self.finish_batch(batch)?;
         let permit = self.pushes.get(&id).and_then(|push| push.permit.clone());
-        Ok(Some((id, permit.expect("every wish is answered in its own batch"))))
+        Ok(Some((id, permit.expect("every push is decided in its own batch"))))
     }
 
-    /// Lets the packs of a permitted push arrive. Gives an answer if they are not what they should be.
-    pub fn arrive(&mut self, id: PushId) -> Result<Option<Pushed>, Crashed> {
-        let Some(Ongoing { wish, push, permit: Some(Ok(permit)), .. }) = self.pushes.get(&id) else { return Ok(None) };
-        let (wish, push, permit) = (wish.clone(), push.clone(), permit.clone());
-        let (alternates, checked) = (self.alternates(&wish.repo_path), Some(self.git.prunings()));
-        let here = self.git.read(&wish.repo_path, &alternates);
+    /// Receives the packs of a permitted push. Returns a result if they are not connected.
+    pub fn receive_packs(&mut self, id: PushId) -> Result<Option<PushResult>, Crashed> {
+        let Some(OngoingPush { client_push, push, permit: Some(Ok(permit)), .. }) = self.pushes.get(&id) else {
+            return Ok(None);
+        };
+        let (client_push, push, permit) = (client_push.clone(), push.clone(), permit.clone());
+        let (alternates, checked) = (self.alternates(&client_push.repo_path), Some(self.git.prune_count()));
+        let here = self.git.read(&client_push.repo_path, &alternates);
         let alternates: Vec<RepoPath> = alternates.into_iter().collect();
         let tips: Vec<&String> = push.commands.iter().filter_map(|command| command.new.as_ref()).collect();
-        let all: Oids = wish.brings.union(&here).cloned().collect();
+        let all: Oids = client_push.brings.union(&here).cloned().collect();
         if !tips.iter().all(|tip| self.git.is_complete(tip, &all)) {
-            return Ok(Some(Err(PushRejection::Failed("the pack is not connected".to_owned()))));
+            return Ok(Some(Err(PushRejection::Failed("pack is not connected".to_owned()))));
         }
         let new = |oids: Oids| -> Oids { oids.into_iter().filter(|oid| !here.contains(oid)).collect() };
         let branches = push.commands.iter().filter(|command| is_branch_or_tag(&command.name));
         let signed =
             branches.filter_map(|command| command.new.as_ref()).chain(permit.pull_requests.iter().map(|(_, tip)| tip));
         let needed = new(signed.flat_map(|tip| self.git.closure(tip)).collect());
-        self.brought.extend(needed.iter().cloned());
+        self.received_objects.extend(needed.iter().cloned());
         let received_pack = (!needed.is_empty()).then(|| self.git.receive(needed));
         let mut uploads = Vec::new();
         for (event, tip) in &permit.uploads {
             let needed = new(self.git.closure(tip));
             self.uploaded.push((*event, tip.clone(), needed.clone()));
             let received_pack = self.git.receive(needed);
-            uploads.push(ReceivedUpload { event: *event, tip: tip.clone(), received_pack, bytes: wish.bytes });
+            uploads.push(ReceivedUpload { event: *event, tip: tip.clone(), received_pack, bytes: client_push.bytes });
         }
-        let bytes = if received_pack.is_some() { wish.bytes } else { 0 };
+        let bytes = if received_pack.is_some() { client_push.bytes } else { 0 };
         let received_packs =
             received_pack.iter().cloned().chain(uploads.iter().map(|upload| upload.received_pack.clone())).collect();
         if let Some(ongoing) = self.pushes.get_mut(&id) {
             (ongoing.received_packs, ongoing.arrived) = (received_packs, true);
         }
-        self.tick()?;
+        self.count_durable_step()?;
         let mut batch = Batch::default();
-        self.tell(
+        self.handle_input(
             &mut batch,
             AdmissionInput::PushReceived(ReceivedPush {
                 push,
@@ -191,65 +198,65 @@ impl House {
                 bytes,
             }),
         );
-        self.conclude(batch)?;
+        self.finish_batch(batch)?;
         Ok(None)
     }
 
-    /// Lets git work until a push is answered.
-    pub fn wait(&mut self, id: PushId) -> Result<Pushed, Crashed> {
+    /// Runs git jobs until a push has its result.
+    pub fn wait_for_push(&mut self, id: PushId) -> Result<PushResult, Crashed> {
         loop {
-            if let Some(result) = self.result(id) {
+            if let Some(result) = self.push_result(id) {
                 return Ok(result);
             }
-            assert!(!self.running.is_empty(), "{id:?} is never answered");
-            self.step(0)?;
+            assert!(!self.running.is_empty(), "{id:?} never gets a result");
+            self.step_git_job(0)?;
         }
     }
 
-    /// The answer to a push that has arrived, if there is one yet.
+    /// Returns the result of a received push, if there is one yet.
     #[must_use]
-    pub fn result(&self, id: PushId) -> Option<Pushed> {
+    pub fn push_result(&self, id: PushId) -> Option<PushResult> {
         self.pushes.get(&id)?.done.clone()
     }
 
-    /// The pushes that are under way.
+    /// Returns the pushes in progress.
     #[must_use]
-    pub fn ongoing(&self) -> Vec<PushId> {
+    pub fn ongoing_pushes(&self) -> Vec<PushId> {
         self.pushes.keys().copied().collect()
     }
 
-    /// A push is over, whatever came of it.
-    pub fn end(&mut self, id: PushId) -> Result<(), Crashed> {
+    /// Ends a push, whatever its result.
+    pub fn end_push(&mut self, id: PushId) -> Result<(), Crashed> {
         if self.pushes.remove(&id).is_none() {
             return Ok(());
         }
         let mut batch = Batch::default();
-        self.tell(&mut batch, AdmissionInput::PushEnded(id));
-        self.conclude(batch).map(|_| ())
+        self.handle_input(&mut batch, AdmissionInput::PushEnded(id));
+        self.finish_batch(batch).map(|_| ())
     }
 
-    pub(super) fn permit(&mut self, id: PushId, result: Result<PushPermit, PushRejection>) {
-        let push = self.pushes.get_mut(&id).expect("somebody asked");
+    pub(super) fn set_permit(&mut self, id: PushId, result: Result<PushPermit, PushRejection>) {
+        let push = self.pushes.get_mut(&id).expect("push is in progress");
         assert_eq!(push.permit.replace(result), None, "{id:?} was permitted twice");
     }
 
-    pub(super) fn done(&mut self, id: PushId, result: Pushed) {
-        let push = self.pushes.get_mut(&id).expect("somebody pushed");
-        assert!(push.arrived, "{id:?} is answered before it has come");
-        assert_eq!(push.done.replace(result), None, "{id:?} was answered twice");
+    pub(super) fn set_push_result(&mut self, id: PushId, result: PushResult) {
+        let push = self.pushes.get_mut(&id).expect("push is in progress");
+        assert!(push.arrived, "{id:?} has a result before its packs were received");
+        assert_eq!(push.done.replace(result), None, "{id:?} has two results");
         self.answered = true;
         for received_pack in std::mem::take(&mut push.received_packs) {
             self.git.discard(&received_pack);
         }
     }
 
-    pub(super) fn turn_away_push(&mut self, id: PushId) {
-        let failed = || PushRejection::Failed("the store cannot write".to_owned());
+    pub(super) fn reject_push(&mut self, id: PushId) {
+        let failed = || PushRejection::Failed("store write failed".to_owned());
         let Some(push) = self.pushes.get_mut(&id) else { return };
         if push.permit.is_none() {
             push.permit = Some(Err(failed()));
         } else {
-            self.done(id, Err(failed()));
+            self.set_push_result(id, Err(failed()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A house as part of a larger world, whose clock is not its own.
+//! A server inside a larger simulated world that has its own clock.
 
 use std::sync::Arc;
 
@@ -6,36 +6,36 @@ use grasp_core::admission::io::EventSource;
 use grasp_core::nostr::{Decision, Rejection, SignedEvent};
 use grasp_core::time::Now;
 
-use super::House;
+use super::TestServer;
 use super::transaction::Batch;
-use crate::git_model::Git;
-use crate::store_model::Memory;
+use crate::git_model::GitModel;
+use crate::store_model::ModelStore;
 
-impl House {
-    /// Sets both clocks. What is due is done by [`advance`](Self::advance).
+impl TestServer {
+    /// Sets both clocks. [`advance`](Self::advance) handles the timers that are due.
     pub fn set_now(&mut self, now: Now) {
         self.now = now;
     }
 
-    /// Offers several events in one batch.
+    /// Submits several events in one batch.
     pub fn submit_all(&mut self, offers: &[(Arc<SignedEvent>, EventSource)]) -> Vec<Decision> {
         let mut batch = Batch::default();
-        let judged = offers.iter().map(|(event, source)| self.judge(&mut batch, event, source.clone()));
-        let verdicts: Vec<Decision> = judged.collect();
-        let committed = self.conclude(batch).expect("no end was planned");
-        self.rest().expect("no end was planned");
-        if committed { verdicts } else { verdicts.iter().map(|_| Decision::Reject(Rejection::StoreFailed)).collect() }
+        let decided = offers.iter().map(|(event, source)| self.decide(&mut batch, event, source.clone()));
+        let decisions: Vec<Decision> = decided.collect();
+        let committed = self.finish_batch(batch).expect("no crash is injected");
+        self.settle().expect("no crash is injected");
+        if committed { decisions } else { decisions.iter().map(|_| Decision::Reject(Rejection::StoreFailed)).collect() }
     }
 
-    /// Another house with the same disk: what it does has no consequences here.
+    /// Creates another server with a copy of the disk.
     #[must_use]
     pub fn fork(&self) -> Self {
-        let (memory, git): (Memory, Git) = (self.memory.clone(), self.git.clone());
-        let rules = self.admission.policy().clone();
-        let mut fork = Self { memory, git, now: self.now, lawless: true, ..Self::new(rules) };
+        let (store, git): (ModelStore, GitModel) = (self.store.clone(), self.git.clone());
+        let policy = self.admission.policy().clone();
+        let mut fork = Self { store, git, now: self.now, skips_invariants: true, ..Self::new(policy) };
         fork.authors.clone_from(&self.authors);
-        fork.rebuild().expect("no end was planned");
-        fork.rest().expect("no end was planned");
+        fork.rebuild().expect("no crash is injected");
+        fork.settle().expect("no crash is injected");
         fork
     }
 }

@@ -1,4 +1,4 @@
-//! What can be seen of the house.
+//! Read access to the state of the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use grasp_core::sync::io::RepoNeeds;
 use grasp_core::time::Now;
 
-use super::{House, View};
-use crate::git_model::Git;
-use crate::store_model::Memory;
+use super::{TestServer, VisibleRefs};
+use crate::git_model::GitModel;
+use crate::store_model::ModelStore;
 
-impl House {
-    /// The repositories that are hosted here.
+impl TestServer {
+    /// Returns the hosted repositories.
     #[must_use]
-    pub fn hosted(&self) -> Vec<RepoId> {
+    pub fn hosted_repos(&self) -> Vec<RepoId> {
         let repos = self.admission.catalog().repositories().map(|(repo, _)| repo);
         repos.filter(|repo| self.admission.hosted_repo(repo).is_some()).collect()
     }
 
-    /// The repositories hosted here that an author may speak for.
+    /// Returns the hosted repositories whose maintainer set contains an author.
     #[must_use]
-    pub fn repos_of(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoId> {
+    pub fn repos_maintained_by(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoId> {
         let strict = self.admission.policy().strict_maintainers;
         let group = self.admission.catalog().group(identifier).into_iter();
         group
@@ -36,92 +36,92 @@ impl House {
             .collect()
     }
 
-    /// What sync should follow under a name, by the committed store.
+    /// Returns the repository needs of an identifier, from the committed store.
     #[must_use]
-    pub fn followed(&self, identifier: &Identifier) -> Vec<RepoNeeds> {
-        self.admission.repo_needs(identifier, |id| self.memory.seq_of(id).expect("it is served"))
+    pub fn repo_needs(&self, identifier: &Identifier) -> Vec<RepoNeeds> {
+        self.admission.repo_needs(identifier, |id| self.store.seq_of(id).expect("it is served"))
     }
 
-    /// What the hunt should look for under a name.
+    /// Returns the wanted git data of an identifier.
     #[must_use]
-    pub fn quarries(&self, identifier: &Identifier) -> Vec<WantedGitData> {
-        self.admission.wanted_git_data(identifier, |id| self.memory.text_of(id))
+    pub fn wanted_git_data(&self, identifier: &Identifier) -> Vec<WantedGitData> {
+        self.admission.wanted_git_data(identifier, |id| self.store.event_by_id(id))
     }
 
-    /// The registrar.
+    /// Returns the admission machine.
     #[must_use]
     pub fn admission(&self) -> &Admission {
         &self.admission
     }
 
-    /// The store.
-    pub fn memory(&mut self) -> &mut Memory {
-        &mut self.memory
+    /// Returns the store.
+    pub fn store(&mut self) -> &mut ModelStore {
+        &mut self.store
     }
 
-    /// Git.
-    pub fn git(&mut self) -> &mut Git {
+    /// Returns the git model.
+    pub fn git(&mut self) -> &mut GitModel {
         &mut self.git
     }
 
-    /// The refs of a site, as the world sees them.
+    /// Returns the refs of a repository as clients see them.
     #[must_use]
     pub fn refs(&self, repo_path: &RepoPath) -> BTreeMap<String, String> {
-        self.shown.get(repo_path).map(|view| view.refs.clone()).unwrap_or_default()
+        self.visible_refs.get(repo_path).map(|view| view.refs.clone()).unwrap_or_default()
     }
 
-    /// All sites that have refs to show or a folder, with their refs.
+    /// Returns the visible refs of all repositories that have refs or a folder.
     #[must_use]
-    pub fn views(&self) -> BTreeMap<RepoPath, View> {
-        let worth = |(_, view): &(&RepoPath, &View)| view.exists || !view.refs.is_empty();
-        self.shown.iter().filter(worth).map(|(repo_path, view)| (repo_path.clone(), view.clone())).collect()
+    pub fn visible_refs(&self) -> BTreeMap<RepoPath, VisibleRefs> {
+        let worth = |(_, view): &(&RepoPath, &VisibleRefs)| view.exists || !view.refs.is_empty();
+        self.visible_refs.iter().filter(worth).map(|(repo_path, view)| (repo_path.clone(), view.clone())).collect()
     }
 
-    /// The time.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Now {
         self.now
     }
 
-    /// The ids of everything that is served and of everything that is held.
+    /// Returns the ids of all served and of all held events.
     #[must_use]
-    pub fn sets(&self) -> (BTreeSet<EventId>, BTreeSet<EventId>) {
-        let served = self.memory.served_events().map(|event| event.id).collect();
-        (served, self.memory.held_events().map(|event| event.id).collect())
+    pub fn event_ids(&self) -> (BTreeSet<EventId>, BTreeSet<EventId>) {
+        let served = self.store.served_events().map(|event| event.id).collect();
+        (served, self.store.held_events().map(|event| event.id).collect())
     }
 
-    /// The durable notes of work.
+    /// Returns the stored todo rows.
     #[must_use]
-    pub fn notes(&self) -> BTreeSet<Todo> {
+    pub fn todos(&self) -> BTreeSet<Todo> {
         let todo = |restored| if let RestoredItem::Todo(todo) = restored { Some(todo) } else { None };
-        Memory::restored(&self.memory).into_iter().filter_map(todo).collect()
+        ModelStore::restored(&self.store).into_iter().filter_map(todo).collect()
     }
 
-    /// The uploads that have a row.
+    /// Returns the stored upload rows.
     #[must_use]
-    pub fn staged(&self) -> Vec<PendingUpload> {
+    pub fn pending_uploads(&self) -> Vec<PendingUpload> {
         let staged = |restored| if let RestoredItem::Upload(upload) = restored { Some(upload) } else { None };
-        Memory::restored(&self.memory).into_iter().filter_map(staged).collect()
+        ModelStore::restored(&self.store).into_iter().filter_map(staged).collect()
     }
 
-    /// Takes the orders that were given.
-    pub fn orders(&mut self) -> Vec<GitJob> {
-        std::mem::take(&mut self.orders)
+    /// Takes the git jobs that were started.
+    pub fn take_git_jobs(&mut self) -> Vec<GitJob> {
+        std::mem::take(&mut self.started_jobs)
     }
 
-    /// Where an order stands among those that are under way.
+    /// Returns the index of a git job among the running ones.
     #[must_use]
-    pub fn place_of(&self, order: GitJobId) -> Option<usize> {
-        self.running.iter().position(|running| running.id == order)
+    pub fn job_index(&self, job: GitJobId) -> Option<usize> {
+        self.running.iter().position(|running| running.id == job)
     }
 
-    /// Takes the events that were only passed on.
-    pub fn passed(&mut self) -> Vec<Arc<SignedEvent>> {
-        std::mem::take(&mut self.passed)
+    /// Takes the events that were only broadcast.
+    pub fn take_broadcasts(&mut self) -> Vec<Arc<SignedEvent>> {
+        std::mem::take(&mut self.broadcasts)
     }
 
-    /// Takes the bells that rang: names for sync, names for the hunt.
-    pub fn bells(&mut self) -> (BTreeSet<Identifier>, BTreeSet<Identifier>) {
-        std::mem::take(&mut self.bells)
+    /// Takes the identifiers whose repository needs, and those whose wanted git data, have changed.
+    pub fn take_notifications(&mut self) -> (BTreeSet<Identifier>, BTreeSet<Identifier>) {
+        std::mem::take(&mut self.notifications)
     }
 }

@@ -1,4 +1,4 @@
-//! The laws: some hold after every commit and every step of git, the others whenever nothing is left to do.
+//! Invariants. Some hold after every commit and every step of git, the others whenever the server is idle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,130 +14,139 @@ use grasp_core::repo::{Identifier, RepoId, RepoPath, RepoState};
 use grasp_core::state_machine::StateMachine;
 use grasp_core::time::Timestamp;
 
-use super::House;
+use super::TestServer;
 use crate::git_model::{Oids, is_branch_or_tag, pull_ref};
-use crate::store_contract::Shelf;
+use crate::store_contract::StoreUnderTest;
 
-impl House {
-    /// The laws that hold after every commit.
-    pub(super) fn check(&self) {
-        if self.lawless {
+impl TestServer {
+    /// Checks the invariants that hold after every commit.
+    pub(super) fn check_after_commit(&self) {
+        if self.skips_invariants {
             return;
         }
-        let (served, held) = self.sets();
+        let (served, held) = self.event_ids();
         assert!(served.is_disjoint(&held), "both served and held: {:?}", served.intersection(&held));
         let mut coordinates = BTreeSet::new();
-        for event in self.memory.served_events() {
+        for event in self.store.served_events() {
             if let Some(at) = event.coordinate() {
                 assert!(coordinates.insert(at.clone()), "two versions are served at {at}");
             }
-            let gone = self.memory.whereabouts(event).1;
+            let gone = self.store.status_and_tombstone(event).1;
             let cannot_be_deleted = matches!(event.kind, kinds::DELETION | kinds::VANISH);
             assert!(
                 gone.is_none()
                     || (cannot_be_deleted && gone == Some(TombstoneKind::Deleted))
                     || event.kind == kinds::VANISH,
-                "served although {gone:?}: {}",
+                "served in spite of a tombstone ({gone:?}): {}",
                 event.json()
             );
         }
         for id in &held {
-            assert!(self.admission.purgatory().get(*id).is_some(), "held but not in the books: {id}");
+            assert!(
+                self.admission.purgatory().get(*id).is_some(),
+                "held in the store but not in the machine's purgatory: {id}"
+            );
         }
-        assert_eq!(held.len(), self.admission.purgatory().len(), "in the books but not held");
+        assert_eq!(
+            held.len(),
+            self.admission.purgatory().len(),
+            "in the machine's purgatory but not held in the store"
+        );
         if self.admission.policy().mode == AdmissionMode::Grasp {
-            assert_eq!(self.remembered(), self.stored(), "the catalog (left) disagrees with the store");
+            assert_eq!(self.catalog_versions(), self.store_versions(), "the catalog (left) disagrees with the store");
             self.check_exceptions();
-            self.check_lenders();
+            self.check_alternates();
             self.check_git();
         }
-        self.check_interest();
+        self.check_repo_needs();
     }
 
-    /// What sync was last told of every name is what it would be told now: no bell was missed.
-    fn check_interest(&self) {
-        for (identifier, told) in &self.told {
-            assert_eq!(*told, self.followed(identifier), "what sync was told (left) of {identifier:?}");
+    /// Checks that sync has received the current repository needs of every identifier: no notification was missed.
+    fn check_repo_needs(&self) {
+        for (identifier, needs) in &self.published_needs {
+            assert_eq!(*needs, self.repo_needs(identifier), "needs that sync has (left) of {identifier:?}");
         }
-        for repo in self.hosted() {
-            assert!(self.told.contains_key(&repo.identifier), "sync was never told of {repo}");
+        for repo in self.hosted_repos() {
+            assert!(self.published_needs.contains_key(&repo.identifier), "sync has no needs of {repo}");
         }
     }
 
-    /// An announcement of a repository that is not hosted here lives only beside one that is (F7).
+    /// Checks that an announcement accepted by the maintainer exception exists only beside a hosted repository
+    /// (docs/design/admission.md#maintainer-exception-announcements).
     fn check_exceptions(&self) {
         for (repo, slots) in self.admission.catalog().repositories() {
             let group = self.admission.catalog().group(&repo.identifier);
-            let lonely = slots.served.as_ref().is_some_and(|served| served.is_exception && !served.is_hosted())
+            let is_orphan = slots.served.as_ref().is_some_and(|served| served.is_exception && !served.is_hosted())
                 && !group.is_some_and(|group| group.has_hosted());
-            assert!(!lonely, "an exception without any host: {repo}");
+            assert!(!is_orphan, "maintainer exception without a hosted repository: {repo}");
         }
     }
 
-    /// A repository reads the pools of hosted members of its own set only, or there is a note to look at it.
-    fn check_lenders(&self) {
+    /// Checks that a repository reads only the pools of hosted members of its own maintainer set, or has a todo row.
+    fn check_alternates(&self) {
         for (repo_path, folder) in self.git.folders().filter(|(_, folder)| !folder.alternates.is_empty()) {
             let alternates = self.alternates(repo_path);
             if !folder.alternates.is_subset(&alternates) {
-                let noted = self.notes().contains(&Todo { repo_path: repo_path.clone(), pull_request: None });
+                let noted = self.todos().contains(&Todo { repo_path: repo_path.clone(), pull_request: None });
                 assert!(noted, "{repo_path} reads {:?} and may read {alternates:?}", folder.alternates);
             }
         }
     }
 
-    /// The sites whose pools a site may read.
+    /// Returns the repositories whose pools a repository may read.
     pub(super) fn alternates(&self, repo_path: &RepoPath) -> BTreeSet<RepoPath> {
         let RepoPath::Announced(repo) = repo_path else { return BTreeSet::new() };
         self.admission.hosted_repo(repo).map(|hosted| hosted.alternates).unwrap_or_default().into_iter().collect()
     }
 
-    /// The laws that hold after every step of git: what is shown can be read, and what nobody has signed cannot.
+    /// Checks the invariants that hold after every step of git: visible refs are complete, and objects of uploads
+    /// without an event are in no pool.
     pub(super) fn check_git(&self) {
-        if self.lawless {
+        if self.skips_invariants {
             return;
         }
-        // One that goes, and was announced again meanwhile, is shown until it is gone.
-        let goes = |repo_path: &RepoPath| {
-            self.running.iter().any(|order| order.repo_path == *repo_path && is_retirement(&order.operation))
+        // A repository that is being deleted, and was announced again meanwhile, stays visible until it is deleted.
+        let is_being_deleted = |repo_path: &RepoPath| {
+            self.running.iter().any(|job| job.repo_path == *repo_path && is_deletion(&job.operation))
         };
-        let open = |repo_path: &RepoPath| self.admission.is_available(repo_path) && !goes(repo_path);
-        for (repo_path, view) in self.shown.iter().filter(|(repo_path, _)| open(repo_path)) {
+        let open = |repo_path: &RepoPath| self.admission.is_available(repo_path) && !is_being_deleted(repo_path);
+        for (repo_path, view) in self.visible_refs.iter().filter(|(repo_path, _)| open(repo_path)) {
             let readable = if view.refs.is_empty() { Oids::new() } else { self.git.readable(repo_path) };
             for (name, oid) in &view.refs {
                 assert!(
                     self.git.is_complete(oid, &readable),
-                    "{repo_path}: {name} is at {oid}, which is not all there"
+                    "{repo_path}: {name} points to {oid}, which is incomplete"
                 );
             }
         }
-        let signed = |(event, tip, _): &&(EventId, String, Oids)| self.offered.get(event) == Some(tip);
-        let mut fine = self.brought.clone();
-        fine.extend(self.uploaded.iter().filter(signed).flat_map(|(_, _, oids)| oids.iter().cloned()));
+        let signed = |(event, tip, _): &&(EventId, String, Oids)| self.pull_request_tips.get(event) == Some(tip);
+        let mut known_objects = self.received_objects.clone();
+        known_objects.extend(self.uploaded.iter().filter(signed).flat_map(|(_, _, oids)| oids.iter().cloned()));
         let unsigned = self.uploaded.iter().filter(|upload| !signed(upload)).flat_map(|(_, _, oids)| oids);
-        let unsigned: BTreeSet<&String> = unsigned.filter(|oid| !fine.contains(*oid)).collect();
+        let unsigned: BTreeSet<&String> = unsigned.filter(|oid| !known_objects.contains(*oid)).collect();
         for (repo_path, folder) in self.git.folders() {
             let leaked: Vec<&String> = folder.pool.iter().filter(|oid| unsigned.contains(oid)).collect();
-            assert!(leaked.is_empty(), "nobody has signed {leaked:?}, but it is at {repo_path}");
+            assert!(leaked.is_empty(), "objects without an event are in the pool of {repo_path}: {leaked:?}");
         }
     }
 
-    /// An event that waited for git data becomes visible: it must be here.
+    /// Checks that the git data of an event is present when the event is released.
     pub(super) fn check_release(&mut self, id: EventId) {
-        let Some((event, _)) = self.memory.event(id) else { panic!("{id} is released and was not here") };
+        let Some((event, _)) = self.store.event(id) else { panic!("released event is unknown: {id}") };
         let folders: Vec<_> =
             self.git.folders().map(|(repo_path, folder)| (repo_path, folder, self.git.readable(repo_path))).collect();
         if event.kind == kinds::STATE {
-            let state = RepoState::from_event(&event).expect("nothing else gets in");
-            let repos = self.repos_of(&state.identifier, state.author);
-            // It is followed, or a better one is that has all of its objects, too.
+            let state = RepoState::from_event(&event).expect("validated on admission");
+            let repos = self.repos_maintained_by(&state.identifier, state.author);
+            // Either this state is applied, or a better one whose repository also has all objects of this state.
             let has_all = folders.iter().any(|(repo_path, _, readable)| {
                 matches!(repo_path, RepoPath::Announced(repo) if repos.contains(repo))
                     && state.oids().iter().all(|oid| self.git.is_complete(oid, readable))
             });
-            // That a repository that was never pushed to is empty needs no folder.
+            // An empty state of a repository that was never pushed to needs no folder.
             let empty = state.refs.is_empty()
                 && repos.iter().any(|repo| self.git.folder(&RepoPath::Announced(repo.clone())).is_none());
-            assert!(has_all || empty, "no repository has what is named by {}", event.json());
+            assert!(has_all || empty, "no repository has the objects of {}", event.json());
         } else if let Some(request) = PullRequest::from_any_event(&event) {
             let name = pull_ref(id);
             let shown = folders.iter().any(|(repo_path, folder, readable)| {
@@ -145,83 +154,83 @@ impl House {
                     && folder.refs.get(&name) == Some(&request.tip)
                     && self.git.is_complete(&request.tip, readable)
             });
-            assert!(shown, "no repository shows the commit of {}", event.json());
-            let repo_paths = self.sites_of(&event, &request);
-            // Where it is meant to be, or where it can be copied from to there.
+            assert!(shown, "no repository has a ref to the commit of {}", event.json());
+            let repo_paths = self.repo_paths_of(&event, &request);
+            // In a target repository, or where it can be copied from into one.
             let alternates = repo_paths.iter().flat_map(|repo_path| self.alternates(repo_path));
             let mut objects =
                 alternates.chain(repo_paths.iter().cloned()).map(|repo_path| self.git.readable(&repo_path));
             let here = objects.any(|objects| self.git.is_complete(&request.tip, &objects));
-            assert!(here, "no repository that is meant has the commit of {}: {repo_paths:?}", event.json());
+            assert!(here, "no target repository has the commit of {}: {repo_paths:?}", event.json());
         }
     }
 
-    /// Whether a pull request's ref may come to a site: it is meant, or one that is meant reads its objects.
-    fn is_taken(&self, repo_path: &RepoPath, event: &SignedEvent, request: &PullRequest) -> bool {
-        let repo_paths = self.sites_of(event, request);
+    /// Whether a repository may have the ref of a pull request: it is a target, or a target reads its objects.
+    fn may_have_ref(&self, repo_path: &RepoPath, event: &SignedEvent, request: &PullRequest) -> bool {
+        let repo_paths = self.repo_paths_of(event, request);
         repo_paths.contains(repo_path) || repo_paths.iter().any(|target| self.alternates(target).contains(repo_path))
     }
 
-    /// The sites at which a pull request is looked for.
-    fn sites_of(&self, event: &SignedEvent, request: &PullRequest) -> Vec<RepoPath> {
+    /// Returns the repositories in which a pull request's commit is expected.
+    fn repo_paths_of(&self, event: &SignedEvent, request: &PullRequest) -> Vec<RepoPath> {
         let targets = request.targets.iter().map(|repo| RepoPath::Announced(repo.clone()));
         let targets = targets.filter(|repo_path| self.admission.is_available(repo_path));
         targets.chain(self.admission.policy().submission_paths(event.pubkey, request)).collect()
     }
 
-    /// The laws that hold when nothing is left to do.
-    pub(super) fn check_rest(&mut self) {
+    /// Checks the invariants that hold when the server is idle.
+    pub(super) fn check_idle(&mut self) {
         let busy = !self.running.is_empty() || !self.admission.is_idle();
-        assert!(!busy || !self.running.is_empty(), "the registrar waits for nothing");
-        if self.lawless || busy || self.admission.policy().mode != AdmissionMode::Grasp {
+        assert!(!busy || !self.running.is_empty(), "the machine is busy without a running git job");
+        if self.skips_invariants || busy || self.admission.policy().mode != AdmissionMode::Grasp {
             return;
         }
-        let unanswered: Vec<_> = self.pushes.iter().filter(|(_, push)| push.waits()).collect();
-        assert!(unanswered.is_empty(), "nobody answers {unanswered:?}");
-        let rows = self.staged();
+        let unanswered: Vec<_> = self.pushes.iter().filter(|(_, push)| push.is_waiting()).collect();
+        assert!(unanswered.is_empty(), "pushes without a result: {unanswered:?}");
+        let rows = self.pending_uploads();
         let numbers: BTreeSet<u64> = rows.iter().map(|upload| upload.folder).collect();
         let lost: Vec<u64> = self.git.staged().difference(&numbers).copied().collect();
         assert!(lost.is_empty(), "uploads without a row: {lost:?}");
         let known: BTreeSet<_> = self.admission.uploads().cloned().collect();
-        assert_eq!(known, rows.into_iter().collect(), "the books of uploads (left) and the store");
-        if self.ailing {
+        assert_eq!(known, rows.into_iter().collect(), "uploads of the machine (left) and of the store");
+        if self.has_failed_jobs {
             return;
         }
-        assert_eq!(self.notes(), BTreeSet::new(), "notes of work that nobody does");
-        for (repo_path, view) in &self.shown {
+        assert_eq!(self.todos(), BTreeSet::new(), "todo rows without a running job");
+        for (repo_path, view) in &self.visible_refs {
             let folder = self.git.folder(repo_path);
             let same = folder.map(|folder| &folder.refs).unwrap_or(&BTreeMap::new()) == &view.refs;
             assert!(
                 same || !self.admission.is_available(repo_path),
-                "{repo_path}: what is shown (left) is not there: {view:?} {folder:?}"
+                "{repo_path}: visible refs differ from the folder: {view:?} {folder:?}"
             );
         }
         for (repo_path, folder) in self.git.folders() {
             match repo_path {
                 RepoPath::Announced(repo) => {
                     let group = self.admission.catalog().group(&repo.identifier);
-                    // What the operator does not archive any more is left alone.
+                    // A repository that the operator no longer archives is kept.
                     let left = group
                         .and_then(|group| group.newest_announcement(repo.owner))
                         .is_some_and(|best| !best.is_exception);
                     assert!(
                         self.admission.is_available(repo_path) || left,
-                        "{repo_path} is hosted no more and still there"
+                        "{repo_path} is no longer hosted but has a folder"
                     );
                 }
                 RepoPath::PullRequests(_) => {
-                    assert!(!folder.refs.is_empty(), "{repo_path} has nothing and is still there")
+                    assert!(!folder.refs.is_empty(), "{repo_path} has no refs but a folder")
                 }
             }
         }
-        for repo in self.hosted() {
+        for repo in self.hosted_repos() {
             self.check_followed(&repo);
         }
         self.check_pulls();
         self.check_uploads();
     }
 
-    /// A repository follows the best complete state that may speak for it.
+    /// Checks that a repository follows the best complete state that is authoritative for it.
     fn check_followed(&mut self, repo: &RepoId) {
         let repo_path = RepoPath::Announced(repo.clone());
         let hosted = self.admission.hosted_repo(repo).expect("hosted");
@@ -232,15 +241,16 @@ impl House {
         let states: Vec<(RepoState, EventStatus)> = states
             .into_iter()
             .map(|(version, status)| {
-                (RepoState::from_event(&self.memory.event(version.id).expect("known").0).expect("a state"), status)
+                (RepoState::from_event(&self.store.event(version.id).expect("known").0).expect("valid state"), status)
             })
             .collect();
         let refs: BTreeMap<String, String> = self.refs(&repo_path);
         let refs: BTreeMap<&String, &String> = refs.iter().filter(|(name, _)| is_branch_or_tag(name)).collect();
         let best = states.iter().find(|(state, status)| {
-            // Only for what waits is looked elsewhere again and again.
+            // Other repositories are searched again only for held events.
             let waits = *status == EventStatus::Held || hosted.status == EventStatus::Held;
-            let sources = self.repos_of(&state.identifier, state.author).into_iter().map(RepoPath::Announced);
+            let sources =
+                self.repos_maintained_by(&state.identifier, state.author).into_iter().map(RepoPath::Announced);
             let elsewhere = sources.filter(|_| waits).map(|source| self.git.readable(&source));
             let mut places = elsewhere.chain([objects.clone()]);
             let oids = state.oids();
@@ -249,7 +259,8 @@ impl House {
                 && oids.iter().all(|oid| oid.len() == 40)
                 && places.any(|objects| oids.iter().all(|oid| self.git.is_complete(oid, &objects)))
         });
-        // A state whose objects were lost, with a lender, and came back is followed when the site is next worked on.
+        // A state whose objects were lost with an alternate, and returned, is applied by the repository's next git
+        // job.
         let all_served = |status: EventStatus| status == EventStatus::Served && hosted.status == EventStatus::Served;
         match best {
             Some((_, status)) if all_served(*status) && self.behind.contains(&repo_path) => {}
@@ -261,57 +272,63 @@ impl House {
                     state.version
                 );
                 assert_eq!(*status, EventStatus::Served, "{repo_path} follows {:?}", state.version);
-                assert_eq!(hosted.status, EventStatus::Served, "{repo_path} follows {:?}, and waits", state.version);
+                assert_eq!(hosted.status, EventStatus::Served, "{repo_path} follows {:?} but is held", state.version);
                 let head = self.git.folder(&repo_path).and_then(|folder| folder.head.clone());
                 assert!(state.head.is_none() || state.head == head, "{repo_path}: HEAD is {head:?}");
             }
-            None if !any_served => assert!(refs.is_empty(), "{repo_path}: nothing that is signed declares {refs:?}"),
+            None if !any_served => assert!(refs.is_empty(), "{repo_path}: no state declares {refs:?}"),
             None => {}
         }
     }
 
-    /// The refs of pull requests are those of served ones, and no pull request waits for what is here.
+    /// Checks that pull request refs belong to served pull requests, and that no held pull request's commit is
+    /// present.
     fn check_pulls(&mut self) {
         for (repo_path, view) in
-            self.shown.clone().iter().filter(|(repo_path, _)| self.admission.is_available(repo_path))
+            self.visible_refs.clone().iter().filter(|(repo_path, _)| self.admission.is_available(repo_path))
         {
             for (name, oid) in view.refs.iter().filter(|(name, _)| !is_branch_or_tag(name)) {
-                let id = name.strip_prefix("refs/nostr/").and_then(EventId::from_hex).expect("no other names");
-                let Some((event, status)) = self.memory.event(id) else { panic!("{repo_path}: a stray {name}") };
-                let request = PullRequest::from_any_event(&event).expect("nothing else has a ref");
+                let id = name.strip_prefix("refs/nostr/").and_then(EventId::from_hex).expect("only pull request refs");
+                let Some((event, status)) = self.store.event(id) else { panic!("{repo_path}: {name} has no event") };
+                let request = PullRequest::from_any_event(&event).expect("only pull requests have such refs");
                 assert_eq!((status, oid), (EventStatus::Served, &request.tip), "{repo_path}: {name}");
             }
         }
         let mut readable: BTreeMap<RepoPath, Oids> = BTreeMap::new();
-        for event in self.memory.held_events() {
+        for event in self.store.held_events() {
             let Some(request) = PullRequest::from_any_event(event).filter(|request| request.tip.len() == 40) else {
                 continue;
             };
-            for repo_path in self.sites_of(event, &request) {
+            for repo_path in self.repo_paths_of(event, &request) {
                 let read = || self.git.read(&repo_path, &self.alternates(&repo_path));
                 let objects = readable.entry(repo_path.clone()).or_insert_with(read);
                 let waits = !self.git.is_complete(&request.tip, objects);
-                assert!(waits, "{} waits for what is at {repo_path}", event.json());
+                assert!(waits, "held although {repo_path} has its commit: {}", event.json());
             }
         }
     }
 
-    /// No upload waits for an event that waits for it.
+    /// Checks that no upload is kept for a held event that needs it.
     fn check_uploads(&mut self) {
-        for upload in self.staged() {
-            let Some((event, EventStatus::Held)) = self.memory.event(upload.event) else { continue };
-            let request = PullRequest::from_any_event(&event).expect("nothing else is uploaded");
+        for upload in self.pending_uploads() {
+            let Some((event, EventStatus::Held)) = self.store.event(upload.event) else { continue };
+            let request = PullRequest::from_any_event(&event).expect("uploads belong to pull requests");
             assert_eq!(upload.tip, request.tip, "{upload:?}");
-            let wanted = self.is_taken(&upload.repo_path, &event, &request);
-            // One that was taken in, and needs what has gone with a lender since, is a row without objects.
-            assert!(!wanted || !self.git.staged().contains(&upload.folder), "{upload:?} waits for what is here");
+            let wanted = self.may_have_ref(&upload.repo_path, &event, &request);
+            // An upload that was adopted, and needs objects that were deleted with an alternate since, is a row
+            // without objects.
+            assert!(
+                !wanted || !self.git.staged().contains(&upload.folder),
+                "upload is staged although its event is held: {upload:?}"
+            );
         }
     }
 
-    /// Checks that what the catalog derives as it goes (sets, names, hosts) is what a fresh one derives from the store.
+    /// Checks that the values that the catalog derives incrementally (maintainer sets, names, hosts) equal those of a
+    /// catalog that is rebuilt from the store.
     pub fn check_derived(&self, identifiers: &[&str]) {
         let mut fresh = Admission::new(self.admission.policy().clone());
-        for restored in self.memory.restored() {
+        for restored in self.store.restored() {
             fresh.handle(self.now, AdmissionInput::Restored(restored));
         }
         let strict = self.admission.policy().strict_maintainers;
@@ -325,54 +342,55 @@ impl House {
                         (hosts, maintainers, group.has_hosted(), group.is_invited(*author, strict))
                     })
                 };
-                assert_eq!(view(&self.admission), view(&fresh), "derived (left) about {author} and {identifier:?}");
+                assert_eq!(view(&self.admission), view(&fresh), "derived values (left) of {author} and {identifier:?}");
                 let named = |admission: &Admission| admission.catalog().is_listed_maintainer(*author);
-                assert_eq!(named(&self.admission), named(&fresh), "whether {author} is named");
+                assert_eq!(named(&self.admission), named(&fresh), "whether {author} is listed");
             }
         }
     }
 
-    fn remembered(&self) -> Books {
+    fn catalog_versions(&self) -> VersionIndex {
         let catalog = self.admission.catalog();
-        let mut books = Books::default();
+        let mut index = VersionIndex::default();
         for (repo, slots) in catalog.repositories() {
-            books.note(&repo, kinds::ANNOUNCEMENT, true, slots.served.as_ref().map(|served| served.version));
-            books.note(&repo, kinds::ANNOUNCEMENT, false, slots.held.as_ref().map(|held| held.version));
+            index.add(&repo, kinds::ANNOUNCEMENT, true, slots.served.as_ref().map(|served| served.version));
+            index.add(&repo, kinds::ANNOUNCEMENT, false, slots.held.as_ref().map(|held| held.version));
         }
         for author in &self.authors {
             for identifier in catalog.identifiers_of(*author) {
                 let repo = RepoId { owner: *author, identifier: identifier.clone() };
                 let states = catalog.group(identifier).and_then(|group| group.states(*author));
-                books.note(&repo, kinds::STATE, true, states.and_then(|states| states.served));
-                books.note(&repo, kinds::STATE, false, states.into_iter().flat_map(|states| states.held.clone()));
+                index.add(&repo, kinds::STATE, true, states.and_then(|states| states.served));
+                index.add(&repo, kinds::STATE, false, states.into_iter().flat_map(|states| states.held.clone()));
             }
         }
-        books
+        index
     }
 
-    fn stored(&self) -> Books {
-        let mut books = Books::default();
-        let served = self.memory.served_events().map(|event| (event, true));
-        for (event, is_served) in served.chain(self.memory.held_events().map(|event| (event, false))) {
+    fn store_versions(&self) -> VersionIndex {
+        let mut index = VersionIndex::default();
+        let served = self.store.served_events().map(|event| (event, true));
+        for (event, is_served) in served.chain(self.store.held_events().map(|event| (event, false))) {
             if matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE) {
-                let repo = event.coordinate().as_ref().and_then(RepoId::from_coordinate).expect("nothing else gets in");
-                books.note(&repo, event.kind, is_served, Some(event.version()));
+                let repo =
+                    event.coordinate().as_ref().and_then(RepoId::from_coordinate).expect("validated on admission");
+                index.add(&repo, event.kind, is_served, Some(event.version()));
             }
         }
-        books
+        index
     }
 }
 
-fn is_retirement(work: &GitOperation) -> bool {
+fn is_deletion(work: &GitOperation) -> bool {
     matches!(work, GitOperation::Delete { .. })
 }
 
-/// Announcements and states: whose, of which kind, served or held, which versions.
+/// Versions of announcements and states by repository, kind and whether they are served.
 #[derive(PartialEq, Eq, Debug, Default)]
-struct Books(BTreeMap<(RepoId, u16, bool), BTreeSet<(Timestamp, EventId)>>);
+struct VersionIndex(BTreeMap<(RepoId, u16, bool), BTreeSet<(Timestamp, EventId)>>);
 
-impl Books {
-    fn note(&mut self, repo: &RepoId, kind: u16, served: bool, versions: impl IntoIterator<Item = EventVersion>) {
+impl VersionIndex {
+    fn add(&mut self, repo: &RepoId, kind: u16, served: bool, versions: impl IntoIterator<Item = EventVersion>) {
         for version in versions {
             self.0.entry((repo.clone(), kind, served)).or_default().insert((version.created_at, version.id));
         }

@@ -1,4 +1,4 @@
-//! How the house begins, works, fails and heals.
+//! Start, moderation, git jobs, failures and recovery of the server.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,166 +14,167 @@ use grasp_core::state_machine::StateMachine;
 use grasp_core::time::MonoTime;
 
 use super::transaction::Batch;
-use super::{Crashed, House, View};
-use crate::git_model::Folder;
-use crate::store_contract::Shelf;
+use super::{Crashed, TestServer, VisibleRefs};
+use crate::git_model::RepoFolder;
+use crate::store_contract::StoreUnderTest;
 
-impl House {
-    /// As after a crash: what is durable stays, the registrar is rebuilt from it, the monotonic clock begins anew.
+impl TestServer {
+    /// Restarts the server as after a crash: durable data stays, the machine is rebuilt from it, and the monotonic
+    /// clock starts at zero.
     pub fn restart(&mut self) {
-        self.boot().expect("no end was planned");
+        self.boot().expect("no crash is injected");
     }
 
-    /// A new process begins with what the old one has left on disk, if that does not end, too.
+    /// Starts a new process on the disk that the old one left, unless the injected crash happens meanwhile.
     pub fn boot(&mut self) -> Result<(), Crashed> {
         self.now.mono = MonoTime(0);
-        self.rules.0 = self.rules.1.clone();
-        self.memory.restart();
+        self.policies.0 = self.policies.1.clone();
+        self.store.restart();
         self.running.clear();
         self.pushes.clear();
-        // After a failed commit sync is told nothing: what it was told last is what is so.
-        self.told.clear();
+        // Only a new process sends all needs to sync. After a failed commit sync receives nothing: the last needs are
+        // still current.
+        self.published_needs.clear();
         self.rebuild()?;
-        self.rest()
+        self.settle()
     }
 
-    /// Reads everything back, as at boot and after a failed commit.
+    /// Rebuilds the machine from the store, as at startup and after a failed commit.
     pub(super) fn rebuild(&mut self) -> Result<(), Crashed> {
-        self.admission = Admission::new(self.rules.0.clone());
-        for restored in self.memory.restored() {
+        self.admission = Admission::new(self.policies.0.clone());
+        for restored in self.store.restored() {
             self.admission.handle(self.now, AdmissionInput::Restored(restored));
         }
-        if self.told.is_empty() {
-            let names = self.hosted().into_iter().map(|repo| repo.identifier);
-            self.told = names.map(|name| (name.clone(), self.followed(&name))).collect();
+        if self.published_needs.is_empty() {
+            let names = self.hosted_repos().into_iter().map(|repo| repo.identifier);
+            self.published_needs = names.map(|name| (name.clone(), self.repo_needs(&name))).collect();
         }
         let kept: BTreeSet<u64> = self.admission.uploads().map(|upload| upload.folder).collect();
         self.git.restart(&kept);
-        let view = |folder: &Folder| View { refs: folder.refs.clone(), exists: true };
-        self.shown = self.git.folders().map(|(repo_path, folder)| (repo_path.clone(), view(folder))).collect();
+        let view = |folder: &RepoFolder| VisibleRefs { refs: folder.refs.clone(), exists: true };
+        self.visible_refs = self.git.folders().map(|(repo_path, folder)| (repo_path.clone(), view(folder))).collect();
         let mut batch = Batch::default();
-        self.tell(&mut batch, AdmissionInput::Ready);
+        self.handle_input(&mut batch, AdmissionInput::Ready);
         self.admission.wake(self.now);
         self.drain(&mut batch);
-        if self.conclude(batch)? { self.sweep() } else { Ok(()) }
+        if self.finish_batch(batch)? { self.run_moderation_scan() } else { Ok(()) }
     }
 
-    /// The operator has other lists. Whatever follows from it is done.
-    pub fn rule(&mut self, lists: ModerationLists) {
-        self.try_rule(lists).expect("no end was planned");
+    /// Sets the operator's lists and settles.
+    pub fn set_lists(&mut self, lists: ModerationLists) {
+        self.try_set_lists(lists).expect("no crash is injected");
     }
 
-    /// The operator has other lists, if the world does not end before everything that follows from it is done. A process
-    /// that begins anew begins with these. False if nothing could be written: then they are told again.
-    pub fn try_rule(&mut self, lists: ModerationLists) -> Result<bool, Crashed> {
+    /// Sets the operator's lists and settles, unless the injected crash happens before that. A new process starts
+    /// with these lists. Returns false if the commit failed: then they must be set again.
+    pub fn try_set_lists(&mut self, lists: ModerationLists) -> Result<bool, Crashed> {
         self.answered = false;
-        let rules = AdmissionPolicy { lists: Arc::new(lists), ..self.rules.0.clone() };
-        self.rules.1 = rules.clone();
+        let policy = AdmissionPolicy { lists: Arc::new(lists), ..self.policies.0.clone() };
+        self.policies.1 = policy.clone();
         let mut batch = Batch::default();
-        self.tell(&mut batch, AdmissionInput::PolicyChanged(Arc::new(rules.clone())));
-        let committed = self.conclude(batch)?;
+        self.handle_input(&mut batch, AdmissionInput::PolicyChanged(Arc::new(policy.clone())));
+        let committed = self.finish_batch(batch)?;
         if committed {
-            self.rules.0 = rules;
+            self.policies.0 = policy;
             self.answered = true;
-            self.sweep()?;
+            self.run_moderation_scan()?;
         }
-        self.rest()?;
+        self.settle()?;
         Ok(committed)
     }
 
-    /// Looks up what has no place here any more, an event at a time, and lets repositories be looked at again that are to
-    /// be.
-    fn sweep(&mut self) -> Result<(), Crashed> {
-        let mut sweep = ModerationScan::new(&self.admission.policy().lists);
+    /// Removes events that are banned now, one event at a time, and reviews the repositories that are due.
+    fn run_moderation_scan(&mut self) -> Result<(), Crashed> {
+        let mut scan = ModerationScan::new(&self.admission.policy().lists);
         loop {
             let review =
                 self.admission.alarm().is_some_and(|(_, why)| why == "repositories are reviewed after a policy change");
-            if !review && sweep.is_done(&self.admission) {
+            if !review && scan.is_done(&self.admission) {
                 return Ok(());
             }
             let mut batch = Batch::default();
             self.admission.wake(self.now);
             self.drain(&mut batch);
-            let Ok(inputs) = sweep.next_inputs(&self.admission, &self.memory, 1);
+            let Ok(inputs) = scan.next_inputs(&self.admission, &self.store, 1);
             for input in inputs {
-                self.tell(&mut batch, input);
+                self.handle_input(&mut batch, input);
             }
-            if !self.conclude(batch)? {
+            if !self.finish_batch(batch)? {
                 return Ok(());
             }
-            // Git is at work meanwhile.
-            if !self.lazy {
-                self.step(0)?;
+            // Git jobs run concurrently.
+            if !self.manual_git {
+                self.step_git_job(0)?;
             }
         }
     }
 
-    /// The orders that are under way.
+    /// Returns the running git jobs.
     #[must_use]
     pub fn running(&self) -> &VecDeque<GitJob> {
         &self.running
     }
 
-    /// Lets git do one durable step of an order that is under way, or report that nothing is left to do.
-    pub fn step(&mut self, nth: usize) -> Result<(), Crashed> {
-        let Some(order) = self.running.get(nth).cloned() else { return Ok(()) };
-        match self.git.step(&order) {
+    /// Does one durable step of a running git job, or reports its result if no step is left.
+    pub fn step_git_job(&mut self, nth: usize) -> Result<(), Crashed> {
+        let Some(job) = self.running.get(nth).cloned() else { return Ok(()) };
+        match self.git.step(&job) {
             None => self.after_git_step(),
-            Some(outcome) => self.report(nth, outcome),
+            Some(outcome) => self.report_git_job(nth, outcome),
         }
     }
 
-    /// Lets an order that is under way fail where it stands.
-    pub fn fail(&mut self, nth: usize) -> Result<(), Crashed> {
-        self.ailing = true;
-        self.report(nth, GitJobOutcome::Failed("the disk is full".to_owned()))
+    /// Lets a running git job fail at its current step.
+    pub fn fail_git_job(&mut self, nth: usize) -> Result<(), Crashed> {
+        self.has_failed_jobs = true;
+        self.report_git_job(nth, GitJobOutcome::Failed("disk is full".to_owned()))
     }
 
-    fn report(&mut self, nth: usize, outcome: GitJobOutcome) -> Result<(), Crashed> {
-        let Some(order) = self.running.remove(nth) else { return Ok(()) };
+    fn report_git_job(&mut self, nth: usize, outcome: GitJobOutcome) -> Result<(), Crashed> {
+        let Some(job) = self.running.remove(nth) else { return Ok(()) };
         let mut batch = Batch::default();
-        let folder = self.git.folder(&order.repo_path);
-        let view = folder.map(|folder| View { refs: folder.refs.clone(), exists: true }).unwrap_or_default();
-        batch.refs.push((order.repo_path.clone(), view));
-        if let (GitOperation::Align(align), GitJobOutcome::Aligned(aligned)) = (&order.operation, &outcome)
+        let folder = self.git.folder(&job.repo_path);
+        let view = folder.map(|folder| VisibleRefs { refs: folder.refs.clone(), exists: true }).unwrap_or_default();
+        batch.refs.push((job.repo_path.clone(), view));
+        if let (GitOperation::Align(align), GitJobOutcome::Aligned(aligned)) = (&job.operation, &outcome)
             && let Some(best) = align.candidates.first()
         {
             match aligned.chosen == Some(best.event) {
-                true => self.behind.remove(&order.repo_path),
-                false => self.behind.insert(order.repo_path.clone()),
+                true => self.behind.remove(&job.repo_path),
+                false => self.behind.insert(job.repo_path.clone()),
             };
         }
-        self.tell(&mut batch, AdmissionInput::GitJobDone(order.id, outcome));
-        self.conclude(batch).map(|_| ())
+        self.handle_input(&mut batch, AdmissionInput::GitJobDone(job.id, outcome));
+        self.finish_batch(batch).map(|_| ())
     }
 
-    /// Lets git do everything that is to be done.
-    pub fn work(&mut self) -> Result<(), Crashed> {
+    /// Runs all git jobs to their end.
+    pub fn run_git_jobs(&mut self) -> Result<(), Crashed> {
         while !self.running.is_empty() {
-            self.step(0)?;
+            self.step_git_job(0)?;
         }
-        self.check_rest();
+        self.check_idle();
         Ok(())
     }
 
-    /// What happens when a fact has been dealt with.
-    pub(super) fn rest(&mut self) -> Result<(), Crashed> {
-        if self.lazy { Ok(()) } else { self.work() }
+    /// Runs all git jobs, unless the server is in manual git mode.
+    pub(super) fn settle(&mut self) -> Result<(), Crashed> {
+        if self.manual_git { Ok(()) } else { self.run_git_jobs() }
     }
 
-    /// Lets everything that failed be done after all.
-    pub fn heal(&mut self) {
-        self.be_kind();
+    /// Retries everything that has failed until nothing is left to do.
+    pub fn recover(&mut self) {
+        self.clear_fault();
         for _ in 0..20 {
-            self.work().expect("no end is planned");
-            if self.notes().is_empty() {
+            self.run_git_jobs().expect("no crash is injected");
+            if self.todos().is_empty() {
                 break;
             }
             self.advance(limits::GIT_JOB_RETRY_SECS);
         }
-        self.ailing = false;
-        // What failed and left no note is tried once more, too.
+        self.has_failed_jobs = false;
+        // Failed work without a todo row is retried once more.
         self.advance(limits::GIT_JOB_RETRY_SECS);
-        self.work().expect("no end is planned");
+        self.run_git_jobs().expect("no crash is injected");
     }
 }

@@ -1,4 +1,4 @@
-//! One batch: what the registrar is told and wants inside a transaction, and what follows after the commit.
+//! One batch: inputs and outputs of the machine inside a transaction, and the effects after the commit.
 
 use std::collections::BTreeSet;
 
@@ -13,66 +13,66 @@ use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoPath};
 use grasp_core::state_machine::StateMachine;
 
-use super::{Crashed, Fate, House, View};
-use crate::git_model::Folder;
-use crate::store_contract::Shelf;
+use super::{Crashed, InjectedFault, TestServer, VisibleRefs};
+use crate::git_model::RepoFolder;
+use crate::store_contract::StoreUnderTest;
 
-/// What a batch leads to once it is on disk.
+/// Effects of a batch, applied after its commit.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) replies: Vec<(SubmissionId, Decision)>,
     permits: Vec<(PushId, Result<PushPermit, PushRejection>)>,
     done: Vec<(PushId, Result<(), PushRejection>)>,
-    orders: Vec<GitJob>,
+    jobs: Vec<GitJob>,
     discards: Vec<ReceivedPack>,
-    /// Names whose bells for sync rang.
+    /// Identifiers whose repository needs have changed.
     interest: BTreeSet<Identifier>,
-    /// Refs that have changed on disk and may be seen after the commit.
-    pub(super) refs: Vec<(RepoPath, View)>,
+    /// Refs that have changed on disk and become visible after the commit.
+    pub(super) refs: Vec<(RepoPath, VisibleRefs)>,
 }
 
-impl House {
-    /// Tells the registrar something inside the batch.
-    pub(super) fn tell(&mut self, batch: &mut Batch, input: AdmissionInput) {
+impl TestServer {
+    /// Handles an input inside the batch.
+    pub(super) fn handle_input(&mut self, batch: &mut Batch, input: AdmissionInput) {
         self.admission.handle(self.now, input);
         self.drain(batch);
-        for summary in self.memory.removed_pulls() {
+        for summary in self.store.removed_pulls() {
             self.admission.handle(self.now, AdmissionInput::PullRequestPurged(summary));
             self.drain(batch);
         }
     }
 
-    /// Does what the registrar wants done inside the batch and remembers the rest.
+    /// Applies the outputs that belong into the batch and collects the others.
     pub(super) fn drain(&mut self, batch: &mut Batch) {
         while let Some(output) = self.admission.poll() {
             match output {
                 AdmissionOutput::Write(write) => self.write(&write),
-                AdmissionOutput::Reply(ticket, verdict) => batch.replies.push((ticket, verdict)),
-                AdmissionOutput::Broadcast(event) => self.passed.push(event),
+                AdmissionOutput::Reply(ticket, decision) => batch.replies.push((ticket, decision)),
+                AdmissionOutput::Broadcast(event) => self.broadcasts.push(event),
                 AdmissionOutput::Lookup(lookup) => {
-                    let result = self.answer(batch, &lookup);
+                    let result = self.look_up(batch, &lookup);
                     self.admission.handle(self.now, AdmissionInput::LookupDone(result));
                 }
                 AdmissionOutput::PushDecision(push, result) => batch.permits.push((push, result)),
                 AdmissionOutput::PushDone(push, result) => batch.done.push((push, result)),
-                AdmissionOutput::GitJob(order) => batch.orders.push(order),
+                AdmissionOutput::GitJob(job) => batch.jobs.push(job),
                 AdmissionOutput::DiscardPack(received_pack) => batch.discards.push(received_pack),
                 AdmissionOutput::HostingChanged(_) | AdmissionOutput::PackAdopted(_) => {}
                 AdmissionOutput::RepoNeedsChanged(identifier) => {
-                    self.bells.0.insert(identifier.clone());
+                    self.notifications.0.insert(identifier.clone());
                     batch.interest.insert(identifier);
                 }
-                AdmissionOutput::WantedGitDataChanged(identifier) => drop(self.bells.1.insert(identifier)),
+                AdmissionOutput::WantedGitDataChanged(identifier) => drop(self.notifications.1.insert(identifier)),
             }
         }
     }
 
-    /// What a site and the others of its owner weigh, a byte for each object.
-    fn weigh(&self, lookup: &RepoLookup) -> GitUsage {
+    /// Returns the size of a repository and of all repositories of its owner, one byte per object.
+    fn measure_disk(&self, lookup: &RepoLookup) -> GitUsage {
         if !lookup.measure_disk {
             return GitUsage::default();
         }
-        let bytes = |folder: &Folder| folder.pool.len() as u64;
+        let bytes = |folder: &RepoFolder| folder.pool.len() as u64;
         let own = self.git.folders().filter(|(repo_path, _)| repo_path.repo().owner == lookup.repo_path.repo().owner);
         GitUsage {
             repository_bytes: self.git.folder(&lookup.repo_path).map_or(0, bytes),
@@ -80,92 +80,94 @@ impl House {
         }
     }
 
-    /// What the store, with the open batch, and the refs say.
-    fn answer(&mut self, batch: &Batch, lookup: &RepoLookup) -> RepoLookupResult {
+    /// Answers a lookup from the store, with the open batch, and from the refs.
+    fn look_up(&mut self, batch: &Batch, lookup: &RepoLookup) -> RepoLookupResult {
         let fresh = batch.refs.iter().rev().find(|(repo_path, _)| *repo_path == lookup.repo_path).map(|(_, view)| view);
-        let View { refs, exists } = fresh.or(self.shown.get(&lookup.repo_path)).cloned().unwrap_or_default();
+        let VisibleRefs { refs, exists } =
+            fresh.or(self.visible_refs.get(&lookup.repo_path)).cloned().unwrap_or_default();
         let pull_requests = refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/"));
         let pull_requests: Vec<_> =
             pull_requests.filter(|_| lookup.find_orphans).filter_map(EventId::from_hex).collect();
-        let strays = pull_requests.into_iter().filter(|id| !self.memory.is_known(*id)).collect();
+        let orphans = pull_requests.into_iter().filter(|id| !self.store.is_known(*id)).collect();
         let mut result = RepoLookupResult {
             has_folder: exists,
             refs,
-            orphan_refs: strays,
-            disk_usage: self.weigh(lookup),
+            orphan_refs: orphans,
+            disk_usage: self.measure_disk(lookup),
             ..RepoLookupResult::default()
         };
         for id in &lookup.events {
-            if let Some((event, status)) = self.memory.event(*id) {
-                let lookups = self.memory.lookups(&event, self.admission.policy().needed_lookups(&event));
+            if let Some((event, status)) = self.store.event(*id) {
+                let lookups = self.store.lookups(&event, self.admission.policy().needed_lookups(&event));
                 result.events.insert(*id, StoredEvent { event, status, lookups });
             }
         }
         result
     }
 
-    /// A write that contradicts the store's own tables, or serves what git does not have, is a bug of the registrar.
+    /// Applies a write. A write that contradicts the store's tables, or releases an event without its git data, is a
+    /// bug of the machine.
     fn write(&mut self, write: &StoreWrite) {
         if let StoreWrite::Put(event) | StoreWrite::Hold(event, _) = write {
-            let lookups = self.memory.lookups(event, Default::default());
-            assert_eq!(lookups.stored, None, "{write:?} of something known");
+            let lookups = self.store.lookups(event, Default::default());
+            assert_eq!(lookups.stored, None, "write of a known event: {write:?}");
             let loses = lookups.current.is_some_and(|current| !supersedes(event.version(), current));
-            assert!(!loses, "{write:?} of something superseded");
+            assert!(!loses, "write of a superseded event: {write:?}");
         }
         if let StoreWrite::Hold(event, _) = write
             && let Some(request) = PullRequest::from_any_event(event)
         {
-            self.offered.insert(event.id, request.tip);
+            self.pull_request_tips.insert(event.id, request.tip);
         }
         if let StoreWrite::Release(id) = write {
             self.check_release(*id);
         }
-        self.memory.write(write);
+        self.store.write(write);
     }
 
-    /// Ends a batch: commits, shows, answers, orders. False if the commit failed: then nothing of it ever happened and
-    /// everything has been read back.
-    pub(super) fn conclude(&mut self, batch: Batch) -> Result<bool, Crashed> {
-        assert!(batch.replies.is_empty(), "nobody asked: {:?}", batch.replies);
-        self.tick()?;
-        if self.fails() {
-            self.memory.abort();
-            self.turn_away();
+    /// Ends a batch: commits, shows refs, sends replies and starts git jobs. Returns false if the commit failed: then
+    /// none of its effects happen and the machine is rebuilt from the store.
+    pub(super) fn finish_batch(&mut self, batch: Batch) -> Result<bool, Crashed> {
+        assert!(batch.replies.is_empty(), "replies without a submission: {:?}", batch.replies);
+        self.count_durable_step()?;
+        if self.commit_fails() {
+            self.store.abort();
+            self.reject_waiting_pushes();
             self.rebuild()?;
             return Ok(false);
         }
-        self.memory.commit();
+        self.store.commit();
         self.commits += 1;
         for (repo_path, view) in batch.refs {
-            self.shown.insert(repo_path, view);
+            self.visible_refs.insert(repo_path, view);
         }
         for identifier in batch.interest {
-            let followed = self.followed(&identifier);
-            self.told.insert(identifier, followed);
+            let followed = self.repo_needs(&identifier);
+            self.published_needs.insert(identifier, followed);
         }
-        self.check();
-        self.tick()?;
+        self.check_after_commit();
+        self.count_durable_step()?;
         for (push, result) in batch.permits {
-            self.permit(push, result);
+            self.set_permit(push, result);
         }
         for (push, result) in batch.done {
-            self.done(push, result);
+            self.set_push_result(push, result);
         }
-        self.orders.extend(batch.orders.iter().cloned());
-        self.running.extend(batch.orders);
+        self.started_jobs.extend(batch.jobs.iter().cloned());
+        self.running.extend(batch.jobs);
         for received_pack in batch.discards {
-            self.tick()?;
+            self.count_durable_step()?;
             self.git.discard(&received_pack);
         }
         Ok(true)
     }
 
-    /// Something durable is about to happen, or has.
-    pub(super) fn tick(&mut self) -> Result<(), Crashed> {
+    /// Counts a durable step, before or after it happens, and injects the crash if it is due.
+    pub(super) fn count_durable_step(&mut self) -> Result<(), Crashed> {
         self.steps += 1;
-        if let Fate::Crash(left) = &mut self.fate {
+        if let InjectedFault::CrashAfterSteps(left) = &mut self.fault {
             if *left == 0 {
-                self.fate = Fate::Kind;
+                self.fault = InjectedFault::None;
                 return Err(Crashed { answered: self.answered });
             }
             *left -= 1;
@@ -173,30 +175,30 @@ impl House {
         Ok(())
     }
 
-    fn fails(&mut self) -> bool {
-        let Fate::FailCommit(left) = &mut self.fate else { return false };
+    fn commit_fails(&mut self) -> bool {
+        let InjectedFault::FailCommitAfter(left) = &mut self.fault else { return false };
         if *left > 0 {
             *left -= 1;
             return false;
         }
-        self.fate = Fate::Kind;
+        self.fault = InjectedFault::None;
         true
     }
 
-    /// The store cannot write: whoever waits for a push is told so. What the git room does meanwhile is done and
-    /// forgotten.
-    fn turn_away(&mut self) {
-        for order in std::mem::take(&mut self.running) {
-            while self.git.step(&order).is_none() {}
+    /// Rejects the waiting pushes after a failed commit. Running git jobs finish, and their results are ignored.
+    fn reject_waiting_pushes(&mut self) {
+        for job in std::mem::take(&mut self.running) {
+            while self.git.step(&job).is_none() {}
         }
-        let waiting: Vec<PushId> = self.pushes.iter().filter(|(_, push)| push.waits()).map(|(id, _)| *id).collect();
+        let waiting: Vec<PushId> =
+            self.pushes.iter().filter(|(_, push)| push.is_waiting()).map(|(id, _)| *id).collect();
         for id in waiting {
-            self.turn_away_push(id);
+            self.reject_push(id);
         }
     }
 
     pub(super) fn after_git_step(&mut self) -> Result<(), Crashed> {
         self.check_git();
-        self.tick()
+        self.count_durable_step()
     }
 }

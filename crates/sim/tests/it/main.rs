@@ -1,9 +1,9 @@
-//! The machines and the policy in simulated worlds.
+//! Tests of the three state machines and of the admission policy in simulated worlds.
 
 mod arrival_order;
 mod bounds;
 mod crash;
-mod hunt;
+mod fetch;
 mod policy;
 mod random_runs;
 mod random_worlds;

@@ -1,4 +1,4 @@
-//! The model keeps the contract that the real store is held to, and the comparison with it sees what is wrong.
+//! The model satisfies the contract of the real store, and the differential test finds injected faults.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,112 +12,112 @@ use grasp_core::nostr::{Filter, SignedEvent, kinds};
 use grasp_core::repo::RepoPath;
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::time::Timestamp;
-use grasp_sim::differential::differential;
-use grasp_sim::store_contract::{Shelf, suite};
-use grasp_sim::store_model::Memory;
+use grasp_sim::differential::run_differential;
+use grasp_sim::store_contract::{StoreUnderTest, run_contract};
+use grasp_sim::store_model::ModelStore;
 
 #[test]
-fn the_model_keeps_every_promise() {
-    suite(|| Box::new(Memory::new()));
+fn model_satisfies_the_contract() {
+    run_contract(|| Box::new(ModelStore::new()));
 }
 
 /// Trivially true, but it shows that a history is deterministic and that the generator does not panic.
 #[test]
-fn the_model_agrees_with_itself() {
-    let compared: u64 = (0..20).map(|seed| differential(seed, 150, &mut Memory::new())).sum();
+fn model_agrees_with_itself() {
+    let compared: u64 = (0..20).map(|seed| run_differential(seed, 150, &mut ModelStore::new())).sum();
     assert!(compared >= 9_000, "{compared}");
 }
 
-/// Mistakes that a store could make.
+/// Faults that a store could have.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    AbortKeeps,
-    AbortedPullsTold,
-    BuryForgotten,
+    AbortCommits,
+    AbortedRemovalsReported,
+    WithdrawalForgotten,
     CountLimited,
-    DoneForgets,
+    RemoveTodoIgnored,
     DueEarly,
     EmptyTagListMatchesAll,
-    ExceptionSticks,
+    ExceptionMarkKept,
     ExpiredVisible,
-    ExtendForgets,
-    ForeignDeletion,
-    HeldIsNamed,
-    HeldUnknown,
+    ExtendHoldIgnored,
+    ForeignDeletionApplied,
+    HeldEventCountsAsReference,
+    HeldEventUnknown,
     LimitIgnored,
-    OfferForgotten,
-    PlaceMistaken,
+    PullRequestTargetsForgotten,
+    StatusAlwaysServed,
     RemoveIgnored,
-    RemovedPullsUntold,
+    RemovalsNotReported,
     RestartForgetsUploads,
-    ShortCoordinate,
-    SitesConfused,
-    StageKeepsFirst,
+    ShortCoordinateIgnored,
+    RepoPathKindsConfused,
+    AddUploadKeepsFirst,
     TargetsUnsorted,
     TiesByHighestId,
     UncommittedVisible,
     UntilExclusive,
-    VanishSparesGiftWraps,
-    VanishTakesRequests,
-    WorkOfPullsConfused,
+    VanishKeepsGiftWraps,
+    VanishRemovesRequests,
+    PullRequestTodosConfused,
 }
 
 const FAULTS: &[Fault] = &[
-    Fault::AbortKeeps,
-    Fault::AbortedPullsTold,
-    Fault::BuryForgotten,
+    Fault::AbortCommits,
+    Fault::AbortedRemovalsReported,
+    Fault::WithdrawalForgotten,
     Fault::CountLimited,
-    Fault::DoneForgets,
+    Fault::RemoveTodoIgnored,
     Fault::DueEarly,
     Fault::EmptyTagListMatchesAll,
-    Fault::ExceptionSticks,
+    Fault::ExceptionMarkKept,
     Fault::ExpiredVisible,
-    Fault::ExtendForgets,
-    Fault::ForeignDeletion,
-    Fault::HeldIsNamed,
-    Fault::HeldUnknown,
+    Fault::ExtendHoldIgnored,
+    Fault::ForeignDeletionApplied,
+    Fault::HeldEventCountsAsReference,
+    Fault::HeldEventUnknown,
     Fault::LimitIgnored,
-    Fault::OfferForgotten,
-    Fault::PlaceMistaken,
+    Fault::PullRequestTargetsForgotten,
+    Fault::StatusAlwaysServed,
     Fault::RemoveIgnored,
-    Fault::RemovedPullsUntold,
+    Fault::RemovalsNotReported,
     Fault::RestartForgetsUploads,
-    Fault::ShortCoordinate,
-    Fault::SitesConfused,
-    Fault::StageKeepsFirst,
+    Fault::ShortCoordinateIgnored,
+    Fault::RepoPathKindsConfused,
+    Fault::AddUploadKeepsFirst,
     Fault::TargetsUnsorted,
     Fault::TiesByHighestId,
     Fault::UncommittedVisible,
     Fault::UntilExclusive,
-    Fault::VanishSparesGiftWraps,
-    Fault::VanishTakesRequests,
-    Fault::WorkOfPullsConfused,
+    Fault::VanishKeepsGiftWraps,
+    Fault::VanishRemovesRequests,
+    Fault::PullRequestTodosConfused,
 ];
 
-/// The model with one mistake.
-struct Faulty {
-    memory: Memory,
+/// The model with one fault.
+struct FaultyStore {
+    model: ModelStore,
     fault: Fault,
-    /// Announcements that were ever an exception.
+    /// Announcements that were ever marked as an exception.
     exceptions: BTreeSet<EventId>,
-    /// Pull requests that went in batches that were aborted.
+    /// Pull requests that were removed in aborted batches.
     never_removed: Vec<EventSummary>,
 }
 
-impl Faulty {
+impl FaultyStore {
     fn new(fault: Fault) -> Self {
-        Self { memory: Memory::new(), fault, exceptions: BTreeSet::new(), never_removed: Vec::new() }
+        Self { model: ModelStore::new(), fault, exceptions: BTreeSet::new(), never_removed: Vec::new() }
     }
 
     fn summary(&self, summary: EventSummary) -> EventSummary {
         match self.fault {
-            Fault::OfferForgotten => EventSummary { targets: Vec::new(), ..summary },
+            Fault::PullRequestTargetsForgotten => EventSummary { targets: Vec::new(), ..summary },
             _ => summary,
         }
     }
 
     fn uploads(&self) -> Vec<(RepoPath, EventId)> {
-        let staged = self.memory.restored().into_iter().filter_map(|restored| match restored {
+        let staged = self.model.restored().into_iter().filter_map(|restored| match restored {
             RestoredItem::Upload(upload) => Some((upload.repo_path, upload.event)),
             _ => None,
         });
@@ -125,7 +125,7 @@ impl Faulty {
     }
 }
 
-/// The site of the same name on the other side.
+/// The path of the same repository of the other kind.
 fn sibling(repo_path: &RepoPath) -> RepoPath {
     match repo_path.clone() {
         RepoPath::Announced(repo) => RepoPath::PullRequests(repo),
@@ -133,21 +133,23 @@ fn sibling(repo_path: &RepoPath) -> RepoPath {
     }
 }
 
-impl Shelf for Faulty {
+impl StoreUnderTest for FaultyStore {
     fn lookups(&mut self, event: &SignedEvent, needed: NeededLookups) -> EventLookups {
-        let mut lookups = self.memory.lookups(event, needed);
+        let mut lookups = self.model.lookups(event, needed);
         match self.fault {
-            Fault::HeldIsNamed if needed.links => {
+            Fault::HeldEventCountsAsReference if needed.links => {
                 let id = event.id.to_string();
                 lookups.referenced_by_served |=
-                    self.memory.held_events().any(|held| held.values("e").any(|value| value == id));
+                    self.model.held_events().any(|held| held.values("e").any(|value| value == id));
             }
-            Fault::ShortCoordinate if kinds::class(event.kind) == kinds::KindClass::Replaceable => {
+            Fault::ShortCoordinateIgnored if kinds::class(event.kind) == kinds::KindClass::Replaceable => {
                 lookups.referenced_by_served = false
             }
             Fault::TargetsUnsorted => lookups.targets.reverse(),
-            Fault::OfferForgotten => lookups.targets.iter_mut().for_each(|target| target.event.tip = None),
-            Fault::BuryForgotten if lookups.tombstone == Some(TombstoneKind::Withdrawn) => lookups.tombstone = None,
+            Fault::PullRequestTargetsForgotten => lookups.targets.iter_mut().for_each(|target| target.event.tip = None),
+            Fault::WithdrawalForgotten if lookups.tombstone == Some(TombstoneKind::Withdrawn) => {
+                lookups.tombstone = None
+            }
             _ => {}
         }
         lookups
@@ -156,104 +158,105 @@ impl Shelf for Faulty {
     fn write(&mut self, write: &StoreWrite) {
         match (self.fault, write) {
             (Fault::RemoveIgnored, StoreWrite::Remove(_)) => {}
-            (Fault::ForeignDeletion, StoreWrite::AddTombstone(Tombstone::Event(_, id))) => {
+            (Fault::ForeignDeletionApplied, StoreWrite::AddTombstone(Tombstone::Event(_, id))) => {
                 for author in 1..=4 {
                     let author = grasp_core::nostr::PublicKey([author; 32]);
-                    self.memory.write(&StoreWrite::AddTombstone(Tombstone::Event(author, *id)));
+                    self.model.write(&StoreWrite::AddTombstone(Tombstone::Event(author, *id)));
                 }
             }
-            (Fault::VanishSparesGiftWraps, StoreWrite::AddTombstone(Tombstone::Author(author, up_to))) => {
+            (Fault::VanishKeepsGiftWraps, StoreWrite::AddTombstone(Tombstone::Author(author, up_to))) => {
                 let wraps: Vec<_> =
-                    self.memory.served_events().filter(|event| event.kind == kinds::GIFT_WRAP).cloned().collect();
-                self.memory.write(write);
+                    self.model.served_events().filter(|event| event.kind == kinds::GIFT_WRAP).cloned().collect();
+                self.model.write(write);
                 for wrap in wraps.into_iter().filter(|wrap| wrap.pubkey != *author || wrap.created_at > *up_to) {
-                    self.memory.write(&StoreWrite::Remove(wrap.id));
-                    self.memory.write(&StoreWrite::Put(wrap));
+                    self.model.write(&StoreWrite::Remove(wrap.id));
+                    self.model.write(&StoreWrite::Put(wrap));
                 }
             }
-            (Fault::VanishTakesRequests, StoreWrite::AddTombstone(Tombstone::Author(author, up_to))) => {
-                let requests = self.memory.served_events().filter(|event| {
+            (Fault::VanishRemovesRequests, StoreWrite::AddTombstone(Tombstone::Author(author, up_to))) => {
+                let requests = self.model.served_events().filter(|event| {
                     event.kind == kinds::VANISH && event.pubkey == *author && event.created_at <= *up_to
                 });
                 for id in requests.map(|event| event.id).collect::<Vec<_>>() {
-                    self.memory.write(&StoreWrite::Remove(id));
+                    self.model.write(&StoreWrite::Remove(id));
                 }
-                self.memory.write(write);
+                self.model.write(write);
             }
-            (Fault::DoneForgets, StoreWrite::RemoveTodo(_)) | (Fault::ExtendForgets, StoreWrite::ExtendHold(..)) => {}
-            (Fault::StageKeepsFirst, StoreWrite::AddUpload(upload))
+            (Fault::RemoveTodoIgnored, StoreWrite::RemoveTodo(_))
+            | (Fault::ExtendHoldIgnored, StoreWrite::ExtendHold(..)) => {}
+            (Fault::AddUploadKeepsFirst, StoreWrite::AddUpload(upload))
                 if self.uploads().contains(&(upload.repo_path.clone(), upload.event)) => {}
-            (Fault::SitesConfused, StoreWrite::RemoveUpload(repo_path, event)) => {
-                self.memory.write(write);
-                self.memory.write(&StoreWrite::RemoveUpload(sibling(repo_path), *event));
+            (Fault::RepoPathKindsConfused, StoreWrite::RemoveUpload(repo_path, event)) => {
+                self.model.write(write);
+                self.model.write(&StoreWrite::RemoveUpload(sibling(repo_path), *event));
             }
-            (Fault::WorkOfPullsConfused, StoreWrite::RemoveTodo(todo)) => {
-                self.memory.write(write);
-                self.memory
+            (Fault::PullRequestTodosConfused, StoreWrite::RemoveTodo(todo)) => {
+                self.model.write(write);
+                self.model
                     .write(&StoreWrite::RemoveTodo(Todo { repo_path: todo.repo_path.clone(), pull_request: None }));
             }
-            _ => self.memory.write(write),
+            _ => self.model.write(write),
         }
         if let StoreWrite::MarkException(id) = write {
             self.exceptions.insert(*id);
         }
         if matches!(self.fault, Fault::UncommittedVisible) {
-            self.memory.commit();
+            self.model.commit();
         }
     }
 
     fn commit(&mut self) {
-        self.memory.commit();
+        self.model.commit();
     }
 
     fn abort(&mut self) {
         match self.fault {
-            Fault::AbortKeeps => self.memory.commit(),
-            Fault::AbortedPullsTold => {
-                self.never_removed.extend(self.memory.removed_pulls());
-                self.memory.abort();
+            Fault::AbortCommits => self.model.commit(),
+            Fault::AbortedRemovalsReported => {
+                self.never_removed.extend(self.model.removed_pulls());
+                self.model.abort();
             }
-            _ => self.memory.abort(),
+            _ => self.model.abort(),
         }
     }
 
     fn event(&mut self, id: EventId) -> Option<(Arc<SignedEvent>, EventStatus)> {
-        let (event, status) = self.memory.event(id)?;
-        Some((event, if matches!(self.fault, Fault::PlaceMistaken) { EventStatus::Served } else { status }))
+        let (event, status) = self.model.event(id)?;
+        Some((event, if matches!(self.fault, Fault::StatusAlwaysServed) { EventStatus::Served } else { status }))
     }
 
     fn is_known(&mut self, id: EventId) -> bool {
         match self.fault {
-            Fault::HeldUnknown => self.memory.event(id).is_some_and(|(_, status)| status == EventStatus::Served),
-            _ => self.memory.is_known(id),
+            Fault::HeldEventUnknown => self.model.event(id).is_some_and(|(_, status)| status == EventStatus::Served),
+            _ => self.model.is_known(id),
         }
     }
 
     fn removed_pulls(&mut self) -> Vec<EventSummary> {
         let mut removed = std::mem::take(&mut self.never_removed);
-        removed.extend(self.memory.removed_pulls());
-        if matches!(self.fault, Fault::RemovedPullsUntold) { Vec::new() } else { removed }
+        removed.extend(self.model.removed_pulls());
+        if matches!(self.fault, Fault::RemovalsNotReported) { Vec::new() } else { removed }
     }
 
     fn restored(&mut self) -> Vec<RestoredItem> {
         let as_remembered = |restored| match restored {
             RestoredItem::Served(event)
-                if matches!(self.fault, Fault::ExceptionSticks) && self.exceptions.contains(&event.id) =>
+                if matches!(self.fault, Fault::ExceptionMarkKept) && self.exceptions.contains(&event.id) =>
             {
                 RestoredItem::Exception(event)
             }
             other => other,
         };
-        self.memory.restored().into_iter().map(as_remembered).collect()
+        self.model.restored().into_iter().map(as_remembered).collect()
     }
 
     fn restart(&mut self) {
-        self.memory.restart();
+        self.model.restart();
         if matches!(self.fault, Fault::RestartForgetsUploads) {
             for (repo_path, event) in self.uploads() {
-                self.memory.write(&StoreWrite::RemoveUpload(repo_path, event));
+                self.model.write(&StoreWrite::RemoveUpload(repo_path, event));
             }
-            self.memory.commit();
+            self.model.commit();
         }
     }
 
@@ -269,10 +272,10 @@ impl Shelf for Faulty {
                 _ => {}
             }
         }
-        let mut found = self.memory.query(&filters, default_limit, now);
+        let mut found = self.model.query(&filters, default_limit, now);
         if matches!(self.fault, Fault::TiesByHighestId) {
             let time =
-                |id: &EventId| self.memory.served_events().find(|event| event.id == *id).map(|event| event.created_at);
+                |id: &EventId| self.model.served_events().find(|event| event.id == *id).map(|event| event.created_at);
             found.sort_by_key(|id| (std::cmp::Reverse(time(id)), std::cmp::Reverse(*id)));
         }
         found
@@ -280,38 +283,38 @@ impl Shelf for Faulty {
 
     fn count(&mut self, filters: &[Filter], now: Timestamp) -> u64 {
         match self.fault {
-            Fault::CountLimited => self.memory.query(filters, 10_000, now).len() as u64,
-            _ => self.memory.count(filters, now),
+            Fault::CountLimited => self.model.query(filters, 10_000, now).len() as u64,
+            _ => self.model.count(filters, now),
         }
     }
 
     fn due(&mut self, now: Timestamp) -> Vec<EventSummary> {
         let now = if matches!(self.fault, Fault::DueEarly) { now.plus_secs(1) } else { now };
-        self.memory.due(now).into_iter().map(|summary| self.summary(summary)).collect()
+        self.model.due(now).into_iter().map(|summary| self.summary(summary)).collect()
     }
 
     fn served(&mut self) -> Vec<EventId> {
-        self.memory.served()
+        self.model.served()
     }
 
     fn held(&mut self) -> Vec<(EventId, Timestamp)> {
-        self.memory.held()
+        self.model.held()
     }
 }
 
-/// As many histories as the real store is asked to live through find every one of these.
+/// The number of histories that the real store is compared with is enough to find each of these faults.
 #[test]
-fn the_comparison_finds_every_planted_fault() {
+fn comparison_finds_every_injected_fault() {
     std::panic::set_hook(Box::new(|_| {}));
     let missed: Vec<Fault> = FAULTS
         .iter()
         .copied()
         .filter(|fault| {
-            let lives = |seed| {
-                let mut shelf = Faulty::new(*fault);
-                catch_unwind(AssertUnwindSafe(|| differential(seed, 150, &mut shelf))).is_ok()
+            let passes = |seed| {
+                let mut store = FaultyStore::new(*fault);
+                catch_unwind(AssertUnwindSafe(|| run_differential(seed, 150, &mut store))).is_ok()
             };
-            (0..20).all(lives)
+            (0..20).all(passes)
         })
         .collect();
     let _ = std::panic::take_hook();

@@ -1,4 +1,4 @@
-//! The real store keeps the contract that the simulator's store keeps.
+//! The store satisfies the same contract as the simulator's store.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,39 +10,39 @@ use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{Filter, SignedEvent};
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::time::Timestamp;
-use grasp_sim::differential::differential;
+use grasp_sim::differential::run_differential;
 use grasp_sim::store_contract;
-use grasp_sim::store_contract::Shelf;
-use grasp_store::{WriteTransaction, StoreOptions, ScanProgress, EventRecord, Scan, Store};
+use grasp_sim::store_contract::StoreUnderTest;
+use grasp_store::{EventRecord, Scan, ScanProgress, Store, StoreOptions, WriteTransaction};
 use tempfile::TempDir;
 
-/// A store in a folder of its own.
-struct Disk {
-    room: Option<Room>,
+/// A store in a temporary folder.
+struct TestStore {
+    thread_handle: Option<StoreThread>,
     folder: TempDir,
 }
 
-/// The thread that has the store open: a batch borrows its store, and there both can live side by side.
-struct Room {
+/// Thread that owns the store: a transaction borrows its store, and on the thread both can be locals.
+struct StoreThread {
     jobs: Sender<Job>,
     thread: JoinHandle<()>,
 }
 
-type Job = Box<dyn for<'s> FnOnce(&mut Open<'s>) + Send>;
+type Job = Box<dyn for<'s> FnOnce(&mut OpenStore<'s>) + Send>;
 
-/// A store with the batch that is open.
-struct Open<'s> {
+/// A store with its open transaction.
+struct OpenStore<'s> {
     store: &'s Store,
-    batch: Option<WriteTransaction<'s>>,
-    /// Pull requests that went with their authors in batches that are committed.
+    transaction: Option<WriteTransaction<'s>>,
+    /// Pull requests removed with their authors in committed transactions.
     removed_pull_requests: Vec<EventSummary>,
 }
 
-impl Disk {
+impl TestStore {
     fn new() -> Self {
-        let mut disk = Self { room: None, folder: TempDir::new().expect("a folder") };
-        disk.open();
-        disk
+        let mut test_store = Self { thread_handle: None, folder: TempDir::new().expect("temporary folder") };
+        test_store.open();
+        test_store
     }
 
     fn open(&mut self) {
@@ -50,31 +50,31 @@ impl Disk {
         let (jobs, inbox) = channel::<Job>();
         let thread = std::thread::spawn(move || {
             let store = Store::open(&path, StoreOptions { readers: 2, reserve_bytes: 0 }).expect("opens");
-            let mut open = Open { store: &store, batch: None, removed_pull_requests: Vec::new() };
+            let mut open = OpenStore { store: &store, transaction: None, removed_pull_requests: Vec::new() };
             for job in inbox {
                 job(&mut open);
             }
         });
-        self.room = Some(Room { jobs, thread });
+        self.thread_handle = Some(StoreThread { jobs, thread });
     }
 
     fn close(&mut self) {
-        if let Some(Room { jobs, thread }) = self.room.take() {
+        if let Some(StoreThread { jobs, thread }) = self.thread_handle.take() {
             drop(jobs);
             thread.join().expect("closes");
         }
     }
 
-    fn run<T: Send + 'static>(&self, job: impl FnOnce(&mut Open<'_>) -> T + Send + 'static) -> T {
-        let (tell, told) = channel();
-        let room = self.room.as_ref().expect("open");
-        // If the job panics, nothing is told.
-        room.jobs.send(Box::new(move |open| drop(tell.send(job(open))))).expect("the thread lives");
-        told.recv().expect("the job did not panic")
+    fn run<T: Send + 'static>(&self, job: impl FnOnce(&mut OpenStore<'_>) -> T + Send + 'static) -> T {
+        let (sender, receiver) = channel();
+        let thread_handle = self.thread_handle.as_ref().expect("open");
+        // If the job panics, nothing is sent.
+        thread_handle.jobs.send(Box::new(move |open| drop(sender.send(job(open))))).expect("the thread runs");
+        receiver.recv().expect("the job did not panic")
     }
 }
 
-impl Drop for Disk {
+impl Drop for TestStore {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.close();
@@ -82,15 +82,15 @@ impl Drop for Disk {
     }
 }
 
-impl<'s> Open<'s> {
-    fn batch(&mut self) -> &mut WriteTransaction<'s> {
+impl<'s> OpenStore<'s> {
+    fn transaction(&mut self) -> &mut WriteTransaction<'s> {
         let store = self.store;
-        self.batch.get_or_insert_with(|| store.begin().expect("begins"))
+        self.transaction.get_or_insert_with(|| store.begin().expect("begins"))
     }
 
     fn scan(&self, filters: Vec<Filter>, most: usize, now: Timestamp, mut show: impl FnMut(EventRecord<'_>)) {
         let mut scan = Scan::new(filters, most, self.store.last_seq());
-        // One event a slice: a scan must not care where it is cut.
+        // One event per slice: results must not depend on where a scan is interrupted.
         while scan
             .run_slice(self.store, now, |record| {
                 show(record);
@@ -102,8 +102,8 @@ impl<'s> Open<'s> {
     }
 
     fn due(&self, now: Timestamp) -> Vec<EventSummary> {
-        // What is due is the writer's question; readers' verbs see what is committed.
-        if self.batch.is_none() {
+        // Expired events are read by the writer; queries see committed events only.
+        if self.transaction.is_none() {
             return self.store.begin().expect("begins").expired_events(now, usize::MAX).expect("reads");
         }
         let mut due = Vec::new();
@@ -118,42 +118,42 @@ impl<'s> Open<'s> {
     fn restored(&self) -> Vec<RestoredItem> {
         let mut all = Vec::new();
         let unreadable = self.store.restore(|restored| all.push(restored)).expect("reads");
-        assert_eq!(unreadable, 0, "everything can be read back");
+        assert_eq!(unreadable, 0, "all rows are readable");
         all
     }
 }
 
-impl Shelf for Disk {
+impl StoreUnderTest for TestStore {
     fn lookups(&mut self, event: &SignedEvent, needed: NeededLookups) -> EventLookups {
         let event = event.clone();
-        self.run(move |open| open.batch().lookups(&event, needed).expect("facts"))
+        self.run(move |open| open.transaction().lookups(&event, needed).expect("lookups"))
     }
 
     fn write(&mut self, write: &StoreWrite) {
         let write = write.clone();
-        self.run(move |open| open.batch().write(&write).expect("writes"));
+        self.run(move |open| open.transaction().write(&write).expect("writes"));
     }
 
     fn event(&mut self, id: EventId) -> Option<(Arc<SignedEvent>, EventStatus)> {
-        self.run(move |open| open.batch().event(id).expect("reads"))
+        self.run(move |open| open.transaction().event(id).expect("reads"))
     }
 
     fn is_known(&mut self, id: EventId) -> bool {
-        self.run(move |open| open.batch().is_known(id).expect("reads"))
+        self.run(move |open| open.transaction().is_known(id).expect("reads"))
     }
 
     fn commit(&mut self) {
         self.run(|open| {
-            if let Some(mut batch) = open.batch.take() {
-                while batch.purge_slice().expect("purges") {}
-                open.removed_pull_requests.extend(batch.take_removed_pull_requests());
-                batch.commit().expect("commits");
+            if let Some(mut transaction) = open.transaction.take() {
+                while transaction.purge_slice().expect("purges") {}
+                open.removed_pull_requests.extend(transaction.take_removed_pull_requests());
+                transaction.commit().expect("commits");
             }
         });
     }
 
     fn abort(&mut self) {
-        self.run(|open| open.batch = None);
+        self.run(|open| open.transaction = None);
     }
 
     fn query(&mut self, filters: &[Filter], default_limit: usize, now: Timestamp) -> Vec<EventId> {
@@ -197,7 +197,9 @@ impl Shelf for Disk {
     fn removed_pulls(&mut self) -> Vec<EventSummary> {
         self.run(|open| {
             let mut removed = std::mem::take(&mut open.removed_pull_requests);
-            removed.extend(open.batch.as_mut().map(WriteTransaction::take_removed_pull_requests).unwrap_or_default());
+            removed.extend(
+                open.transaction.as_mut().map(WriteTransaction::take_removed_pull_requests).unwrap_or_default(),
+            );
             removed
         })
     }
@@ -213,12 +215,12 @@ impl Shelf for Disk {
 }
 
 #[test]
-fn the_real_store_keeps_every_promise() {
-    store_contract::suite(|| Box::new(Disk::new()));
+fn store_satisfies_the_contract() {
+    store_contract::run_contract(|| Box::new(TestStore::new()));
 }
 
 #[test]
-fn the_query_engine_agrees_with_the_plain_truth() {
-    let compared: u64 = (0..25).map(|seed| differential(seed, 150, &mut Disk::new())).sum();
-    assert!(compared >= 10_000, "only {compared} questions were compared");
+fn queries_agree_with_a_linear_search() {
+    let compared: u64 = (0..25).map(|seed| run_differential(seed, 150, &mut TestStore::new())).sum();
+    assert!(compared >= 10_000, "only {compared} queries were compared");
 }

@@ -1,4 +1,4 @@
-//! What sync asks of the store is the plain truth about what is in it.
+//! Queries of sync, compared with a linear search over all events.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,10 +12,10 @@ use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::sync::io::{LocalIds, RootEvent, ServedEvent};
 use grasp_core::time::Timestamp;
-use grasp_sim::random::Chance;
-use grasp_sim::store_contract::{Shelf, draft};
-use grasp_sim::store_model::Memory;
-use grasp_store::{StoreOptions, Store};
+use grasp_sim::random::Rng;
+use grasp_sim::store_contract::{StoreUnderTest, draft};
+use grasp_sim::store_model::ModelStore;
+use grasp_store::{Store, StoreOptions};
 use tempfile::TempDir;
 
 fn open(path: &Path) -> Store {
@@ -23,19 +23,19 @@ fn open(path: &Path) -> Store {
 }
 
 fn write(store: &Store, writes: &[StoreWrite]) {
-    let mut batch = store.begin().expect("begins");
+    let mut transaction = store.begin().expect("begins");
     for write in writes {
-        batch.write(write).expect("writes");
+        transaction.write(write).expect("writes");
     }
-    batch.commit().expect("commits");
+    transaction.commit().expect("commits");
 }
 
 fn item(event: &Event) -> NegentropyItem {
     NegentropyItem { created_at: event.created_at.0, id: event.id.0 }
 }
 
-/// What the answer should be, by looking at everything.
-fn plain(filter: &Filter, all: &[&Arc<SignedEvent>], most: usize) -> LocalIds {
+/// Returns the expected result, from a linear search.
+fn expected_ids(filter: &Filter, all: &[&Arc<SignedEvent>], most: usize) -> LocalIds {
     let mut items: Vec<NegentropyItem> =
         all.iter().filter(|event| filter.matches(event)).map(|event| item(event)).collect();
     items.sort_unstable_by_key(|item| (std::cmp::Reverse(item.created_at), item.id));
@@ -46,18 +46,18 @@ fn plain(filter: &Filter, all: &[&Arc<SignedEvent>], most: usize) -> LocalIds {
 }
 
 #[test]
-fn the_newest_ids_are_all_that_match_down_to_a_second() {
-    let folder = TempDir::new().expect("a folder");
+fn newest_ids_are_complete_down_to_a_second() {
+    let folder = TempDir::new().expect("temporary folder");
     let store = open(folder.path());
     let repo = format!("30617:{}:x", draft(9, 1, 1, &[]).pubkey);
-    let mut chance = Chance::new(7);
-    let mut model = Memory::new();
+    let mut rng = Rng::new(7);
+    let mut model = ModelStore::new();
     let mut pool: Vec<Arc<SignedEvent>> = Vec::new();
     for nth in 0..600_u64 {
-        let kind = *chance.pick(&[1, 7, 1_111, 1_618, 1_621, 30_617, 30_618]).expect("not empty");
-        let (author, time) = (1 + chance.below(3) as u8, 100 + chance.draw() % 40);
-        let (nth, d) = (nth.to_string(), chance.below(30).to_string());
-        let a: &[&str] = if chance.one_in(2) { &["a", &repo] } else { &["t", "\"q\"\\"] };
+        let kind = *rng.pick(&[1, 7, 1_111, 1_618, 1_621, 30_617, 30_618]).expect("not empty");
+        let (author, time) = (1 + rng.below(3) as u8, 100 + rng.next_u64() % 40);
+        let (nth, d) = (nth.to_string(), rng.below(30).to_string());
+        let a: &[&str] = if rng.one_in(2) { &["a", &repo] } else { &["t", "\"q\"\\"] };
         pool.push(draft(author, kind, time, &[&["d", &d], a, &["n", &nth]]));
     }
     let mut writes = Vec::new();
@@ -69,17 +69,17 @@ fn the_newest_ids_are_all_that_match_down_to_a_second() {
             .lookups(event, Default::default())
             .current
             .is_none_or(|current| grasp_core::nostr::supersedes(event.version(), current));
-        let next = match chance.below(8) {
+        let next = match rng.below(8) {
             0 | 1 => StoreWrite::Hold(event.clone(), Timestamp(9)),
-            2 => StoreWrite::Remove(pool[chance.below(pool.len())].id),
-            3 => StoreWrite::Release(pool[chance.below(pool.len())].id),
+            2 => StoreWrite::Remove(pool[rng.below(pool.len())].id),
+            3 => StoreWrite::Release(pool[rng.below(pool.len())].id),
             _ if supersedes => StoreWrite::Put(event.clone()),
             _ => continue,
         };
         model.write(&next);
         writes.push(next);
     }
-    // The removal of a vanished author's events may be under way: they are gone all the same.
+    // A removal of a vanished author's events may be in progress: they count as removed.
     let vanish = StoreWrite::AddTombstone(Tombstone::Author(PublicKey([3; 32]), Timestamp(110)));
     model.write(&vanish);
     writes.push(vanish);
@@ -110,7 +110,7 @@ fn the_newest_ids_are_all_that_match_down_to_a_second() {
         let unlimited = Filter { limit: None, ..filter.clone() };
         for most in [0, 1, 2, 5, 17, 60, 200, 10_000] {
             let found = store.newest_ids(filter, most).expect("reads");
-            assert_eq!(found, plain(&unlimited, &all, most), "{filter:?}, at most {most}");
+            assert_eq!(found, expected_ids(&unlimited, &all, most), "{filter:?}, at most {most}");
         }
     }
 
@@ -136,8 +136,8 @@ fn the_newest_ids_are_all_that_match_down_to_a_second() {
 }
 
 #[test]
-fn more_than_a_slice_of_everything() {
-    let folder = TempDir::new().expect("a folder");
+fn queries_span_several_slices() {
+    let folder = TempDir::new().expect("temporary folder");
     let store = open(folder.path());
     let many = 2 * limits::SCAN_SLICE_ROWS as u64 + 100;
     let repo = format!("30617:{}:x", draft(9, 1, 1, &[]).pubkey);
@@ -150,19 +150,22 @@ fn more_than_a_slice_of_everything() {
     let all: Vec<&Arc<SignedEvent>> = served.iter().chain(&held).collect();
     for most in [10, 3_001, usize::MAX] {
         let found = store.newest_ids(&Filter::default(), most).expect("reads");
-        assert_eq!(found, plain(&Filter::default(), &all, most));
+        assert_eq!(found, expected_ids(&Filter::default(), &all, most));
     }
-    let strangers: Vec<_> = (0..many).map(|time| draft(3, 1, time, &[]).id).collect();
-    let asked: Vec<EventId> = all.iter().map(|event| event.id).chain(strangers.iter().copied()).collect();
-    assert_eq!(store.missing_ids(&asked).expect("reads"), strangers);
+    let absent: Vec<_> = (0..many).map(|time| draft(3, 1, time, &[]).id).collect();
+    let asked: Vec<EventId> = all.iter().map(|event| event.id).chain(absent.iter().copied()).collect();
+    assert_eq!(store.missing_ids(&asked).expect("reads"), absent);
     let id = RepoId { owner: PublicKey([9; 32]), identifier: Identifier::new("x").expect("valid") };
     let roots = store.root_events(&id).expect("reads");
-    assert!(roots.iter().map(|root| root.id).eq(served.iter().map(|event| event.id)), "what waits is no root yet");
+    assert!(
+        roots.iter().map(|root| root.id).eq(served.iter().map(|event| event.id)),
+        "held events are not root events"
+    );
 }
 
 #[test]
-fn what_arrives_is_told_in_order_with_what_it_refers_to() {
-    let folder = TempDir::new().expect("a folder");
+fn served_events_are_listed_in_order_with_references() {
+    let folder = TempDir::new().expect("temporary folder");
     let store = open(folder.path());
     assert_eq!(store.served_since(0, 10).expect("reads"), (vec![], 0));
     let (id, other) = ("ab".repeat(32), "cd".repeat(32));
@@ -176,14 +179,14 @@ fn what_arrives_is_told_in_order_with_what_it_refers_to() {
     write(&store, &[StoreWrite::Put(announcement.clone()), StoreWrite::Hold(held.clone(), Timestamp(9))]);
     write(&store, &[StoreWrite::Put(comment.clone()), StoreWrite::Put(list.clone())]);
 
-    let coordinate = Coordinate::parse(&at).expect("a coordinate");
+    let coordinate = Coordinate::parse(&at).expect("valid coordinate");
     let arrived = |seq: u64, event: &Event, ids: &[&str], coordinates: &[&Coordinate]| ServedEvent {
         seq,
         id: event.id,
         kind: event.kind,
         author: event.pubkey,
         coordinate: event.coordinate(),
-        ids: ids.iter().map(|id| EventId::from_hex(id).expect("an id")).collect(),
+        ids: ids.iter().map(|id| EventId::from_hex(id).expect("valid id")).collect(),
         coordinates: coordinates.iter().map(|at| (*at).clone()).collect(),
     };
     let all = [
@@ -197,7 +200,7 @@ fn what_arrives_is_told_in_order_with_what_it_refers_to() {
     assert_eq!(store.served_since(3, 1).expect("reads"), (vec![], 3));
     assert_eq!(store.served_since(1, 0).expect("reads"), (vec![], 1));
 
-    // What is released arrives then; what has gone is not told of, and not waited for.
+    // A released event is served at the time of its release. Removed events are skipped.
     write(&store, &[StoreWrite::Release(held.id), StoreWrite::Remove(list.id)]);
     let released = arrived(4, &held, &[], &[&coordinate]);
     assert_eq!(store.served_since(2, 10).expect("reads"), (vec![released], 4));
@@ -206,34 +209,34 @@ fn what_arrives_is_told_in_order_with_what_it_refers_to() {
 }
 
 #[test]
-fn no_sequence_number_is_given_twice() {
-    let folder = TempDir::new().expect("a folder");
+fn sequence_numbers_are_never_reused() {
+    let folder = TempDir::new().expect("temporary folder");
     let events: Vec<_> = (0..4).map(|time| draft(1, 1, time, &[])).collect();
     let store = open(folder.path());
     write(&store, &[StoreWrite::Put(events[0].clone()), StoreWrite::Put(events[1].clone())]);
     write(&store, &[StoreWrite::Remove(events[1].id)]);
     drop(store);
     let store = open(folder.path());
-    assert_eq!(store.last_seq(), 2, "although its event is gone");
-    // One that comes and goes in the same batch has had its number, too.
+    assert_eq!(store.last_seq(), 2, "although its event was removed");
+    // An event that is put and removed in the same transaction uses up a sequence number too.
     write(&store, &[StoreWrite::Put(events[2].clone()), StoreWrite::Remove(events[2].id)]);
     let seq = store.last_seq();
     drop(store);
     let store = open(folder.path());
     assert_eq!((seq, store.last_seq()), (3, 3));
     write(&store, &[StoreWrite::Put(events[3].clone())]);
-    let batch = store.begin().expect("begins");
-    assert_eq!(batch.seq_of(events[3].id).expect("reads"), Some(4));
-    assert_eq!(batch.seq_of(events[2].id).expect("reads"), None);
-    drop(batch);
+    let transaction = store.begin().expect("begins");
+    assert_eq!(transaction.seq_of(events[3].id).expect("reads"), Some(4));
+    assert_eq!(transaction.seq_of(events[2].id).expect("reads"), None);
+    drop(transaction);
     write(&store, &events.iter().map(|event| StoreWrite::Remove(event.id)).collect::<Vec<_>>());
     drop(store);
-    assert_eq!(open(folder.path()).last_seq(), 4, "also when nothing is left");
+    assert_eq!(open(folder.path()).last_seq(), 4, "also if no event is left");
 }
 
 #[test]
-fn a_feed_of_events_with_many_references_comes_in_parts() {
-    let folder = TempDir::new().expect("a folder");
+fn feed_with_many_references_is_split() {
+    let folder = TempDir::new().expect("temporary folder");
     let store = open(folder.path());
     let at = |nth: u64, tag: usize| format!("30617:{}:{}-{nth}-{tag}", PublicKey([5; 32]), "x".repeat(500));
     let event = |nth: u64| {

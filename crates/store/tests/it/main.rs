@@ -1,4 +1,4 @@
-//! The store against the contract that the simulated store keeps too, and what only a store on disk has.
+//! Tests of the store: the contract that it shares with the simulated store, and behaviour of the on-disk store only.
 
 mod contract;
 mod local;

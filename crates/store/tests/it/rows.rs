@@ -1,4 +1,4 @@
-//! What sync wants written down is there after a restart, and what it wants forgotten is not.
+//! Rows of sync survive a restart, and deleted rows do not.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use grasp_core::sync::rejected::{Dependency, RejectedLayer, RejectedRecord, Reje
 use grasp_core::sync::relay_record::{CoverageRecord, RelayRecord};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Timestamp;
-use grasp_store::{StoreOptions, Store};
+use grasp_store::{Store, StoreOptions};
 use tempfile::TempDir;
 
 fn open(path: &Path) -> Store {
@@ -16,14 +16,14 @@ fn open(path: &Path) -> Store {
 }
 
 fn url(text: &str) -> RelayUrl {
-    RelayUrl::parse(text).expect("a relay")
+    RelayUrl::parse(text).expect("valid URL")
 }
 
-fn peer(text: &str, wanted_at: u64) -> RelayRecord {
+fn relay_record(text: &str, wanted_at: u64) -> RelayRecord {
     RelayRecord { url: url(text), wanted_at: Timestamp(wanted_at), ..RelayRecord::default() }
 }
 
-fn refused(id: u8, relays: &[&str]) -> RejectedRecord {
+fn rejected_record(id: u8, relays: &[&str]) -> RejectedRecord {
     RejectedRecord {
         id: EventId([id; 32]),
         created_at: Timestamp(u64::from(id)),
@@ -35,18 +35,18 @@ fn refused(id: u8, relays: &[&str]) -> RejectedRecord {
     }
 }
 
-/// Everything that is written down.
+/// Returns all stored rows.
 fn rows(store: &Store) -> (Vec<RelayRecord>, Vec<RejectedRecord>) {
-    let (mut peers, mut refused) = (Vec::new(), Vec::new());
-    assert_eq!(store.load_relays(|peer| peers.push(peer)).expect("reads"), 0);
-    assert_eq!(store.load_rejected(|row| refused.push(row)).expect("reads"), 0);
-    peers.sort_by(|a, b| a.url.cmp(&b.url));
-    (peers, refused)
+    let (mut relays, mut rejected) = (Vec::new(), Vec::new());
+    assert_eq!(store.load_relays(|relay| relays.push(relay)).expect("reads"), 0);
+    assert_eq!(store.load_rejected(|row| rejected.push(row)).expect("reads"), 0);
+    relays.sort_by(|a, b| a.url.cmp(&b.url));
+    (relays, rejected)
 }
 
 #[test]
-fn rows_are_replaced_kept_and_forgotten() {
-    let folder = TempDir::new().expect("a folder");
+fn sync_rows_are_replaced_and_deleted() {
+    let folder = TempDir::new().expect("temporary folder");
     let store = open(folder.path());
     assert_eq!(rows(&store), (vec![], vec![]));
     let covered = CoverageRecord {
@@ -59,38 +59,39 @@ fn rows_are_replaced_kept_and_forgotten() {
         failed: false,
     };
     let long = format!("wss://relay.example/{}", "x".repeat(490));
-    let known = RelayRecord { covered: Some(covered), paused: true, ..peer("wss://a.example", 2) };
-    let mut batch = store.begin().expect("begins");
+    let known = RelayRecord { covered: Some(covered), paused: true, ..relay_record("wss://a.example", 2) };
+    let mut transaction = store.begin().expect("begins");
     for row in [
-        SyncRow::Relay(Box::new(peer("wss://a.example", 1))),
+        SyncRow::Relay(Box::new(relay_record("wss://a.example", 1))),
         SyncRow::Relay(Box::new(known.clone())),
-        SyncRow::Relay(Box::new(peer("wss://b.example", 1))),
-        SyncRow::Relay(Box::new(peer(&long, 3))),
-        SyncRow::Rejected(refused(2, &["wss://a.example"])),
-        SyncRow::Rejected(refused(1, &[])),
-        SyncRow::Rejected(refused(1, &["wss://a.example", "ws://b.example"])),
+        SyncRow::Relay(Box::new(relay_record("wss://b.example", 1))),
+        SyncRow::Relay(Box::new(relay_record(&long, 3))),
+        SyncRow::Rejected(rejected_record(2, &["wss://a.example"])),
+        SyncRow::Rejected(rejected_record(1, &[])),
+        SyncRow::Rejected(rejected_record(1, &["wss://a.example", "ws://b.example"])),
     ] {
-        batch.put_sync_row(&row).expect("writes");
+        transaction.put_sync_row(&row).expect("writes");
     }
-    batch.commit().expect("commits");
+    transaction.commit().expect("commits");
     drop(store);
 
     let store = open(folder.path());
-    let both = vec![refused(1, &["wss://a.example", "ws://b.example"]), refused(2, &["wss://a.example"])];
-    let all = vec![known.clone(), peer("wss://b.example", 1), peer(&long, 3)];
+    let both =
+        vec![rejected_record(1, &["wss://a.example", "ws://b.example"]), rejected_record(2, &["wss://a.example"])];
+    let all = vec![known.clone(), relay_record("wss://b.example", 1), relay_record(&long, 3)];
     assert_eq!(rows(&store), (all, both.clone()));
 
     let forget = |keys: &[SyncRowKey]| {
-        let mut batch = store.begin().expect("begins");
+        let mut transaction = store.begin().expect("begins");
         for key in keys {
-            batch.delete_sync_row(key).expect("forgets");
+            transaction.delete_sync_row(key).expect("forgets");
         }
-        batch
+        transaction
     };
     let b = SyncRowKey::Relay(url("wss://b.example"));
     drop(forget(&[b.clone(), SyncRowKey::Rejected(EventId([2; 32]))]));
-    assert_eq!(rows(&store).1, both, "an aborted batch never happened");
-    // By whichever scheme: it is one relay.
+    assert_eq!(rows(&store).1, both, "an aborted transaction has no effect");
+    // `ws` and `wss` URLs of a relay share one row.
     let keys = [
         SyncRowKey::Relay(url("ws://b.example")),
         SyncRowKey::Relay(url(&long)),

@@ -1,4 +1,4 @@
-//! Kinds 5 and 62: an author takes things back.
+//! Deletion requests (kind 5) and requests to vanish (kind 62).
 
 use super::{AdmissionMode, PolicyContext};
 use crate::admission::io::EventLookups;
@@ -8,23 +8,24 @@ use crate::nostr::rejection::{Decision, Rejection};
 use crate::repo::ServiceAddress;
 
 impl PolicyContext<'_> {
-    /// A deletion request leaves a row for each target, known or not. So that strangers cannot mint rows it is taken only
-    /// from authors who have something here, or speak of something here, or are named as somebody's maintainer.
+    /// Decides about a deletion request. It leaves a tombstone for each target, known or not. To bound the number of
+    /// tombstones, requests are accepted only from authors that have an event here, that delete an event that is here,
+    /// or that an announcement lists as a maintainer (docs/protocol.md#deletion-requests).
     pub(super) fn deletion(self, event: &Event, lookups: &EventLookups) -> Decision {
         let targets = event.values("e").count() + event.values("a").count();
         if targets == 0 || targets > limits::MAX_DELETION_TARGETS {
             return Decision::Reject(Rejection::DeletionTargetCount(targets));
         }
-        // Foreign targets are passed over (D-03). A request that is about nothing else is somebody's mistake.
+        // Targets of other authors are ignored. A request with nothing else is rejected.
         let foreign = lookups.targets.iter().filter(|target| target.event.author != event.pubkey).count();
         if foreign == targets {
             return Decision::Reject(Rejection::ForeignDeletionTarget);
         }
-        let maintainer = self.catalog.is_listed_maintainer(event.pubkey);
+        let is_maintainer = self.catalog.is_listed_maintainer(event.pubkey);
         if self.policy.mode == AdmissionMode::Open
             || lookups.author_has_events
             || lookups.targets.len() > foreign
-            || maintainer
+            || is_maintainer
         {
             Decision::Accept
         } else {
@@ -32,7 +33,7 @@ impl PolicyContext<'_> {
         }
     }
 
-    /// A request to vanish is taken from authors who could have something here and mean this relay.
+    /// Decides about a request to vanish. It must name this relay, and its author must be able to have events here.
     pub(super) fn vanish(self, event: &Event, lookups: &EventLookups) -> Decision {
         if event.tag("relay").is_none() {
             return Decision::Reject(Rejection::NoVanishRelay);
@@ -50,7 +51,7 @@ impl PolicyContext<'_> {
     }
 }
 
-/// Whether a request to vanish means this relay.
+/// Whether a request to vanish names this relay or all relays.
 pub(in crate::admission) fn is_own_relay_named(service: &ServiceAddress, event: &Event) -> bool {
     event.values("relay").any(|relay| relay == "ALL_RELAYS" || service.is_own_relay_url(relay))
 }

@@ -1,7 +1,9 @@
-//! What the operator wants, and does not want, by name: moderation lists, the archive (GRASP-05), read-only.
+//! The operator's lists: banned repositories, authors and events, the whitelist, the archive (GRASP-05), and read-only
+//! mode.
 //!
-//! The order of evaluation is G1-09's: what is banned is banned, whatever else speaks for it; then come announcements
-//! that name this service (those of the whitelist, if there is one), then the archive, then the maintainer exception.
+//! Order of evaluation of an announcement (docs/protocol.md#order-of-evaluation): a ban overrides everything else; then
+//! announcements that name this service (only whitelisted ones, if there is a whitelist), then the archive, then the
+//! maintainer exception.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,58 +12,66 @@ use crate::nostr::event::{Coordinate, Event, EventId};
 use crate::nostr::{PublicKey, keys, kinds};
 use crate::repo::{Announcement, Identifier, RepoId, ServiceAddress};
 
-/// One line of a list of repositories.
+/// One entry of a list of repositories.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RepoListEntry {
     /// `npub`: all repositories of a key.
     Owner(PublicKey),
     /// `npub/identifier`: one repository.
     Repository(RepoId),
-    /// `identifier`: all repositories of a name, whosever they are.
-    Name(Identifier),
+    /// `identifier`: all repositories with this identifier.
+    Identifier(Identifier),
 }
 
-/// Why a line is no entry of a list.
+/// Why a text is not a valid list entry. `Display` is the predicate of a sentence whose subject is the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListEntryError {
-    /// What should be a public key is none.
-    Key,
-    /// What should be a private key's public half is the private key itself.
-    Secret,
-    /// What should name a repository cannot.
-    Identifier,
-    /// What should be the address of a repository is none.
-    Address,
-    /// It is an event, and only repositories are asked for.
-    Event,
-    /// It is neither a public key nor the id of an event.
-    Author,
+    /// The part that should be a public key is not valid.
+    InvalidKey,
+    /// The entry is a private key.
+    PrivateKey,
+    /// The part that should be an identifier is not valid.
+    InvalidIdentifier,
+    /// The naddr is not valid or not that of an announcement.
+    InvalidAddress,
+    /// The entry is an event or a profile, but the list contains repositories.
+    NotRepository,
+    /// The entry is neither a public key nor an event id.
+    NotAuthorOrEvent,
 }
 
 impl fmt::Display for ListEntryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Key => "has no public key (npub1… or 64 hex digits) before the slash",
-            Self::Secret => "is a private key; it is not shown here, and whoever has read this file has it now",
-            Self::Identifier => "cannot name a repository",
-            Self::Address => "is not the address of a repository (a sound naddr1… of kind 30617)",
-            Self::Event => "is an event or a profile; here are repositories (npub1…, npub1…/identifier, naddr1… or identifier)",
-            Self::Author => {
-                "is neither a public key (npub1… or 64 hex digits) nor an event (a sound note1… or nevent1…, or 64 hex digits)"
+            Self::InvalidKey => "does not start with a valid public key (npub1… or 64 hex digits)",
+            Self::PrivateKey => {
+                "is a private key; it is not shown here, but everyone who can read this file knows it: replace the key"
+            }
+            Self::InvalidIdentifier => "cannot name a repository",
+            Self::InvalidAddress => "is not the address of a repository (a valid naddr1… of kind 30617)",
+            Self::NotRepository => {
+                "is an event or a profile; expected a repository (npub1…, npub1…/identifier, naddr1… or identifier)"
+            }
+            Self::NotAuthorOrEvent => {
+                "is neither a public key (npub1… or 64 hex digits) nor an event (note1…, nevent1… or 64 hex digits)"
             }
         })
     }
 }
 
 impl RepoListEntry {
-    /// Reads `npub`, `npub/identifier`, `naddr` or `identifier`; keys may be written in hex.
+    /// Parses `npub`, `npub/identifier`, `naddr` or `identifier`. Keys may also be hexadecimal.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the text is not a valid entry.
     pub fn parse(text: &str) -> Result<Self, ListEntryError> {
         if text.starts_with("nsec1") {
-            return Err(ListEntryError::Secret);
+            return Err(ListEntryError::PrivateKey);
         }
         if let Some((owner, identifier)) = text.split_once('/') {
-            let owner = public_key(owner).ok_or(ListEntryError::Key)?;
-            let identifier = Identifier::new(identifier).ok_or(ListEntryError::Identifier)?;
+            let owner = public_key(owner).ok_or(ListEntryError::InvalidKey)?;
+            let identifier = Identifier::new(identifier).ok_or(ListEntryError::InvalidIdentifier)?;
             return Ok(Self::Repository(RepoId { owner, identifier }));
         }
         match public_key(text) {
@@ -69,12 +79,12 @@ impl RepoListEntry {
             None if text.starts_with("naddr1") => {
                 let address = Coordinate::from_naddr(text).filter(|address| address.kind == kinds::ANNOUNCEMENT);
                 let repo = address.as_ref().and_then(RepoId::from_coordinate);
-                repo.map(Self::Repository).ok_or(ListEntryError::Address)
+                repo.map(Self::Repository).ok_or(ListEntryError::InvalidAddress)
             }
-            // What is misspelt, or something else, must not silently become a name that nobody has.
-            None if text.starts_with("npub1") => Err(ListEntryError::Key),
-            None if keys::is_bech32(&["note", "nevent", "nprofile"], text) => Err(ListEntryError::Event),
-            None => Identifier::new(text).map(Self::Name).ok_or(ListEntryError::Identifier),
+            // A misspelt key, or an event, must not be accepted as an identifier that no repository has.
+            None if text.starts_with("npub1") => Err(ListEntryError::InvalidKey),
+            None if keys::is_bech32(&["note", "nevent", "nprofile"], text) => Err(ListEntryError::NotRepository),
+            None => Identifier::new(text).map(Self::Identifier).ok_or(ListEntryError::InvalidIdentifier),
         }
     }
 }
@@ -88,38 +98,40 @@ fn public_key(text: &str) -> Option<PublicKey> {
 pub struct RepoList {
     owners: BTreeSet<PublicKey>,
     repositories: BTreeSet<RepoId>,
-    names: BTreeSet<Identifier>,
+    identifiers: BTreeSet<Identifier>,
 }
 
 impl RepoList {
-    /// Whether a repository is meant.
+    /// Whether an entry matches the repository.
     #[must_use]
     pub fn contains(&self, repo: &RepoId) -> bool {
-        self.owners.contains(&repo.owner) || self.names.contains(&repo.identifier) || self.repositories.contains(repo)
+        self.owners.contains(&repo.owner)
+            || self.identifiers.contains(&repo.identifier)
+            || self.repositories.contains(repo)
     }
 
-    /// Whether it means nobody.
+    /// Whether the list has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many lines it has.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.owners.len() + self.repositories.len() + self.names.len()
+        self.owners.len() + self.repositories.len() + self.identifiers.len()
     }
 
-    /// Those that are meant one by one.
+    /// Iterates over the single repositories in the list.
     pub(in crate::admission) fn repositories(&self) -> impl Iterator<Item = &RepoId> {
         self.repositories.iter()
     }
 
-    /// Whether all that another list says is said here.
+    /// Whether the list contains all entries of another list.
     fn contains_all(&self, other: &Self) -> bool {
         self.owners.is_superset(&other.owners)
             && self.repositories.is_superset(&other.repositories)
-            && self.names.is_superset(&other.names)
+            && self.identifiers.is_superset(&other.identifiers)
     }
 }
 
@@ -130,66 +142,71 @@ impl FromIterator<RepoListEntry> for RepoList {
             match entry {
                 RepoListEntry::Owner(owner) => drop(list.owners.insert(owner)),
                 RepoListEntry::Repository(repo) => drop(list.repositories.insert(repo)),
-                RepoListEntry::Name(name) => drop(list.names.insert(name)),
+                RepoListEntry::Identifier(identifier) => drop(list.identifiers.insert(identifier)),
             }
         }
         list
     }
 }
 
-/// Events that are not wanted, whatever their kind.
+/// Banned authors and events, of any kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct BannedEvents {
-    /// All of these authors.
+    /// All events of these authors are banned.
     pub authors: BTreeSet<PublicKey>,
-    /// These.
+    /// These events are banned.
     pub events: BTreeSet<EventId>,
 }
 
 impl BannedEvents {
-    /// Reads a public key (`npub1…` or hex) or the id of an event (`note1…`, `nevent1…`, or hex: 64 digits may be either, so
-    /// both are meant).
+    /// Adds a public key (`npub1…` or hexadecimal) or an event id (`note1…`, `nevent1…` or hexadecimal). 64 hexadecimal
+    /// digits may be either, so both are banned.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the text is not a valid entry.
     pub fn add(&mut self, text: &str) -> Result<(), ListEntryError> {
         if text.starts_with("nsec1") {
-            return Err(ListEntryError::Secret);
+            return Err(ListEntryError::PrivateKey);
         }
         if let Some(author) = PublicKey::from_npub(text) {
             self.authors.insert(author);
         } else if let Some(id) = EventId::from_note(text).or_else(|| EventId::from_nevent(text)) {
             self.events.insert(id);
         } else if let Some(id) = EventId::from_hex(text) {
-            // Nobody can tell them apart, and nobody's key is the id of somebody else's event.
+            // Keys and ids cannot be told apart. Banning both does no harm, because no key is equal to the id of
+            // another event.
             self.authors.insert(PublicKey(id.0));
             self.events.insert(id);
         } else {
-            return Err(ListEntryError::Author);
+            return Err(ListEntryError::NotAuthorOrEvent);
         }
         Ok(())
     }
 
-    /// Whether it means nobody and nothing.
+    /// Whether nothing is banned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.authors.is_empty() && self.events.is_empty()
     }
 }
 
-/// Which repositories are kept here although their announcements do not name this service (GRASP-05).
+/// Which repositories are archived, that is, hosted although their announcements do not name this service (GRASP-05).
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub enum ArchiveScope {
-    /// None.
+    /// No repository.
     #[default]
     Nothing,
-    /// All that are heard of.
+    /// Every repository that sync finds.
     Everything,
-    /// Those of a list.
+    /// The repositories in a list.
     Listed(RepoList),
-    /// Those that these GRASP services host.
+    /// The repositories that these GRASP services host.
     Services(Vec<ServiceAddress>),
 }
 
 impl ArchiveScope {
-    /// Whether a repository is to be kept, whoever hosts it.
+    /// Whether a repository is archived.
     #[must_use]
     pub fn includes(&self, announcement: &Announcement) -> bool {
         match self {
@@ -200,59 +217,60 @@ impl ArchiveScope {
         }
     }
 
-    /// Whether it keeps anything.
+    /// Whether any repository can be archived.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         *self != Self::Nothing
     }
 }
 
-/// What the operator wants and does not want, by name.
+/// The operator's lists.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct ModerationLists {
-    /// If there is one: of the repositories that name this service, only these are taken in.
+    /// If set, only these of the repositories that name this service are accepted.
     pub whitelist: Option<RepoList>,
-    /// Repositories that have no place here.
+    /// Repositories that are not accepted and are removed.
     pub banned_repos: RepoList,
-    /// Authors and events that have no place here.
+    /// Authors and events that are not accepted and are removed.
     pub banned_events: BannedEvents,
-    /// What is kept although it does not name this service.
+    /// Repositories that are hosted although their announcements do not name this service.
     pub archive: ArchiveScope,
-    /// Whether nobody may push: what changes comes by sync.
+    /// Whether pushes are rejected, so that data changes by sync only.
     pub is_read_only: bool,
 }
 
 impl ModerationLists {
-    /// Whether a repository has no place here.
+    /// Whether a repository is banned.
     #[must_use]
     pub fn is_repo_banned(&self, repo: &RepoId) -> bool {
         self.banned_repos.contains(repo)
     }
 
-    /// Whether an event has no place here, for its author's sake or its own.
+    /// Whether an event is banned, by its id or by its author.
     #[must_use]
     pub fn is_event_banned(&self, author: PublicKey, id: EventId) -> bool {
         self.banned_events.authors.contains(&author) || self.banned_events.events.contains(&id)
     }
 
-    /// The same, of a whole event.
+    /// Whether an event is banned, by its id or by its author.
     #[must_use]
     pub(super) fn is_banned(&self, event: &Event) -> bool {
         self.is_event_banned(event.pubkey, event.id)
     }
 
-    /// Whether these rules may take in what others did not: then whatever was refused must be looked at again.
+    /// Whether these lists may accept events that the old lists rejected. Then rejected events must be considered
+    /// again.
     #[must_use]
     pub fn may_accept_more_than(&self, old: &Self) -> bool {
-        let whitelisted = match (&self.whitelist, &old.whitelist) {
+        let whitelist_is_narrower = match (&self.whitelist, &old.whitelist) {
             (None, old) => old.is_none(),
             (Some(_), None) => true,
             (Some(new), Some(old)) => old.contains_all(new),
         };
-        let banned = self.banned_repos.contains_all(&old.banned_repos);
-        let banned_events = self.banned_events.authors.is_superset(&old.banned_events.authors)
+        let bans_same_repos = self.banned_repos.contains_all(&old.banned_repos);
+        let bans_same_events = self.banned_events.authors.is_superset(&old.banned_events.authors)
             && self.banned_events.events.is_superset(&old.banned_events.events);
-        let archived = match (&self.archive, &old.archive) {
+        let archive_is_narrower = match (&self.archive, &old.archive) {
             (ArchiveScope::Nothing, _) | (_, ArchiveScope::Everything) => true,
             (ArchiveScope::Listed(new), ArchiveScope::Listed(old)) => old.contains_all(new),
             (ArchiveScope::Services(new), ArchiveScope::Services(old)) => {
@@ -260,8 +278,8 @@ impl ModerationLists {
             }
             _ => false,
         };
-        let writable = self.is_read_only || !old.is_read_only;
-        !(whitelisted && banned && banned_events && archived && writable)
+        let writes_are_narrower = self.is_read_only || !old.is_read_only;
+        !(whitelist_is_narrower && bans_same_repos && bans_same_events && archive_is_narrower && writes_are_narrower)
     }
 }
 
@@ -292,21 +310,25 @@ mod tests {
     fn entries_are_parsed_from_naddr() {
         let repo = RepoId {
             owner: PublicKey::from_hex(&"11".repeat(32)).expect("a key"),
-            identifier: Identifier::new("my 🚀 repo").expect("a name"),
+            identifier: Identifier::new("my 🚀 repo").expect("valid"),
         };
         let good = naddr(30_617, "my 🚀 repo");
         assert_eq!(RepoListEntry::parse(&good), Ok(RepoListEntry::Repository(repo)));
         let (event, cut) = (naddr(30_023, "my 🚀 repo"), &good[..good.len() - 1]);
         for bad in [event.as_str(), cut, &naddr(30_618, "x"), &naddr(30_617, ""), &good.replace('q', "p"), "naddr1"] {
-            assert_eq!(RepoListEntry::parse(bad), Err(ListEntryError::Address), "{bad}");
+            assert_eq!(RepoListEntry::parse(bad), Err(ListEntryError::InvalidAddress), "{bad}");
         }
         let nevent = Nip19Event::new(Id::from_byte_array([7; 32])).to_bech32().expect("an event");
         let nprofile = Nip19Profile::new(key(), relays()).to_bech32().expect("a profile");
         for bad in [nevent, nprofile] {
-            assert_eq!(RepoListEntry::parse(&bad), Err(ListEntryError::Event), "{bad}");
+            assert_eq!(RepoListEntry::parse(&bad), Err(ListEntryError::NotRepository), "{bad}");
         }
-        let name = RepoListEntry::Name(Identifier::new("note1taker").expect("a name"));
-        assert_eq!(RepoListEntry::parse("note1taker"), Ok(name), "some are called so");
+        let identifier = RepoListEntry::Identifier(Identifier::new("note1taker").expect("valid"));
+        assert_eq!(
+            RepoListEntry::parse("note1taker"),
+            Ok(identifier),
+            "a valid identifier that looks like an event id"
+        );
     }
 
     #[test]
@@ -323,7 +345,7 @@ mod tests {
                 BannedEvents { events: BTreeSet::from([EventId([7; 32])]), ..BannedEvents::default() }
             );
             for bad in [&text[..text.len() - 1], &text.replace('q', "p"), &naddr(30_617, "x"), "nevent1"] {
-                assert_eq!(BannedEvents::default().add(bad), Err(ListEntryError::Author), "{bad}");
+                assert_eq!(BannedEvents::default().add(bad), Err(ListEntryError::NotAuthorOrEvent), "{bad}");
             }
         }
     }

@@ -1,5 +1,7 @@
-//! Which events may enter. Pure functions of the rules, the catalog and the facts; each spec item has its table test in
-//! `crates/sim/tests/it/policy/`.
+//! Decisions about single events: pure functions of the policy, the catalog, purgatory and the lookups
+//! (docs/protocol.md#order-of-evaluation).
+//!
+//! One file per kind of event. The table tests are in `crates/sim/tests/it/policy/`.
 
 mod announcement;
 mod deletion;
@@ -27,41 +29,42 @@ pub(super) use announcement::{is_archive_only, is_withdrawn, withdraws};
 pub(super) use deletion::is_own_relay_named;
 use lists::ModerationLists;
 
-/// What the operator decided.
+/// The operator's policy: which events and repositories are accepted, and how much of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdmissionPolicy {
-    /// Where this service is reached.
+    /// The public address of this service.
     pub service: ServiceAddress,
-    /// What is taken in.
+    /// Which events are accepted at all.
     pub mode: AdmissionMode,
-    /// The service's own key, whose events are welcome.
+    /// The operator's key. Its events are accepted without any link to a repository.
     pub owner: Option<PublicKey>,
-    /// Whether maintainers must list each other also without role tags.
+    /// Whether announcements without role tags use the reciprocal rule, too.
     pub strict_maintainers: bool,
-    /// Bytes of an event that is no state.
+    /// The maximum size of an event that is not a state.
     pub max_event_bytes: usize,
-    /// Seconds that an event waits for its git data.
+    /// How long an event waits in purgatory for its git data.
     pub purgatory_secs: u64,
-    /// Whether somebody looks for git data elsewhere: then events wait until everybody was asked.
+    /// Whether missing git data is fetched from other servers. Then events do not expire before all sources were tried
+    /// once.
     pub fetches_git_data: bool,
-    /// What one key and one repository may take.
+    /// Limits per key and per repository.
     pub quotas: Quotas,
     /// Whether contributors may submit pull requests to repositories that are hosted elsewhere (GRASP-06).
-    pub submissions: bool,
-    /// What the operator wants and does not want, by name.
+    pub accepts_submissions: bool,
+    /// Banned, whitelisted and archived repositories and authors.
     pub lists: Arc<ModerationLists>,
 }
 
-/// What is taken in.
+/// Which events are accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdmissionMode {
-    /// What belongs to repositories that are hosted here.
+    /// Events about repositories that are hosted here.
     Grasp,
-    /// Any valid event: a relay for local development, and for comparing with general relays.
+    /// Any valid event: a relay for local development, and for comparisons with general relays.
     Open,
 }
 
-/// What a decision may look at.
+/// What a decision depends on, apart from the event and its lookups.
 #[derive(Clone, Copy)]
 pub(super) struct PolicyContext<'a> {
     pub(super) policy: &'a AdmissionPolicy,
@@ -71,35 +74,37 @@ pub(super) struct PolicyContext<'a> {
 }
 
 impl AdmissionPolicy {
-    /// Whether others say the same about what this service is; they may differ in what is wanted and how much of it.
+    /// Whether another policy describes the same service. It may differ in lists, limits and quotas.
     #[must_use]
     pub fn is_same_service(&self, other: &Self) -> bool {
-        let what = |policy: &Self| {
-            let Self { service, mode, owner, strict_maintainers, fetches_git_data, submissions, .. } = policy.clone();
-            (service, mode, owner, strict_maintainers, fetches_git_data, submissions)
+        let fixed_part = |policy: &Self| {
+            let Self { service, mode, owner, strict_maintainers, fetches_git_data, accepts_submissions, .. } =
+                policy.clone();
+            (service, mode, owner, strict_maintainers, fetches_git_data, accepts_submissions)
         };
-        what(self) == what(other)
+        fixed_part(self) == fixed_part(other)
     }
 
-    /// Reads an announcement as this service sees it; `None` if its `d` tag cannot name a repository.
+    /// Parses an announcement and sets `is_archived`. Returns `None` if its `d` tag is not a valid identifier.
     #[must_use]
     pub fn announcement(&self, event: &Event) -> Option<Announcement> {
         let announcement = Announcement::from_event(event, &self.service)?;
         Some(Announcement { is_archived: self.lists.archive.includes(&announcement), ..announcement })
     }
 
-    /// What can be refused before the signature is checked, from the event alone; `bytes` is the size of its text.
+    /// Returns the reason to reject an event that can be found before its signature is verified, from the event alone.
+    /// `bytes` is the size of its text.
     #[must_use]
     pub fn precheck(&self, event: &Event, bytes: usize, now: Timestamp) -> Option<Rejection> {
-        let (most_bytes, most_tags) = if event.kind == kinds::STATE {
+        let (max_bytes, max_tags) = if event.kind == kinds::STATE {
             (limits::MAX_STATE_EVENT_BYTES.max(self.max_event_bytes), limits::MAX_STATE_TAGS)
         } else {
             (self.max_event_bytes, limits::MAX_EVENT_TAGS)
         };
-        if bytes > most_bytes {
-            Some(Rejection::TooLarge { bytes, limit: most_bytes })
-        } else if event.tags.len() > most_tags {
-            Some(Rejection::TooManyTags(most_tags))
+        if bytes > max_bytes {
+            Some(Rejection::TooLarge { bytes, limit: max_bytes })
+        } else if event.tags.len() > max_tags {
+            Some(Rejection::TooManyTags(max_tags))
         } else if event.indexed_tags().count() > limits::MAX_EVENT_TAGS {
             Some(Rejection::TooManyTags(limits::MAX_EVENT_TAGS))
         } else if matches!(event.kind, kinds::AUTH | kinds::HTTP_AUTH) {
@@ -113,11 +118,11 @@ impl AdmissionPolicy {
         }
     }
 
-    /// The sites under which a pull request's submitter offers it by itself (GRASP-06): the event must name them in
-    /// `clone`, and its own target in `a`.
+    /// Returns the `/prs/` paths at this service to which the author of a pull request submits it (GRASP-06): paths
+    /// with the author's key and the identifier of a target (`a`) that the event names in `clone`.
     #[must_use]
     pub fn submission_paths(&self, author: PublicKey, request: &PullRequest) -> Vec<RepoPath> {
-        if !self.submissions {
+        if !self.accepts_submissions {
             return Vec::new();
         }
         let mut repo_paths: Vec<RepoPath> = request
@@ -131,32 +136,32 @@ impl AdmissionPolicy {
         repo_paths
     }
 
-    /// Whether what is submitted, or what it is for, has no place here.
+    /// Whether the author's `/prs/` path or a target of a submitted pull request is banned.
     pub(super) fn is_submission_banned(&self, repo_paths: &[RepoPath], request: &PullRequest) -> bool {
         repo_paths.iter().map(RepoPath::repo).chain(&request.targets).any(|repo| self.lists.is_repo_banned(repo))
     }
 
-    /// Whether an event is welcome for its own sake, whatever it belongs to.
+    /// Whether an event is accepted without a link to a served event.
     pub(super) fn is_accepted_unlinked(&self, event: &Event) -> bool {
-        let handle_submission = |request| {
+        let is_submitted = |request| {
             let repo_paths = self.submission_paths(event.pubkey, &request);
             !repo_paths.is_empty() && !self.is_submission_banned(&repo_paths, &request)
         };
         matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE | kinds::GRASP_LIST)
             || self.owner == Some(event.pubkey)
-            || PullRequest::from_any_event(event).is_some_and(handle_submission)
+            || PullRequest::from_any_event(event).is_some_and(is_submitted)
     }
 
-    /// Which facts the judgement on an event will need.
+    /// Returns the lookups that the decision about an event needs.
     #[must_use]
     pub fn needed_lookups(&self, event: &Event) -> NeededLookups {
-        let grasp = self.mode == AdmissionMode::Grasp;
+        let is_grasp = self.mode == AdmissionMode::Grasp;
         match event.kind {
-            kinds::ANNOUNCEMENT | kinds::STATE if grasp => NeededLookups::default(),
-            kinds::DELETION => NeededLookups { author: grasp, targets: true, links: false },
-            kinds::VANISH => NeededLookups { author: grasp, ..NeededLookups::default() },
+            kinds::ANNOUNCEMENT | kinds::STATE if is_grasp => NeededLookups::default(),
+            kinds::DELETION => NeededLookups { author: is_grasp, targets: true, links: false },
+            kinds::VANISH => NeededLookups { author: is_grasp, ..NeededLookups::default() },
             _ => NeededLookups {
-                links: grasp && kinds::class(event.kind) != KindClass::Ephemeral,
+                links: is_grasp && kinds::class(event.kind) != KindClass::Ephemeral,
                 ..NeededLookups::default()
             },
         }
@@ -164,9 +169,9 @@ impl AdmissionPolicy {
 }
 
 impl PolicyContext<'_> {
-    /// What becomes of a verified event.
+    /// Decides about an event whose signature has been verified.
     pub(super) fn decide(self, event: &SignedEvent, source: &EventSource, lookups: &EventLookups) -> Decision {
-        // What is banned is banned, also if it is here: it is about to go.
+        // A ban applies even to stored events, which are about to be removed.
         if self.policy.lists.is_banned(event) {
             return Decision::Reject(Rejection::EventBanned);
         }
@@ -180,9 +185,9 @@ impl PolicyContext<'_> {
         if let Some(decision) = decide_for_any_kind(event, source, lookups) {
             return decision;
         }
-        // What makes things go is always welcome.
-        let makes_room = matches!(event.kind, kinds::DELETION | kinds::VANISH) || self.withdraws_repository(event);
-        if self.disk_level == DiskLevel::Hard && !makes_room {
+        // Events that free space are accepted even if the disk is full.
+        let frees_space = matches!(event.kind, kinds::DELETION | kinds::VANISH) || self.withdraws_repository(event);
+        if self.disk_level == DiskLevel::Hard && !frees_space {
             return Decision::Reject(Rejection::DiskFull);
         }
         match (event.kind, self.policy.mode) {
@@ -198,18 +203,18 @@ impl PolicyContext<'_> {
 }
 
 impl PolicyContext<'_> {
-    /// Holds an event if there is room.
-    fn hold(self, author: PublicKey, bytes: usize, need: AwaitedData) -> Decision {
+    /// Holds an event, unless purgatory is full.
+    fn hold(self, author: PublicKey, bytes: usize, awaited: AwaitedData) -> Decision {
         match self.purgatory.rejection_if_full(author, bytes) {
-            Some(full) => Decision::Reject(full),
-            None => Decision::Hold(need),
+            Some(rejection) => Decision::Reject(rejection),
+            None => Decision::Hold(awaited),
         }
     }
 }
 
-/// What holds for every kind: it is known, gone, superseded, somebody else's to publish, or never stored.
+/// Decides in cases that are the same for every kind: the event is known, removed, superseded, protected or ephemeral.
 fn decide_for_any_kind(event: &Event, source: &EventSource, lookups: &EventLookups) -> Option<Decision> {
-    // A vanished author's events are gone at once, though the disk may still hold them for a while.
+    // Events of an author that has vanished count as removed at once, although the store deletes them in slices.
     if lookups.tombstone == Some(TombstoneKind::Vanished) && event.kind != kinds::VANISH {
         return Some(Decision::Reject(Rejection::Vanished));
     }
@@ -219,7 +224,8 @@ fn decide_for_any_kind(event: &Event, source: &EventSource, lookups: &EventLooku
         None => {}
     }
     let rejection = match lookups.tombstone {
-        // Requests to delete and to vanish cannot be deleted (D-04); an earlier vanish request tells nothing new.
+        // Deletion and vanish requests cannot be deleted. A vanish request that is older than the known one adds
+        // nothing.
         Some(TombstoneKind::Deleted) if matches!(event.kind, kinds::DELETION | kinds::VANISH) => None,
         Some(TombstoneKind::Vanished) => return Some(Decision::Known(KnownAs::Superseded)),
         Some(TombstoneKind::Deleted) => Some(Rejection::Deleted),
@@ -242,7 +248,7 @@ fn decide_for_any_kind(event: &Event, source: &EventSource, lookups: &EventLooku
         .map(|_| Decision::Known(KnownAs::Superseded))
 }
 
-/// A repost carries what it reposts in its content (NIP-70 forbids that for protected events).
+/// Whether the event is a repost with a protected event in its content, which NIP-70 forbids.
 fn reposts_protected(event: &Event) -> bool {
     matches!(event.kind, 6 | 16) && Event::parse(&event.content).is_ok_and(|inner| inner.is_protected())
 }

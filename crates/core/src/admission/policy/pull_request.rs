@@ -1,4 +1,4 @@
-//! Kinds 1618 and 1619: pull requests wait for their commit.
+//! Pull requests and their updates (kinds 1618 and 1619): held until their commit arrives.
 
 use super::PolicyContext;
 use crate::admission::io::EventLookups;
@@ -8,6 +8,8 @@ use crate::nostr::rejection::{AwaitedData, Decision, Rejection};
 use crate::repo::pull_request::PullRequest;
 
 impl PolicyContext<'_> {
+    /// Decides about a pull request. It must be related to a served event, or be submitted to the author's own `/prs/`
+    /// path.
     pub(super) fn pull_request(self, event: &SignedEvent, lookups: &EventLookups) -> Decision {
         let Some(request) = PullRequest::from_event(event) else {
             return Decision::Reject(Rejection::NoCommit);
@@ -20,7 +22,7 @@ impl PolicyContext<'_> {
             if self.policy.is_submission_banned(&repo_paths, &request) {
                 return Decision::Reject(Rejection::RepositoryBanned);
             }
-            // It makes a repository, or lets one grow that nobody here asked for.
+            // It would create a repository, or add to one, that is not hosted here.
             if self.disk_level >= DiskLevel::Soft {
                 return Decision::Reject(Rejection::NoNewRepositories);
             }

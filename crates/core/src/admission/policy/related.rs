@@ -1,4 +1,4 @@
-//! Everything else: wanted if it belongs to something that is served.
+//! All other kinds: accepted if they are related to a served event.
 
 use super::PolicyContext;
 use crate::admission::io::EventLookups;
@@ -6,8 +6,8 @@ use crate::nostr::event::Event;
 use crate::nostr::rejection::{Decision, Rejection};
 
 impl PolicyContext<'_> {
-    /// An event is wanted if it references something served or something served references it (G1-31). What waits in
-    /// purgatory does not count, or garbage would attach to repositories that never come to be (G1-34).
+    /// Accepts an event that references a served event or that a served event references. Held events do not count as
+    /// links; otherwise events could attach to repositories that are never released (docs/protocol.md#related-events).
     pub(super) fn related(self, event: &Event, lookups: &EventLookups) -> Decision {
         if self.policy.is_accepted_unlinked(event) || lookups.references_served || lookups.referenced_by_served {
             Decision::Accept

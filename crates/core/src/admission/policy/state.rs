@@ -1,4 +1,4 @@
-//! Kind 30618: whose word on a repository's refs is kept.
+//! States (kind 30618): which authors' states are accepted.
 
 use super::PolicyContext;
 use crate::limits;
@@ -8,8 +8,8 @@ use crate::repo::Identifier;
 use crate::repo::catalog::AuthorStates;
 
 impl PolicyContext<'_> {
-    /// A state is held until its objects are here, also when they already are: the held row is the intent from which a
-    /// crash is repaired.
+    /// Decides about a state. It is held even if its objects are here already: the held event is the record from which
+    /// an interrupted alignment is repeated after a crash.
     pub(super) fn state(self, event: &SignedEvent) -> Decision {
         let Some(identifier) = event.tag("d").and_then(Identifier::new) else {
             return Decision::Reject(Rejection::InvalidIdentifier);
@@ -20,11 +20,11 @@ impl PolicyContext<'_> {
         if group.maintained_by(event.pubkey, self.policy.strict_maintainers).next().is_none() {
             return Decision::Reject(Rejection::NotMaintainer);
         }
-        let older_than_all_of_many = |states: &AuthorStates| {
+        let is_older_than_all_held = |states: &AuthorStates| {
             states.held.len() >= limits::MAX_HELD_STATE_VERSIONS
                 && states.held.iter().all(|held| supersedes(*held, event.version()))
         };
-        if group.states(event.pubkey).is_some_and(older_than_all_of_many) {
+        if group.states(event.pubkey).is_some_and(is_older_than_all_held) {
             return Decision::Known(KnownAs::Superseded);
         }
         self.hold(event.pubkey, event.json().len(), AwaitedData::GitData)

@@ -1,7 +1,7 @@
 //! Tests of the fetch machine. `seed` contains the basic cases of rounds, backoff, throttling and fairness.
 
-mod looks;
-mod manners;
-mod rig;
+mod basics;
+mod host_limits;
+mod mirror_checks;
 mod rounds;
-mod seed;
+mod test_machine;

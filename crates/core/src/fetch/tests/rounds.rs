@@ -1,6 +1,6 @@
 //! Rounds: which sources are asked, in which order and form, and when the next round begins.
 
-use super::rig::{Rig, repo_path, urls};
+use super::test_machine::{Rig, repo_path, urls};
 use crate::fetch::SourceOutcome;
 use crate::fetch::io::{FetchInput, FetchOutcome, FetchOutput, FetchResult, RequestForm, WantedGitData};
 use crate::net::{AddressPolicy, OutboundError};
@@ -241,8 +241,10 @@ fn local_error_pauses_the_job_and_blames_no_source() {
 
 #[test]
 fn forbidden_url_is_reported_once_and_counts_as_tried() {
-    let mut rig =
-        Rig::with(crate::fetch::FetchConfig { address_policy: AddressPolicy::PublicOnly, ..super::rig::config() });
+    let mut rig = Rig::with(crate::fetch::FetchConfig {
+        address_policy: AddressPolicy::PublicOnly,
+        ..super::test_machine::config()
+    });
     let urls = ["https://10.0.0.1/r.git", "ssh://git.one.com/r.git", "https://git.one.com/r?x"];
     let wanted = rig.wanted(1, &["a"], &urls);
     rig.want(1, "r", vec![wanted.clone()]);

@@ -14,11 +14,11 @@ fn fresh() -> RelayHealth {
     RelayHealth::new(BackoffConfig::default(), &HealthRecord::default(), at(0))
 }
 
-fn moment(secs: u64) -> MonoTime {
+fn mono(secs: u64) -> MonoTime {
     MonoTime(secs * 1_000)
 }
 
-/// Seconds until the next attempt, with the random that gives exactly the middle of the spread.
+/// Records a failure and returns the seconds until the next attempt, with a random number in the middle of the jitter.
 fn wait_after_failure(health: &mut RelayHealth, now: Now) -> u64 {
     let mut probe = health.clone();
     let low = probe.record_failure(now, FailureCause::Relay, 0).retry_at.since(now.mono).as_millis();
@@ -41,7 +41,7 @@ fn degraded(now: u64) -> RelayHealth {
     health
 }
 
-/// Fails at each random until it is dead. When that was.
+/// Returns a relay that failed at every attempt until it was dead, and the time when it became dead.
 fn dead() -> (RelayHealth, u64) {
     let (mut health, mut now) = (fresh(), 100);
     loop {
@@ -50,24 +50,24 @@ fn dead() -> (RelayHealth, u64) {
             return (health, now);
         }
         now = outcome.retry_at.0.div_ceil(1_000);
-        assert!(now < 2 * DAY, "it should have became_dead");
+        assert!(now < 2 * DAY, "relay did not become dead");
     }
 }
 
-// The transitions of the seed, one by one.
+// Status transitions
 
 #[test]
 fn a_new_relay_is_disconnected_and_dialled_at_once() {
     let health = fresh();
     assert_eq!(health.status(at(0)), HealthStatus::Disconnected);
-    assert_eq!((health.next_dial_at(), health.cooldown_until(), health.failures()), (moment(0), None, 0));
+    assert_eq!((health.next_dial_at(), health.cooldown_until(), health.failures()), (mono(0), None, 0));
     assert_eq!(health.to_record(at(0)), HealthRecord::default());
 }
 
 #[test]
 fn healthy_relay_becomes_disconnected_when_the_connection_ends() {
     let mut health = healthy(1_000);
-    assert_eq!(health.record_lost(at(1_000), 5), moment(1_002));
+    assert_eq!(health.record_lost(at(1_000), 5), mono(1_002));
     assert_eq!(health.status(at(1_000)), HealthStatus::Disconnected);
 }
 
@@ -93,12 +93,12 @@ fn relay_is_dead_after_a_day_of_failures() {
     let (mut health, when) = dead();
     assert!((100 + DAY..100 + DAY + HOUR * 6 / 5 + 1).contains(&when), "{when}");
     assert_eq!(health.status(at(when)), HealthStatus::Dead);
-    // It stays dead, is not declared so twice, and is tried once a day.
+    // The relay stays dead, is reported only once, and is dialled once a day.
     let next = health.next_dial_at().0.div_ceil(1_000);
     assert!((23 * HOUR..=25 * HOUR).contains(&(next - when)));
     let outcome = health.record_failure(at(next), FailureCause::Relay, u64::MAX);
     assert!(!outcome.became_dead);
-    assert!((23 * HOUR..=25 * HOUR).contains(&outcome.retry_at.since(moment(next)).as_secs()));
+    assert!((23 * HOUR..=25 * HOUR).contains(&outcome.retry_at.since(mono(next)).as_secs()));
     assert_eq!(health.status(at(next)), HealthStatus::Dead);
 }
 
@@ -115,7 +115,7 @@ fn dead_relay_recovers_when_it_connects() {
     let (mut health, when) = dead();
     health.record_connected(at(when + DAY));
     assert_eq!(health.status(at(when + DAY)), HealthStatus::Disconnected);
-    // The next day of failures is counted from its beginning.
+    // The next day of failures starts from zero.
     health.record_lost(at(when + DAY + 1), 0);
     assert!(!health.record_failure(at(when + DAY + 10), FailureCause::Relay, 0).became_dead);
     assert_eq!(health.status(at(when + DAY + 10)), HealthStatus::Degraded);
@@ -140,7 +140,7 @@ fn rate_limit_overrides_the_status_until_the_cooldown_ends() {
         (degraded(1_000), HealthStatus::Degraded),
     ] {
         assert_eq!(health.status(at(1_000)), before);
-        assert_eq!(health.record_rate_limit(at(1_000)), moment(1_065));
+        assert_eq!(health.record_rate_limit(at(1_000)), mono(1_065));
         assert_eq!(health.status(at(1_064)), HealthStatus::RateLimited);
         assert_eq!(health.status(at(1_065)), before);
     }
@@ -162,7 +162,7 @@ fn status_values_match_the_metric() {
     assert_eq!(all.map(|status| status as u8), [1, 2, 3, 4, 5]);
 }
 
-// Backoff.
+// Backoff
 
 #[test]
 fn backoff_doubles_up_to_the_maximum() {
@@ -194,14 +194,14 @@ fn extreme_settings_do_not_panic() {
         (1, u64::MAX, 1, u64::MAX / 1_000),
     ] {
         let mut health = RelayHealth::new(BackoffConfig { base_secs, max_secs }, &HealthRecord::default(), at(0));
-        let least = |secs: u64| secs.saturating_mul(1_000) / 5 * 4 - 1_000.min(secs * 200);
+        let min_millis = |secs: u64| secs.saturating_mul(1_000) / 5 * 4 - 1_000.min(secs * 200);
         let next = health.record_failure(at(0), FailureCause::Relay, 0).retry_at;
-        assert!(next.0 >= least(first), "{base_secs} {max_secs}: {next:?}");
+        assert!(next.0 >= min_millis(first), "{base_secs} {max_secs}: {next:?}");
         for _ in 0..200 {
             health.record_failure(at(0), FailureCause::Relay, u64::MAX);
         }
         let next = health.record_failure(at(0), FailureCause::Relay, 0).retry_at;
-        assert!(next.0 >= least(last), "{base_secs} {max_secs}: {next:?}");
+        assert!(next.0 >= min_millis(last), "{base_secs} {max_secs}: {next:?}");
         health.record_failure(at(0), FailureCause::OwnNetwork, u64::MAX);
         health.record_connected(at(0));
         health.record_lost(at(0), u64::MAX);
@@ -223,13 +223,13 @@ fn maximum_time_does_not_overflow() {
         assert_eq!(health.park(end, random), end.mono);
         health.record_connected(end);
         assert_eq!(health.record_lost(end, random), end.mono);
-        let row = health.to_record(end);
-        let again = RelayHealth::new(BackoffConfig::default(), &row, end);
+        let record = health.to_record(end);
+        let again = RelayHealth::new(BackoffConfig::default(), &record, end);
         assert_eq!(again.status(end), health.status(end));
     }
 }
 
-// Our own outages.
+// Outages of the own network
 
 #[test]
 fn own_network_outage_is_not_counted_as_failure() {
@@ -241,7 +241,7 @@ fn own_network_outage_is_not_counted_as_failure() {
     assert_eq!((health.failures(), health.status(at(0))), (0, HealthStatus::Disconnected));
     let slow = BackoffConfig { base_secs: 600, max_secs: 3_600 };
     let mut health = RelayHealth::new(slow, &HealthRecord::default(), at(0));
-    assert_eq!(health.record_failure(at(0), FailureCause::OwnNetwork, 12_345).retry_at, moment(60));
+    assert_eq!(health.record_failure(at(0), FailureCause::OwnNetwork, 12_345).retry_at, mono(60));
 }
 
 #[test]
@@ -250,40 +250,40 @@ fn own_network_outage_does_not_count_towards_dead() {
     health.record_failure(at(0), FailureCause::Relay, 0);
     health.record_failure(at(23 * HOUR), FailureCause::Relay, 0);
     health.record_failure(at(30 * HOUR), FailureCause::OwnNetwork, 0);
-    // The time since the last failure that was theirs is nobody's.
+    // The time from the last failure of the relay to the end of the outage does not count.
     assert!(!health.record_failure(at(40 * HOUR), FailureCause::Relay, 0).became_dead);
     assert!(!health.record_failure(at(41 * HOUR - 1), FailureCause::Relay, 0).became_dead);
     assert!(health.record_failure(at(41 * HOUR), FailureCause::Relay, 0).became_dead);
-    // A dead relay is still dead in an outage, but the probe that could not be made is made soon.
+    // A dead relay stays dead in an outage, but the failed probe is repeated soon.
     let outcome = health.record_failure(at(60 * HOUR), FailureCause::OwnNetwork, 0);
-    assert_eq!(outcome, FailureOutcome { retry_at: moment(60 * HOUR + 5), became_dead: false });
+    assert_eq!(outcome, FailureOutcome { retry_at: mono(60 * HOUR + 5), became_dead: false });
     assert_eq!(health.status(at(60 * HOUR)), HealthStatus::Dead);
 }
 
-// Drops.
+// Disconnects
 
 #[test]
 fn relay_that_disconnects_at_once_is_dialled_with_backoff() {
     let mut health = fresh();
     let mut now = 0;
-    // A fifth less each time, by this random.
+    // The random number 0 gives the minimum: 20 % less.
     for wait in [4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 2_880, 2_880] {
         health.record_connected(at(now));
-        assert_eq!(health.record_lost(at(now + 1), 0), moment(now + 1 + wait));
+        assert_eq!(health.record_lost(at(now + 1), 0), mono(now + 1 + wait));
         assert_eq!(health.status(at(now + 1)), HealthStatus::Degraded);
         now += 1 + wait;
     }
-    // A failure is another matter and has a row of its own.
-    assert_eq!(health.record_failure(at(now), FailureCause::Relay, 0).retry_at, moment(now + 4));
+    // Failed attempts are counted separately from short connections.
+    assert_eq!(health.record_failure(at(now), FailureCause::Relay, 0).retry_at, mono(now + 4));
     now += 4;
     health.record_connected(at(now));
-    assert_eq!(health.record_lost(at(now + 1), 0), moment(now + 1 + 2_880));
-    // Five minutes make it better.
+    assert_eq!(health.record_lost(at(now + 1), 0), mono(now + 1 + 2_880));
+    // A connection of five minutes resets the count.
     now += 2_881;
     health.record_connected(at(now));
-    assert_eq!(health.record_lost(at(now + 300), 0), moment(now + 302));
+    assert_eq!(health.record_lost(at(now + 300), 0), mono(now + 302));
     health.record_connected(at(now + 302));
-    assert_eq!(health.record_lost(at(now + 303), 0), moment(now + 307));
+    assert_eq!(health.record_lost(at(now + 303), 0), mono(now + 307));
 }
 
 #[test]
@@ -291,27 +291,27 @@ fn no_redial_within_two_seconds_of_a_disconnect() {
     let quick = BackoffConfig { base_secs: 1, max_secs: 1 };
     let mut health = RelayHealth::new(quick, &HealthRecord::default(), at(0));
     health.record_connected(at(10));
-    assert_eq!(health.record_lost(at(11), 0), moment(13));
-    assert_eq!(health.record_closed(at(20)), moment(22));
-    assert_eq!(health.record_lost(at(30), 0), moment(32), "it was not connected");
+    assert_eq!(health.record_lost(at(11), 0), mono(13));
+    assert_eq!(health.record_closed(at(20)), mono(22));
+    assert_eq!(health.record_lost(at(30), 0), mono(32), "it was not connected");
 }
 
 #[test]
 fn own_disconnect_does_not_change_health() {
     let mut health = fresh();
     health.record_connected(at(10));
-    assert_eq!(health.record_closed(at(11)), moment(13));
+    assert_eq!(health.record_closed(at(11)), mono(13));
     assert_eq!(health.status(at(11)), HealthStatus::Disconnected);
 }
 
-// Complaints.
+// Rate limits
 
 #[test]
 fn cooldown_doubles_up_to_an_hour() {
     let mut health = fresh();
     let mut now = 0;
     for secs in [65, 130, 260, 520, 1_040, 2_080, 3_600, 3_600] {
-        assert_eq!(health.record_rate_limit(at(now)), moment(now + secs));
+        assert_eq!(health.record_rate_limit(at(now)), mono(now + secs));
         now += secs + limits::RATE_LIMIT_RESET_SECS - 1;
     }
 }
@@ -320,53 +320,53 @@ fn cooldown_doubles_up_to_an_hour() {
 fn rate_limits_are_forgotten_after_five_minutes() {
     let mut health = fresh();
     health.record_rate_limit(at(0));
-    assert_eq!(health.record_rate_limit(at(65 + 299)), moment(65 + 299 + 130));
+    assert_eq!(health.record_rate_limit(at(65 + 299)), mono(65 + 299 + 130));
     let calm = 65 + 299 + 130 + 300;
     assert_eq!(health.to_record(at(calm - 1)).rate_limit_count, 2);
     assert_eq!(health.to_record(at(calm)), HealthRecord::default());
-    assert_eq!(health.record_rate_limit(at(calm)), moment(calm + 65));
+    assert_eq!(health.record_rate_limit(at(calm)), mono(calm + 65));
 }
 
 #[test]
 fn burst_of_rate_limits_counts_once() {
     let mut health = fresh();
     for second in 0..65 {
-        assert_eq!(health.record_rate_limit(at(second)), moment(second + 65));
+        assert_eq!(health.record_rate_limit(at(second)), mono(second + 65));
     }
-    assert_eq!(health.record_rate_limit(at(64 + 65)), moment(64 + 65 + 130));
+    assert_eq!(health.record_rate_limit(at(64 + 65)), mono(64 + 65 + 130));
 }
 
 #[test]
 fn relay_is_not_dialled_during_its_cooldown() {
     let mut health = healthy(1_000);
     health.record_rate_limit(at(1_000));
-    assert_eq!(health.record_lost(at(1_001), 0), moment(1_065));
-    assert_eq!(health.next_dial_at(), moment(1_065));
-    assert_eq!(health.record_failure(at(1_002), FailureCause::OwnNetwork, 0).retry_at, moment(1_065));
-    assert_eq!(health.record_failure(at(1_060), FailureCause::Relay, 1_000).retry_at, moment(1_065));
-    assert_eq!(health.record_failure(at(1_064), FailureCause::Relay, 2_000).retry_at, moment(1_074));
+    assert_eq!(health.record_lost(at(1_001), 0), mono(1_065));
+    assert_eq!(health.next_dial_at(), mono(1_065));
+    assert_eq!(health.record_failure(at(1_002), FailureCause::OwnNetwork, 0).retry_at, mono(1_065));
+    assert_eq!(health.record_failure(at(1_060), FailureCause::Relay, 1_000).retry_at, mono(1_065));
+    assert_eq!(health.record_failure(at(1_064), FailureCause::Relay, 2_000).retry_at, mono(1_074));
 }
 
-// Policy.
+// Parking
 
 #[test]
 fn a_parked_relay_is_degraded_and_probed_once_a_day() {
     let mut health = healthy(1_000);
     for (random, secs) in [(0, 23 * HOUR), (HOUR * 1_000, DAY), (2 * HOUR * 1_000, 25 * HOUR)] {
-        assert_eq!(health.park(at(1_000), random), moment(1_000 + secs));
+        assert_eq!(health.park(at(1_000), random), mono(1_000 + secs));
     }
     assert!(health.is_parked());
     assert_eq!(health.status(at(1_001)), HealthStatus::Degraded);
-    // The end of the connection on which it said so does not bring the probe closer, whoever ends it.
-    assert_eq!(health.record_lost(at(1_001), 0), moment(1_000 + 25 * HOUR));
-    assert_eq!(health.record_closed(at(1_001)), moment(1_000 + 25 * HOUR));
-    // A probe without an answer, or without a connection, is followed by another day.
+    // The end of the connection does not bring the probe forward, no matter which side closes it.
+    assert_eq!(health.record_lost(at(1_001), 0), mono(1_000 + 25 * HOUR));
+    assert_eq!(health.record_closed(at(1_001)), mono(1_000 + 25 * HOUR));
+    // A probe that fails is followed by another one a day later.
     let probe = 1_000 + 25 * HOUR;
     health.record_connected(at(probe));
     assert_eq!(health.status(at(probe + 300)), HealthStatus::Degraded);
-    assert_eq!(health.record_lost(at(probe + 301), 0), moment(probe + 301 + 23 * HOUR));
+    assert_eq!(health.record_lost(at(probe + 301), 0), mono(probe + 301 + 23 * HOUR));
     let probe = probe + DAY;
-    assert_eq!(health.record_failure(at(probe), FailureCause::Relay, 0).retry_at, moment(probe + 23 * HOUR));
+    assert_eq!(health.record_failure(at(probe), FailureCause::Relay, 0).retry_at, mono(probe + 23 * HOUR));
     health.unpark();
     health.record_connected(at(probe + DAY));
     assert_eq!(health.status(at(probe + DAY + 300)), HealthStatus::Healthy);
@@ -378,11 +378,11 @@ fn retry_now_overrides_everything_but_forgets_nothing() {
     health.record_rate_limit(at(when));
     health.park(at(when), 0);
     health.retry_now(at(when + 10));
-    assert_eq!(health.next_dial_at(), moment(when + 10));
+    assert_eq!(health.next_dial_at(), mono(when + 10));
     assert_eq!(health.status(at(when + 10)), HealthStatus::Dead);
-    assert_eq!(health.record_rate_limit(at(when + 11)), moment(when + 11 + 130));
+    assert_eq!(health.record_rate_limit(at(when + 11)), mono(when + 11 + 130));
     assert!(health.is_parked());
     let mut health = fresh();
     health.retry_now(at(5));
-    assert_eq!((health.next_dial_at(), health.cooldown_until()), (moment(5), None));
+    assert_eq!((health.next_dial_at(), health.cooldown_until()), (mono(5), None));
 }

@@ -8,20 +8,20 @@ const LIMIT: usize = 500;
 
 #[test]
 fn a_page_is_short_below_twenty_or_nine_tenths_of_the_largest() {
-    let mut cap = PageSizeTracker::default();
-    assert!(cap.is_short(19) && !cap.is_short(20));
-    cap.record(500);
-    assert!(cap.is_short(449) && !cap.is_short(450));
-    cap.record(100);
-    assert!(cap.is_short(449), "a smaller page says nothing");
-    let mut cap = PageSizeTracker::default();
-    cap.record(33);
-    assert!(cap.is_short(29) && !cap.is_short(30));
+    let mut sizes = PageSizeTracker::default();
+    assert!(sizes.is_short(19) && !sizes.is_short(20));
+    sizes.record(500);
+    assert!(sizes.is_short(449) && !sizes.is_short(450));
+    sizes.record(100);
+    assert!(sizes.is_short(449), "a smaller page does not lower the maximum");
+    let mut sizes = PageSizeTracker::default();
+    sizes.record(33);
+    assert!(sizes.is_short(29) && !sizes.is_short(30));
 }
 
 #[test]
 fn pagination_ends_by_hint_or_empty_or_short_page() {
-    for (more, count, turn) in [
+    for (more, count, outcome) in [
         (Some(EoseHint::Complete), 500, PageOutcome::Done),
         (None, 0, PageOutcome::Done),
         (Some(EoseHint::More), 0, PageOutcome::Done),
@@ -31,7 +31,7 @@ fn pagination_ends_by_hint_or_empty_or_short_page() {
     ] {
         let mut pages = PaginationState::new(Filter::default(), LIMIT, None);
         deliver(&mut pages, 1_000, count);
-        assert_eq!(pages.finish_page(more, &mut PageSizeTracker::default()), turn, "{more:?} {count}");
+        assert_eq!(pages.finish_page(more, &mut PageSizeTracker::default()), outcome, "{more:?} {count}");
     }
 }
 
@@ -45,12 +45,12 @@ fn a_page_as_large_as_asked_for_is_full() {
 
 #[test]
 fn oversized_page_does_not_raise_the_full_page_size() {
-    let mut cap = PageSizeTracker::default();
+    let mut sizes = PageSizeTracker::default();
     let mut pages = PaginationState::new(Filter::default(), LIMIT, None);
     deliver(&mut pages, 10_000, 3_000);
-    assert_eq!(pages.finish_page(None, &mut cap), PageOutcome::Next);
+    assert_eq!(pages.finish_page(None, &mut sizes), PageOutcome::Next);
     assert_eq!(pages.cursor(), Some(Timestamp(7_001)));
-    assert!(!cap.is_short(450));
+    assert!(!sizes.is_short(450));
 }
 
 #[test]
@@ -89,12 +89,12 @@ fn full_second_is_split_by_values_then_authors_then_kinds() {
     let mut leaves = Vec::new();
     while let Some(filter) = waiting.pop() {
         let mut pages = PaginationState::new(filter, LIMIT, None);
-        let mut turn = PageOutcome::Next;
-        while turn == PageOutcome::Next {
+        let mut outcome = PageOutcome::Next;
+        while outcome == PageOutcome::Next {
             (0..30).for_each(|nth| pages.record_event(id(nth), Timestamp(70)));
-            turn = pages.finish_page(None, &mut PageSizeTracker::default());
+            outcome = pages.finish_page(None, &mut PageSizeTracker::default());
         }
-        match turn {
+        match outcome {
             PageOutcome::Split(parts) => {
                 assert!(parts.iter().all(|part| part.until == Some(Timestamp(70)) && part.since == Some(Timestamp(5))));
                 waiting.extend(parts);
@@ -115,59 +115,61 @@ fn stepping_over_the_oldest_second_ends_pagination() {
     for since in [None, Some(Timestamp(0)), Some(Timestamp(7))] {
         let second = since.unwrap_or_default();
         let mut pages = PaginationState::new(Filter { since, ..Filter::default() }, LIMIT, Some(second));
-        let mut cap = PageSizeTracker::default();
-        let mut turns = Vec::new();
+        let mut sizes = PageSizeTracker::default();
+        let mut outcomes = Vec::new();
         for _ in 0..3 {
             (0..30).for_each(|nth| pages.record_event(id(nth), second));
-            turns.push(pages.finish_page(None, &mut cap));
+            outcomes.push(pages.finish_page(None, &mut sizes));
         }
-        assert_eq!(turns, [PageOutcome::Next, PageOutcome::SteppedOver(second), PageOutcome::Done]);
+        assert_eq!(outcomes, [PageOutcome::Next, PageOutcome::SteppedOver(second), PageOutcome::Done]);
     }
 }
 
-// ---- Relays that lie ----------------------------------------------------------------------------
+// Misbehaving relays
 
 #[test]
 fn relay_that_ignores_until_is_abandoned() {
     let values = (0..100).map(|nth| format!("v{nth}")).collect();
     let filter = Filter { tags: vec![(b'e', values)], ..Filter::default() };
     let same_page = |pages: &mut PaginationState, _| deliver(pages, 1_000, 500);
-    assert_eq!(play(filter, same_page), (PageOutcome::GaveUp, 2));
+    assert_eq!(paginate(filter, same_page), (PageOutcome::GaveUp, 2));
 }
 
 #[test]
 fn relay_with_endless_older_events_is_abandoned() {
-    let turn = play(Filter::default(), |pages, nth| deliver(pages, u64::MAX - 500 * nth, 500));
-    assert_eq!(turn, (PageOutcome::GaveUp, limits::MAX_PAGES_PER_FILTER));
+    let outcome = paginate(Filter::default(), |pages, nth| deliver(pages, u64::MAX - 500 * nth, 500));
+    assert_eq!(outcome, (PageOutcome::GaveUp, limits::MAX_PAGES_PER_FILTER));
 }
 
 #[test]
 fn endless_events_of_one_second_are_stepped_over() {
     let mut pages = PaginationState::new(Filter::default(), LIMIT, None);
-    let mut cap = PageSizeTracker::default();
+    let mut sizes = PageSizeTracker::default();
     let mut next = 0;
-    let mut ask = |pages: &mut PaginationState| {
+    let mut next_page = |pages: &mut PaginationState| {
         next += 500;
         (next - 500..next).for_each(|nth| pages.record_event(id(nth), Timestamp(50)));
-        pages.finish_page(None, &mut cap)
+        pages.finish_page(None, &mut sizes)
     };
-    while ask(&mut pages) == PageOutcome::Next {}
-    assert_eq!((pages.page_count(), pages.cursor()), (11, Some(Timestamp(49))), "ten pages of ids are kept");
-    assert_eq!(ask(&mut pages), PageOutcome::GaveUp, "what lies above the window is no answer");
+    while next_page(&mut pages) == PageOutcome::Next {}
+    assert_eq!((pages.page_count(), pages.cursor()), (11, Some(Timestamp(49))), "ids of ten pages are kept");
+    assert_eq!(next_page(&mut pages), PageOutcome::GaveUp, "events above the window do not count as an answer");
 }
 
 #[test]
 fn relay_that_always_promises_more_is_abandoned() {
     let mut pages = PaginationState::new(Filter::default(), LIMIT, Some(Timestamp(1_000_000)));
-    let mut cap = PageSizeTracker::default();
+    let mut sizes = PageSizeTracker::default();
     for _ in 0..limits::MAX_PAGES_PER_FILTER {
         pages.record_event(id(1), pages.cursor().expect("a cursor"));
-        match pages.finish_page(Some(EoseHint::More), &mut cap) {
+        match pages.finish_page(Some(EoseHint::More), &mut sizes) {
             PageOutcome::Next | PageOutcome::SteppedOver(_) => {}
-            turn => return assert_eq!((turn, pages.page_count()), (PageOutcome::GaveUp, limits::MAX_PAGES_PER_FILTER)),
+            outcome => {
+                return assert_eq!((outcome, pages.page_count()), (PageOutcome::GaveUp, limits::MAX_PAGES_PER_FILTER));
+            }
         }
     }
-    panic!("without end");
+    panic!("pagination did not end");
 }
 
 #[test]
@@ -176,15 +178,15 @@ fn random_answers_always_end() {
     for _ in 0..300 {
         let filter = filter_of(rng.below(5) + 1, rng.below(2) == 0);
         let mut waiting = VecDeque::from([PaginationState::new(filter, 1 + rng.below(60), None)]);
-        let (mut cap, mut asked) = (PageSizeTracker::default(), 0);
+        let (mut sizes, mut requests) = (PageSizeTracker::default(), 0);
         while let Some(mut pages) = waiting.pop_front() {
-            asked += 1;
+            requests += 1;
             let seconds = 1 + rng.below(4) as u64;
             for _ in 0..rng.below(70) {
                 pages.record_event(id(rng.below(200) as u64), Timestamp(rng.below(5) as u64 * seconds));
             }
             let more = [None, Some(EoseHint::More), None][rng.below(3)];
-            match pages.finish_page(more, &mut cap) {
+            match pages.finish_page(more, &mut sizes) {
                 PageOutcome::Done | PageOutcome::GaveUp => {}
                 PageOutcome::Next | PageOutcome::SteppedOver(_) => waiting.push_back(pages),
                 PageOutcome::Split(parts) => {
@@ -192,49 +194,49 @@ fn random_answers_always_end() {
                 }
             }
         }
-        assert!(asked < 100 * limits::MAX_PAGES_PER_FILTER);
+        assert!(requests < 100 * limits::MAX_PAGES_PER_FILTER);
     }
 }
 
-fn play(filter: Filter, mut relay: impl FnMut(&mut PaginationState, u64)) -> (PageOutcome, usize) {
+fn paginate(filter: Filter, mut relay: impl FnMut(&mut PaginationState, u64)) -> (PageOutcome, usize) {
     let mut pages = PaginationState::new(filter, LIMIT, None);
-    let mut cap = PageSizeTracker::default();
+    let mut sizes = PageSizeTracker::default();
     let mut nth = 0;
     loop {
         relay(&mut pages, nth);
         nth += 1;
-        match pages.finish_page(None, &mut cap) {
+        match pages.finish_page(None, &mut sizes) {
             PageOutcome::Next => {}
-            turn => return (turn, pages.page_count()),
+            outcome => return (outcome, pages.page_count()),
         }
     }
 }
 
-/// So many events, each a second older than the one before.
+/// Records `count` events, each a second older than the one before.
 fn deliver(pages: &mut PaginationState, newest: u64, count: u64) {
     (0..count).for_each(|nth| pages.record_event(id(newest - nth), Timestamp(newest - nth)));
 }
 
-// ---- A relay that is honest, and cuts -----------------------------------------------------------
+// A correct relay with limited pages
 
 struct Relay {
     events: Vec<Event>,
-    cap: usize,
+    page_limit: usize,
     hints: bool,
 }
 
 impl Relay {
-    /// The newest that match, and what NIP-67 would say.
+    /// Returns the newest matching events and the NIP-67 hint.
     fn answer(&self, filter: &Filter) -> (Vec<&Event>, Option<EoseHint>) {
         let mut found: Vec<&Event> = self.events.iter().filter(|event| filter.matches(event)).collect();
         found.sort_by_key(|event| (std::cmp::Reverse(event.created_at), event.id));
-        let most = self.cap.min(filter.limit.unwrap_or(usize::MAX));
+        let most = self.page_limit.min(filter.limit.unwrap_or(usize::MAX));
         let more = if found.len() > most { EoseHint::More } else { EoseHint::Complete };
         found.truncate(most);
         (found, self.hints.then_some(more))
     }
 
-    /// The most events that one second has for a filter that cannot be divided.
+    /// Returns the largest number of events in one second for a filter that cannot be split.
     fn densest_leaf(&self, filter: &Filter) -> usize {
         let mut leaves: BTreeMap<_, usize> = BTreeMap::new();
         for event in self.events.iter().filter(|event| filter.matches(event)) {
@@ -247,37 +249,37 @@ impl Relay {
     }
 }
 
-/// Everything that matches is heard, or a second was stepped over. That is said if a value that cannot be divided has more
-/// events in a second than the relay sends at once, and never if it has fewer.
+/// All matching events are received, or a second was stepped over. A second is stepped over if a filter that cannot be
+/// split has more events in it than the relay sends per page, and never if it has fewer.
 #[test]
 fn all_events_of_an_honest_relay_are_fetched() {
     let mut rng = Rng(2_024);
     let (mut stepped, mut split) = (0, 0);
     for round in 0..300 {
-        // Without hints, pages that are smaller than the floor look like the end (see the next test).
+        // Without hints a page below the minimum size counts as the last one (see the next test).
         let hints = round % 2 == 0;
-        let cap = if hints { 1 + rng.below(600) } else { limits::MIN_CUT_PAGE_EVENTS + rng.below(581) };
-        let cap = if round % 4 > 1 { 20 + cap % 30 } else { cap };
+        let page_limit = if hints { 1 + rng.below(600) } else { limits::MIN_CUT_PAGE_EVENTS + rng.below(581) };
+        let page_limit = if round % 4 > 1 { 20 + page_limit % 30 } else { page_limit };
         let values = 1 + rng.below(6);
-        let relay = Relay { events: events(&mut rng, values), cap, hints };
+        let relay = Relay { events: events(&mut rng, values), page_limit, hints };
         let filter = filter_of(values, rng.below(2) == 0);
-        // The session has seen a full page before; otherwise a page may count as full that is not.
+        // With a full page seen before in the session. Otherwise a page that is not full may count as full.
         let mut known = PageSizeTracker::default();
-        known.record(cap.min(LIMIT));
-        for (mut cap, revealed) in [(known, true), (PageSizeTracker::default(), false)] {
+        known.record(page_limit.min(LIMIT));
+        for (mut sizes, revealed) in [(known, true), (PageSizeTracker::default(), false)] {
             let mut waiting = VecDeque::from([PaginationState::new(filter.clone(), LIMIT, None)]);
-            let mut heard = BTreeSet::new();
+            let mut received = BTreeSet::new();
             let mut over = 0;
-            let mut asked = 0;
+            let mut requests = 0;
             while let Some(mut pages) = waiting.pop_front() {
-                asked += 1;
-                assert!(asked < 5_000, "round {round}");
+                requests += 1;
+                assert!(requests < 5_000, "round {round}");
                 let (found, more) = relay.answer(&pages.next_filter());
                 for event in &found {
                     pages.record_event(event.id, event.created_at);
-                    heard.insert(event.id);
+                    received.insert(event.id);
                 }
-                match pages.finish_page(more, &mut cap) {
+                match pages.finish_page(more, &mut sizes) {
                     PageOutcome::Done => {}
                     PageOutcome::Next => waiting.push_back(pages),
                     PageOutcome::SteppedOver(_) => {
@@ -292,9 +294,9 @@ fn all_events_of_an_honest_relay_are_fetched() {
                 }
             }
             let matching = relay.events.iter().filter(|event| filter.matches(event));
-            let missed = matching.filter(|event| !heard.contains(&event.id)).count();
-            let (most, densest) = (relay.cap.min(LIMIT), relay.densest_leaf(&filter));
-            assert!(missed == 0 || over > 0, "round {round}: {missed} are missing, and nobody said so");
+            let missed = matching.filter(|event| !received.contains(&event.id)).count();
+            let (most, densest) = (relay.page_limit.min(LIMIT), relay.densest_leaf(&filter));
+            assert!(missed == 0 || over > 0, "round {round}: {missed} events missing without a report");
             assert!(densest <= most || over > 0, "round {round}: {densest} in a second, {most} a page");
             if revealed {
                 assert!(over == 0 || densest * 10 >= most * 9, "round {round}: {densest} in a second, {most} a page");
@@ -305,29 +307,29 @@ fn all_events_of_an_honest_relay_are_fetched() {
     assert!(stepped > 30 && split > 100, "{stepped} {split}");
 }
 
-/// The floor has a price: a relay that cuts below it, does not state that and does not say that there is more is believed
-/// to be at its end. One that states its limit is asked for no more than that, and then such a page is full.
+/// A relay that cuts pages below the minimum size, without stating a limit and without hints, is taken to have sent
+/// everything. If it states its limit, that limit is requested, and a page of that size counts as full.
 #[test]
 fn small_pages_are_full_only_at_the_requested_limit() {
     let mut rng = Rng(5);
-    let relay = Relay { events: events(&mut rng, 1), cap: 7, hints: false };
+    let relay = Relay { events: events(&mut rng, 1), page_limit: 7, hints: false };
     for (limit, whole) in [(LIMIT, false), (7, true)] {
         let mut pages = PaginationState::new(filter_of(1, false), limit, None);
-        let (mut cap, mut heard) = (PageSizeTracker::default(), 0);
+        let (mut sizes, mut received) = (PageSizeTracker::default(), 0);
         loop {
             let (found, more) = relay.answer(&pages.next_filter());
-            heard += found.len();
+            received += found.len();
             found.iter().for_each(|event| pages.record_event(event.id, event.created_at));
-            match pages.finish_page(more, &mut cap) {
+            match pages.finish_page(more, &mut sizes) {
                 PageOutcome::Done => break,
-                turn => assert!(matches!(turn, PageOutcome::Next | PageOutcome::SteppedOver(_))),
+                outcome => assert!(matches!(outcome, PageOutcome::Next | PageOutcome::SteppedOver(_))),
             }
         }
-        assert_eq!(heard > 7, whole);
+        assert_eq!(received > 7, whole);
     }
 }
 
-/// Some events here and there, and some seconds that are full.
+/// Returns random events, with some dense seconds.
 fn events(rng: &mut Rng, values: usize) -> Vec<Event> {
     let mut events = Vec::new();
     let mut make = |rng: &mut Rng, at: u64| {

@@ -1,4 +1,4 @@
-//! Refused events that are still here in whole, the newest ones.
+//! Hot cache: the most recently rejected events, complete.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 #[derive(Debug, Default)]
 pub(super) struct HotCache {
     events: BTreeMap<EventId, CachedEvent>,
-    /// By age.
+    /// Ids by insertion order.
     order: BTreeMap<u64, EventId>,
     next: u64,
     bytes: usize,
@@ -25,7 +25,7 @@ struct CachedEvent {
 }
 
 impl HotCache {
-    /// Keeps an event; the oldest give way.
+    /// Inserts an event and evicts the oldest ones if necessary.
     pub(super) fn keep(&mut self, event: Arc<Event>, now: Timestamp, config: &RejectedEventsConfig) {
         self.take(&event.id);
         let bytes = size(&event);
@@ -56,7 +56,7 @@ impl HotCache {
         }
     }
 
-    /// When the oldest has been here long enough.
+    /// Returns the time at which the oldest event expires.
     pub(super) fn due(&self) -> Option<Timestamp> {
         let (_, oldest) = self.order.first_key_value()?;
         self.events.get(oldest).map(|kept| kept.until)
@@ -73,7 +73,7 @@ impl HotCache {
     }
 }
 
-/// The memory of an event: its texts, and what stands around each.
+/// Returns the approximate memory of an event in bytes: its texts and their allocations.
 fn size(event: &Event) -> usize {
     let values = event.tags.iter().flatten().map(|value| value.len() + size_of::<String>() + 16);
     size_of::<Event>() + event.content.len() + event.tags.len() * size_of::<Vec<String>>() + values.sum::<usize>()

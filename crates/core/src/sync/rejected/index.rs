@@ -1,4 +1,5 @@
-//! The rows, and the ways to find them. Half a million have to fit, so everything here is by number.
+//! Rows of the rejected-events index and their lookup structures. Rows are referred to by number, because half a
+//! million of them must fit into memory.
 
 use std::collections::BTreeSet;
 
@@ -10,20 +11,20 @@ use crate::time::Timestamp;
 
 #[derive(Debug, Default)]
 pub(super) struct RejectedRows {
-    /// By number; numbers are used again.
+    /// By number. Numbers are reused.
     rows: Vec<Option<RejectedRow>>,
     free: Vec<u32>,
-    /// By the first bytes of the id. It is a hash, so hardly two share them.
+    /// Row numbers by the first bytes of the id. Ids are hashes, so collisions are rare.
     ids: BTreeSet<(u64, u32)>,
-    /// By what they hang on.
+    /// Row numbers by the hash key of each dependency.
     links: BTreeSet<(u64, u32)>,
-    /// By when they are looked at next: they are forgotten then, or give way before that, the first one first.
+    /// Row numbers by due time. A row expires then, or is evicted before that in this order.
     due: BTreeSet<(Timestamp, u32)>,
     pub(super) relays: RelayNumbers,
     bytes: usize,
 }
 
-/// One remembered event.
+/// One rejected event.
 #[derive(Debug)]
 pub(super) struct RejectedRow {
     pub(super) id: EventId,
@@ -55,7 +56,7 @@ impl RejectedRows {
         self.ids.len()
     }
 
-    /// The memory of all rows, roughly.
+    /// Returns the approximate memory of all rows in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -74,23 +75,24 @@ impl RejectedRows {
         near.find(|number| self.get(*number).is_some_and(|row| row.id == *id))
     }
 
-    /// The rows that hang on something, from a number on. Some may hang on something else.
+    /// Returns the rows that depend on `dependency`, starting at the number `from`. Because of hash collisions some may
+    /// depend on something else.
     pub(super) fn dependents(&self, dependency: &Dependency, from: u32) -> impl Iterator<Item = u32> {
         let key = key(dependency);
         self.links.range((key, from)..=(key, u32::MAX)).map(|(_, number)| *number)
     }
 
-    /// The row that is looked at next, and when.
+    /// Returns the row with the earliest due time.
     pub(super) fn next_due(&self) -> Option<(Timestamp, u32)> {
         self.due.first().copied()
     }
 
-    /// The memory that a row would take.
+    /// Returns the memory that a row needs, in bytes.
     pub(super) fn row_bytes(row: &RejectedRecord) -> usize {
         row_bytes(&PackedDependencies::new(&row.dependencies), row.dependencies.len())
     }
 
-    /// Takes in a row that is not there.
+    /// Inserts a row. The caller has checked that the id is not in the index.
     pub(super) fn insert(&mut self, row: &RejectedRecord, due: Timestamp) {
         let dependencies = PackedDependencies::new(&row.dependencies);
         let mut offers = OfferingRelays::EMPTY;
@@ -99,7 +101,7 @@ impl RejectedRows {
         }
         let number = self.free.pop().unwrap_or_else(|| {
             self.rows.push(None);
-            // There are far fewer rows than numbers.
+            // Cannot fail: the number of rows is bounded far below 2^32.
             u32::try_from(self.rows.len() - 1).unwrap_or(u32::MAX)
         });
         self.bytes += row_bytes(&dependencies, row.dependencies.len());
@@ -113,7 +115,8 @@ impl RejectedRows {
         self.rows[number as usize] = Some(new);
     }
 
-    /// Of several versions of one thing only the newest can be wanted because somebody refers to it.
+    /// Links a row to a dependency. Of several versions with the same coordinate only the newest is linked to it,
+    /// because only that one can be accepted when the coordinate is referenced.
     fn link(&mut self, dependency: &Dependency, number: u32, version: EventVersion) {
         if let Dependency::OwnCoordinate(_) = dependency {
             let other = self.dependents(dependency, 0).find_map(|other| {
@@ -144,13 +147,13 @@ impl RejectedRows {
         Some(row)
     }
 
-    /// Another relay has it. Whether that is news, and kept.
+    /// Adds a relay that has the event. Returns whether the row changed.
     pub(super) fn add_offer(&mut self, number: u32, relay: &super::RelayUrl) -> bool {
         let row = self.rows.get_mut(number as usize).and_then(Option::as_mut);
         row.is_some_and(|row| self.relays.add(&mut row.offers, relay))
     }
 
-    /// Looks at a row again at another time.
+    /// Changes the due time of a row.
     pub(super) fn reschedule(&mut self, number: u32, due: Timestamp) {
         if let Some(row) = self.rows.get_mut(number as usize).and_then(Option::as_mut) {
             self.due.remove(&(row.due, number));
@@ -159,7 +162,7 @@ impl RejectedRows {
         }
     }
 
-    /// A row as it is written down.
+    /// Returns a row as a record to store.
     pub(super) fn to_record(&self, number: u32) -> Option<RejectedRecord> {
         let row = self.get(number)?;
         Some(RejectedRecord {
@@ -173,7 +176,7 @@ impl RejectedRows {
         })
     }
 
-    /// Whether nothing is left behind.
+    /// Returns whether all structures are empty.
     #[cfg(test)]
     pub(super) fn is_clean(&self) -> bool {
         let indexes = [self.ids.len(), self.links.len(), self.due.len(), self.relays.len(), self.bytes];
@@ -185,9 +188,9 @@ fn prefix(id: &EventId) -> u64 {
     id.0.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
-/// The memory of a row: itself, what it hangs on, and its entries in three indexes.
+/// Returns the approximate memory of a row in bytes: the row, its dependencies, and its entries in the indexes.
 fn row_bytes(dependencies: &PackedDependencies, count: usize) -> usize {
-    /// An entry of an index that is half empty, or the head of a piece of memory.
+    /// Bytes of an entry in a half-empty B-tree, or of the header of an allocation.
     const ENTRY: usize = 32;
     size_of::<Option<RejectedRow>>() + dependencies.len() + ENTRY * (count + 3)
 }

@@ -1,4 +1,5 @@
-//! Which refused events a filter would match, as far as their rows can tell.
+//! Finds the rejected events that a filter may match. Rows contain only part of an event, so the result may contain
+//! events that do not match.
 
 use std::collections::BTreeSet;
 
@@ -10,68 +11,73 @@ use crate::nostr::kinds::KindClass;
 use crate::nostr::{PublicKey, kinds};
 use crate::repo::Identifier;
 
-/// The letters of tags that rows know.
-const KNOWN: &[u8] = b"daAeEq";
+/// Letters of the tags that rows contain.
+const INDEXED_LETTERS: &[u8] = b"daAeEq";
 
-/// The rows that hang on what a filter asks for; `None` if it asks for nothing that rows can be found by.
+/// Returns the rows with a dependency that the filter requires, or `None` if the filter has no condition that rows are
+/// indexed by.
 pub(super) fn candidates(rows: &RejectedRows, filter: &Filter) -> Option<BTreeSet<u32>> {
-    let tag = filter.tags.iter().find(|(letter, _)| KNOWN.contains(letter));
-    let wanted: Vec<Dependency> = match (tag, &filter.authors) {
-        (Some((letter, values)), _) => values.iter().filter_map(|value| wanted(*letter, value)).collect(),
-        (None, Some(authors)) if filter.kinds.as_deref().is_some_and(are_removals) => {
+    let tag = filter.tags.iter().find(|(letter, _)| INDEXED_LETTERS.contains(letter));
+    let required: Vec<Dependency> = match (tag, &filter.authors) {
+        (Some((letter, values)), _) => values.iter().filter_map(|value| tag_dependency(*letter, value)).collect(),
+        (None, Some(authors)) if filter.kinds.as_deref().is_some_and(are_deletions) => {
             authors.iter().copied().map(Dependency::Author).collect()
         }
         _ => return None,
     };
-    Some(wanted.iter().flat_map(|wanted| rows.dependents(wanted, 0)).collect())
+    Some(required.iter().flat_map(|dependency| rows.dependents(dependency, 0)).collect())
 }
 
-/// Whether a filter may match. What a row does not know speaks for it.
+/// Returns whether a filter may match the event of a row. Conditions on data that the row does not contain count as
+/// fulfilled.
 pub(super) fn may_match(row: &RejectedRow, filter: &Filter) -> bool {
-    let in_question = filter.since.is_none_or(|since| row.created_at >= since)
+    let is_in_range = filter.since.is_none_or(|since| row.created_at >= since)
         && filter.until.is_none_or(|until| row.created_at <= until)
         && filter.ids.as_ref().is_none_or(|ids| ids.contains(&row.id));
-    if !in_question {
+    if !is_in_range {
         return false;
     }
     let dependencies: Vec<Dependency> = row.dependencies.iter().collect();
-    filter.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|kind| may_be(&dependencies, *kind)))
+    filter.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|kind| may_have_kind(&dependencies, *kind)))
         && filter.authors.as_ref().is_none_or(|authors| {
-            let author = dependencies.iter().find_map(author);
+            let author = dependencies.iter().find_map(known_author);
             author.is_none_or(|author| authors.contains(&author))
         })
         && filter.tags.iter().all(|(letter, values)| {
-            // What refers to more than is kept may refer to this, too.
-            !KNOWN.contains(letter)
+            // A row with the maximum number of dependencies may have been truncated.
+            !INDEXED_LETTERS.contains(letter)
                 || dependencies.len() == limits::MAX_REJECTED_DEPENDENCIES
-                || values.iter().filter_map(|value| wanted(*letter, value)).any(|wanted| dependencies.contains(&wanted))
+                || values
+                    .iter()
+                    .filter_map(|value| tag_dependency(*letter, value))
+                    .any(|dependency| dependencies.contains(&dependency))
         })
 }
 
-/// What a row hangs on that has this value of this tag.
-fn wanted(letter: u8, value: &str) -> Option<Dependency> {
+/// Returns the dependency of an event that has this tag.
+fn tag_dependency(letter: u8, value: &str) -> Option<Dependency> {
     match letter {
         b'd' => Identifier::new(value).map(Dependency::Identifier),
         _ => Dependency::from_tag(letter, value),
     }
 }
 
-/// Whether an event that hangs on these may be of a kind.
-fn may_be(dependencies: &[Dependency], kind: u16) -> bool {
-    let own = dependencies.iter().find_map(|need| match need {
+/// Returns whether an event with these dependencies may have this kind.
+fn may_have_kind(dependencies: &[Dependency], kind: u16) -> bool {
+    let own = dependencies.iter().find_map(|dependency| match dependency {
         Dependency::OwnCoordinate(coordinate) => Some(coordinate.kind == kind),
-        Dependency::Author(_) => Some(are_removals(&[kind])),
+        Dependency::Author(_) => Some(are_deletions(&[kind])),
         _ => None,
     });
-    own.unwrap_or_else(|| kinds::class(kind) == KindClass::Regular && !are_removals(&[kind]))
+    own.unwrap_or_else(|| kinds::class(kind) == KindClass::Regular && !are_deletions(&[kind]))
 }
 
-fn are_removals(kinds: &[u16]) -> bool {
+fn are_deletions(kinds: &[u16]) -> bool {
     kinds.iter().all(|kind| matches!(*kind, kinds::DELETION | kinds::VANISH))
 }
 
-fn author(need: &Dependency) -> Option<PublicKey> {
-    match need {
+fn known_author(dependency: &Dependency) -> Option<PublicKey> {
+    match dependency {
         Dependency::OwnCoordinate(coordinate) => Some(coordinate.pubkey),
         Dependency::Author(author) => Some(*author),
         Dependency::Event(_) | Dependency::Coordinate(_) | Dependency::Identifier(_) => None,

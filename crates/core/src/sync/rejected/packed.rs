@@ -1,4 +1,4 @@
-//! How rows are kept small: what they hang on in one piece of memory, relays as numbers.
+//! Compact representation of rows: dependencies in one allocation, relays as numbers.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::nostr::event::{Coordinate, EventId};
 use crate::repo::Identifier;
 use crate::sync::relay_url::RelayUrl;
 
-/// Dependencies, one after the other, in as many bytes as they need.
+/// A list of dependencies, encoded into one byte string.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PackedDependencies(Box<[u8]>);
 
@@ -34,7 +34,7 @@ impl PackedDependencies {
     }
 }
 
-/// A short name of a dependency. Two that share it are told apart by looking at the row.
+/// Returns the hash key of a dependency. Collisions are resolved by comparing the dependencies of the row.
 pub(super) fn key(dependency: &Dependency) -> u64 {
     let mut bytes = Vec::new();
     write(&mut bytes, dependency);
@@ -73,7 +73,8 @@ fn write_coordinate(bytes: &mut Vec<u8>, coordinate: &Coordinate) {
     write_text(bytes, &coordinate.d);
 }
 
-/// Texts of a row are no longer than an identifier; those of a question may be, and then nothing is like them.
+/// Appends a text with its length. Texts of a row are at most as long as an identifier. A longer text of a lookup gets
+/// the maximum length and therefore matches no row.
 fn write_text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend_from_slice(&u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
     bytes.extend_from_slice(text.as_bytes());
@@ -110,16 +111,16 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// RelayNumbers by small numbers. A number is free again when nothing has it any more.
+/// Assigns small numbers to relay URLs. A number is reused when no row uses it any more.
 #[derive(Debug, Default)]
 pub(super) struct RelayNumbers {
     numbers: BTreeMap<RelayUrl, u16>,
-    /// Each with how many rows have it.
+    /// By number: the URL and the number of rows that use it.
     urls: Vec<(RelayUrl, usize)>,
     free: Vec<u16>,
 }
 
-/// The relays of one row.
+/// Numbers of the relays that offered the event of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OfferingRelays([u16; limits::MAX_REJECTED_RELAYS]);
 
@@ -138,7 +139,7 @@ impl RelayNumbers {
         self.numbers.get(url).copied()
     }
 
-    /// Notes one more relay, if it is new to the row and there is room. Whether it was.
+    /// Adds a relay to a row. Returns `false` if the row has it already or is full.
     pub(super) fn add(&mut self, offers: &mut OfferingRelays, url: &RelayUrl) -> bool {
         if self.number(url).is_some_and(|number| offers.contains(number)) {
             return false;
@@ -149,7 +150,8 @@ impl RelayNumbers {
         true
     }
 
-    /// A number for a relay; `None` if there are more relays than numbers, which no server talks to.
+    /// Returns the number of a relay, a new one if necessary, and counts its use. `None` if all 65,535 numbers are in
+    /// use.
     fn take(&mut self, url: &RelayUrl) -> Option<u16> {
         let number = match self.number(url) {
             Some(number) => number,
@@ -178,7 +180,7 @@ impl RelayNumbers {
         numbers.map(|number| self.urls[usize::from(number)].0.clone()).collect()
     }
 
-    /// A row is gone.
+    /// Releases the relay numbers of a removed row.
     pub(super) fn release(&mut self, offers: OfferingRelays) {
         for number in offers.0.into_iter().filter(|number| *number != NONE) {
             let (url, count) = &mut self.urls[usize::from(number)];

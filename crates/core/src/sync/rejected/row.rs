@@ -1,4 +1,4 @@
-//! What is remembered of a refused event, and for how long.
+//! Records of rejected events: reason, dependencies and expiry.
 
 use super::RejectedEventsConfig;
 use crate::limits;
@@ -9,71 +9,71 @@ use crate::repo::Identifier;
 use crate::sync::relay_url::RelayUrl;
 use crate::time::Timestamp;
 
-/// A refused event, as it is written down.
+/// The stored record of a rejected event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RejectedRecord {
-    /// Its id.
+    /// Id of the event.
     pub id: EventId,
-    /// When its author says it was made: a reconciliation needs it.
+    /// Creation time of the event, needed for reconciliations.
     pub created_at: Timestamp,
-    /// Why it is not wanted.
+    /// Reason of the rejection.
     pub class: RejectionClass,
-    /// What it hangs on, ascending, at most [`limits::MAX_REJECTED_DEPENDENCIES`]. Something of that kind comes, and it may be
-    /// wanted, if that is [`why`](Self::why); and filters for it find the event.
+    /// Dependencies, ascending, at most [`limits::MAX_REJECTED_DEPENDENCIES`]. The arrival of one wakes the event if
+    /// [`class`](Self::class) allows it. They are also used to match filters.
     pub dependencies: Vec<Dependency>,
-    /// The relays that have it, the first that offered it first, at most [`limits::MAX_REJECTED_RELAYS`].
+    /// Relays that have the event, in the order in which they offered it, at most [`limits::MAX_REJECTED_RELAYS`].
     pub offered_by: Vec<RelayUrl>,
-    /// How it was found.
+    /// How the event was found.
     pub layer: RejectedLayer,
-    /// It is forgotten then.
+    /// When the record expires.
     pub expires_at: Timestamp,
 }
 
-/// Why an event is not wanted, as far as that decides what may change it.
+/// Reason of a rejection, as far as it decides what can change it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RejectionClass {
-    /// It belongs to nothing that is served: something may come that it refers to, or that refers to it.
+    /// The event has no link to a served event. An event that it references, or that references it, may arrive.
     Unrelated,
-    /// Nobody who may speak for a repository of its name here has said that its author may, too: an announcement of that
-    /// name may come.
+    /// The author is not in a maintainer set for the identifier of the event, or the repository is not hosted. An
+    /// announcement with that identifier may arrive.
     Unauthorised,
-    /// It is dated in the future: time will come.
+    /// `created_at` is in the future. The event may be accepted when that time has come.
     InFuture,
-    /// A setting forbids it: until there are others.
+    /// A setting forbids the event. Removed when the policy changes.
     Policy,
-    /// It was taken back, or its time is over.
+    /// The event was deleted or withdrawn, or has expired.
     Removed,
-    /// It is not what it should be, or not for others to publish.
+    /// The event is invalid, or only its author may publish it.
     Invalid,
 }
 
-/// How a refused event was found.
+/// How a rejected event was found.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RejectedLayer {
-    /// As an announcement or a state.
+    /// As an announcement or a state (layer 1).
     Announcements,
-    /// Because of what it refers to.
+    /// By its references (layers 2 and 3).
     Related,
 }
 
-/// What an event hangs on.
+/// A dependency of a rejected event: when it arrives, the event may be accepted.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Dependency {
-    /// It refers to this event.
+    /// The event references this event.
     Event(EventId),
-    /// It refers to what stands here.
+    /// The event references this coordinate.
     Coordinate(Coordinate),
-    /// It is an announcement or a state of this name.
+    /// The event is an announcement or a state with this identifier.
     Identifier(Identifier),
-    /// It stands here itself: something may refer to that.
+    /// The coordinate of the event itself. A served event may reference it.
     OwnCoordinate(Coordinate),
-    /// It is this author's request to delete or to vanish: it counts once the author has something here.
+    /// The event is a deletion or vanish request of this author. It counts once the author is known here.
     Author(PublicKey),
 }
 
 impl RejectionClass {
-    /// `None` for what says nothing about the event: there was no room for it, or it was not that event at all, but
-    /// something under its id. That must not keep the real one away.
+    /// Classifies a rejection. Returns `None` if it allows no conclusion about the event: it was temporary, or the text
+    /// was a forgery with the id of the event, which must not keep the real event out.
     #[must_use]
     pub fn from_rejection(rejection: &Rejection) -> Option<Self> {
         match rejection {
@@ -97,7 +97,7 @@ impl RejectionClass {
         }
     }
 
-    /// When an event that is refused now is forgotten.
+    /// Returns when the record of an event that is rejected now expires.
     pub(super) fn expires_at(self, created_at: Timestamp, now: Timestamp, config: &RejectedEventsConfig) -> Timestamp {
         match self {
             Self::Unrelated | Self::Unauthorised => now.plus_secs(config.cold_secs),
@@ -107,7 +107,7 @@ impl RejectionClass {
         }
     }
 
-    /// Whether an event that was refused for this may be wanted when this comes.
+    /// Returns whether the arrival of `dependency` can change the rejection.
     pub(super) fn is_resolved_by(self, dependency: &Dependency) -> bool {
         match dependency {
             Dependency::Identifier(_) => self == Self::Unauthorised,
@@ -117,14 +117,15 @@ impl RejectionClass {
         }
     }
 
-    /// Whether anything that comes can change it.
+    /// Returns whether the arrival of any dependency can change the rejection.
     pub(in crate::sync) fn can_be_resolved(self) -> bool {
         matches!(self, Self::Unrelated | Self::Unauthorised)
     }
 }
 
 impl Dependency {
-    /// What an event hangs on: what it is, then what it refers to, as far as that is kept.
+    /// Returns the dependencies of an event: first those of the event itself, then its references, at most
+    /// [`limits::MAX_REJECTED_DEPENDENCIES`].
     pub(in crate::sync) fn from_event(event: &Event) -> Vec<Self> {
         let own = [
             matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE)
@@ -150,7 +151,7 @@ impl Dependency {
         all
     }
 
-    /// What a tag of an event, or a filter's condition on it, speaks of.
+    /// Returns the dependency that a tag of an event, or a tag condition of a filter, names.
     pub(super) fn from_tag(letter: u8, value: &str) -> Option<Self> {
         match letter {
             b'e' | b'E' => EventId::from_hex(value).map(Self::Event),
@@ -160,7 +161,8 @@ impl Dependency {
         }
     }
 
-    /// An address may be as long as an event. No repository has one like that.
+    /// Returns whether the dependency is short enough to be stored. A coordinate can be as long as an event, but that
+    /// of a repository is not.
     pub(super) fn is_storable(&self) -> bool {
         match self {
             Self::Coordinate(coordinate) | Self::OwnCoordinate(coordinate) => {

@@ -6,7 +6,7 @@ use crate::nostr::signed_event::VerifyError;
 const DAY: u64 = 24 * 60 * 60;
 const START: u64 = 1_000_000;
 
-// ---- How long each reason is remembered ---------------------------------------------------------
+// Expiry
 
 #[test]
 fn each_rejection_class_has_its_expiry() {
@@ -39,10 +39,12 @@ fn each_rejection_class_has_its_expiry() {
         (Rejection::NoVanishRelay, RejectionClass::Invalid, week),
     ] {
         let mut index = RejectedEventsIndex::new(config);
-        let row = index.reject(note(1, &[]), &rejection, &relay(1), RejectedLayer::Related, at(START)).expect("kept");
+        let row = index
+            .reject(tagged_comment(1, &[]), &rejection, &relay(1), RejectedLayer::Related, at(START))
+            .expect("recorded");
         assert_eq!((row.class, row.expires_at.0), (class, until.unwrap_or(u64::MAX)), "{rejection:?}");
-        let waits = matches!(class, RejectionClass::Unrelated | RejectionClass::Unauthorised);
-        assert_eq!(index.hot_len(), usize::from(waits), "only what may be wanted soon is kept in whole");
+        let resolvable = matches!(class, RejectionClass::Unrelated | RejectionClass::Unauthorised);
+        assert_eq!(index.hot_len(), usize::from(resolvable), "only events with a resolvable rejection are cached");
 
         let until = until.unwrap_or(START + 100 * DAY);
         assert_eq!(expire_all(&mut index, until - 1), vec![], "{rejection:?}");
@@ -61,16 +63,16 @@ fn each_rejection_class_has_its_expiry() {
 #[test]
 fn future_event_is_rejected_until_its_time() {
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
-    let mut event = plain(1);
+    let mut event = comment(1);
     event.created_at = Timestamp(START + 5_000);
-    let row = refuse(&mut index, event.clone(), &Rejection::InFuture, START).expect("kept");
+    let row = reject(&mut index, event.clone(), &Rejection::InFuture, START).expect("recorded");
     assert_eq!(row.expires_at.0, START + 5_000 - limits::MAX_FUTURE_SECS);
     assert_eq!(index.next_expiry(), Some(row.expires_at));
     assert_eq!(expire_all(&mut index, row.expires_at.0), vec![id(1)]);
-    assert_eq!(refuse(&mut index, event, &Rejection::InFuture, START + 5_000), None, "it is due already");
-    let mut event = plain(2);
+    assert_eq!(reject(&mut index, event, &Rejection::InFuture, START + 5_000), None, "its time has come already");
+    let mut event = comment(2);
     event.created_at = Timestamp(u64::MAX);
-    refuse(&mut index, event, &Rejection::InFuture, START).expect("kept");
+    reject(&mut index, event, &Rejection::InFuture, START).expect("recorded");
     assert_eq!(expire_all(&mut index, START + 1_000 * DAY), vec![]);
 }
 
@@ -87,15 +89,15 @@ fn temporary_and_forged_rejections_are_not_recorded() {
         Rejection::Forged(VerifyError::WrongId),
         Rejection::Malformed(EventParseError::Hex("id")),
     ] {
-        assert_eq!(refuse(&mut index, plain(1), &rejection, START), None);
+        assert_eq!(reject(&mut index, comment(1), &rejection, START), None);
         assert!(index.is_empty() && index.hot_len() == 0, "{rejection:?}");
         assert_eq!(index.record_offer(&id(1), &relay(1)), OfferResult::Unknown);
         assert_eq!(index.negentropy_items(&relay(1), &Filter::default()), vec![]);
     }
-    // And a row that is there is not touched by a forged copy that another relay has.
-    let row = refuse(&mut index, plain(1), &Rejection::Unrelated, START).expect("kept");
+    // An existing row is not changed by a forged copy from another relay.
+    let row = reject(&mut index, comment(1), &Rejection::Unrelated, START).expect("recorded");
     index.reject(
-        note(1, &[]),
+        tagged_comment(1, &[]),
         &Rejection::Forged(VerifyError::BadSignature),
         &relay(2),
         RejectedLayer::Related,
@@ -104,7 +106,7 @@ fn temporary_and_forged_rejections_are_not_recorded() {
     assert_eq!(index.rows.find(&id(1)).and_then(|number| index.rows.to_record(number)), Some(row));
 }
 
-// ---- Waking -------------------------------------------------------------------------------------
+// Waking
 
 #[test]
 fn referenced_event_wakes_the_rejected_event() {
@@ -119,16 +121,16 @@ fn referenced_event_wakes_the_rejected_event() {
         (["q", &coordinate.to_string()], ServedEvent { coordinate: Some(coordinate.clone()), ..arrived(53, 30_617) }),
     ] {
         let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
-        let event = note(1, &[&tag]);
+        let event = tagged_comment(1, &[&tag]);
         index.reject(event.clone(), &Rejection::Unrelated, &relay(1), RejectedLayer::Related, at(START));
-        refuse(&mut index, plain(2), &Rejection::Unrelated, START);
+        reject(&mut index, comment(2), &Rejection::Unrelated, START);
         let woken = index.wake_on_event(&arrived);
         assert_eq!(woken.cached, vec![(event.clone(), vec![relay(1)])], "{tag:?}");
         assert_eq!((woken.to_fetch, woken.removed), (vec![], vec![id(1)]));
         assert!(!index.contains(&id(1)) && index.contains(&id(2)));
         assert_eq!(index.hot_len(), 1);
 
-        // The same a little later: only the row is left.
+        // The same after the event has left the hot cache: only the row remains.
         index.reject(event, &Rejection::Unrelated, &relay(1), RejectedLayer::Related, at(START));
         assert!(matches!(index.record_offer(&id(1), &relay(2)), OfferResult::Rejected(Some(_))));
         assert_eq!(expire_all(&mut index, START + limits::REJECTED_HOT_CACHE_SECS), vec![]);
@@ -141,25 +143,25 @@ fn referenced_event_wakes_the_rejected_event() {
 #[test]
 fn referencing_event_wakes_the_rejected_event() {
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
-    refuse(&mut index, plain(1), &Rejection::Unrelated, START);
+    reject(&mut index, comment(1), &Rejection::Unrelated, START);
     let woken = index.wake_on_event(&ServedEvent { ids: vec![id(9), id(1)], ..arrived(50, 1_111) });
     assert_eq!(woken.removed, vec![id(1)]);
 
-    // An address means its newest version.
+    // A reference to a coordinate wakes only its newest version.
     for order in [[2, 3, 4], [4, 3, 2], [3, 4, 2]] {
         for number in order {
-            let mut event = plain(number);
+            let mut event = comment(number);
             event.kind = 30_023;
             event.created_at = Timestamp([0, 0, 70, 90, 80][number as usize]);
             event.tags = vec![vec!["d".into(), "page".into()]];
-            refuse(&mut index, event, &Rejection::Unrelated, START);
+            reject(&mut index, event, &Rejection::Unrelated, START);
         }
         let page = Coordinate { kind: 30_023, pubkey: PublicKey([1; 32]), d: "page".into() };
         let woken = index.wake_on_event(&ServedEvent { coordinates: vec![page.clone()], ..arrived(51, 1_111) });
         assert_eq!(woken.removed, vec![id(3)]);
-        // What only refers to the same address is not woken by another reference.
+        // An event that references the same coordinate is not woken by another reference.
         index.reject(
-            note(5, &[&["a", &page.to_string()]]),
+            tagged_comment(5, &[&["a", &page.to_string()]]),
             &Rejection::Unrelated,
             &relay(1),
             RejectedLayer::Related,
@@ -182,11 +184,11 @@ fn announcement_wakes_states_and_announcements_of_its_identifier() {
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
     let tool = Identifier::new("tool").expect("a name");
     let fill = |index: &mut RejectedEventsIndex| {
-        refuse(index, named(1, 30_618, "tool"), &Rejection::NoAnnouncement, START);
-        refuse(index, named(2, 30_617, "tool"), &Rejection::NotListed, START);
-        refuse(index, named(3, 30_618, "tool"), &Rejection::NotMaintainer, START);
-        refuse(index, named(4, 30_618, "other"), &Rejection::NoAnnouncement, START);
-        refuse(index, named(5, 30_617, "tool"), &Rejection::Deleted, START);
+        reject(index, with_identifier(1, 30_618, "tool"), &Rejection::NoAnnouncement, START);
+        reject(index, with_identifier(2, 30_617, "tool"), &Rejection::NotListed, START);
+        reject(index, with_identifier(3, 30_618, "tool"), &Rejection::NotMaintainer, START);
+        reject(index, with_identifier(4, 30_618, "other"), &Rejection::NoAnnouncement, START);
+        reject(index, with_identifier(5, 30_617, "tool"), &Rejection::Deleted, START);
     };
     fill(&mut index);
     let woken = index.wake_on_event(&ServedEvent { coordinate: Some(repo(9, "tool")), ..arrived(50, 30_617) });
@@ -194,19 +196,23 @@ fn announcement_wakes_states_and_announcements_of_its_identifier() {
     assert_eq!(index.len(), 2);
     fill(&mut index);
     let woken = index.wake_on_event(&ServedEvent { coordinate: Some(state(9, "tool")), ..arrived(51, 30_618) });
-    assert_eq!(woken, WokenEvents::default(), "a state gives nobody a say");
-    assert_eq!(index.wake_on_identifier(&tool).removed, vec![id(1), id(2), id(3)], "a held announcement does");
+    assert_eq!(woken, WokenEvents::default(), "a state does not change the maintainer set");
+    assert_eq!(
+        index.wake_on_identifier(&tool).removed,
+        vec![id(1), id(2), id(3)],
+        "a held announcement does change it"
+    );
 }
 
 #[test]
 fn deletion_wakes_when_its_author_becomes_known() {
     for name in [false, true] {
         let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
-        let mut deletion = plain(1);
+        let mut deletion = comment(1);
         deletion.kind = kinds::DELETION;
-        refuse(&mut index, deletion, &Rejection::Unrelated, START);
-        let stranger = ServedEvent { author: PublicKey([2; 32]), ..arrived(50, 1_621) };
-        assert_eq!(index.wake_on_event(&stranger), WokenEvents::default());
+        reject(&mut index, deletion, &Rejection::Unrelated, START);
+        let unrelated = ServedEvent { author: PublicKey([2; 32]), ..arrived(50, 1_621) };
+        assert_eq!(index.wake_on_event(&unrelated), WokenEvents::default());
         let woken =
             if name { index.wake_on_author(&PublicKey([1; 32])) } else { index.wake_on_event(&arrived(51, 1_621)) };
         assert_eq!(woken.removed, vec![id(1)]);
@@ -221,7 +227,7 @@ fn unresolvable_rejections_are_not_woken() {
         [Rejection::Protected, Rejection::Deleted, Rejection::Expired, Rejection::TooLarge { bytes: 2, limit: 1 }]
     {
         let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
-        index.reject(note(1, tags), &rejection, &relay(1), RejectedLayer::Related, at(START));
+        index.reject(tagged_comment(1, tags), &rejection, &relay(1), RejectedLayer::Related, at(START));
         assert_eq!(index.wake_on_event(&arrived(50, 1_621)), WokenEvents::default());
         assert_eq!(
             index.wake_on_event(&ServedEvent { ids: vec![id(1)], ..arrived(51, 1_621) }),
@@ -234,12 +240,12 @@ fn unresolvable_rejections_are_not_woken() {
 #[test]
 fn served_event_is_removed_from_the_index() {
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
-    refuse(&mut index, plain(1), &Rejection::Protected, START);
+    reject(&mut index, comment(1), &Rejection::Protected, START);
     assert_eq!(index.wake_on_event(&arrived(1, 1)), WokenEvents { removed: vec![id(1)], ..WokenEvents::default() });
     assert!(index.rows.is_clean());
 }
 
-/// A thread of comments that comes upside down: whatever the order of rejections, the same rows wake.
+/// A thread of comments is rejected in random order, and always the same rows are woken.
 #[test]
 fn order_of_rejections_does_not_matter() {
     let mut rng = Rng(7);
@@ -249,7 +255,7 @@ fn order_of_rejections_does_not_matter() {
         for number in 1..=count {
             let parents: Vec<String> = (0..rng.below(4)).map(|_| hex(&id(rng.below(25) as u64))).collect();
             let tags: Vec<[&str; 2]> = parents.iter().map(|parent| ["e", parent.as_str()]).collect();
-            events.push(note(number, &tags.iter().map(|tag| &tag[..]).collect::<Vec<_>>()));
+            events.push(tagged_comment(number, &tags.iter().map(|tag| &tag[..]).collect::<Vec<_>>()));
         }
         let arrivals: Vec<ServedEvent> = (0..10)
             .map(|_| ServedEvent {
@@ -279,11 +285,11 @@ fn dependency_with_many_dependents_wakes_in_slices() {
     let parent = hex(&id(5_000));
     for number in 0..1_000 {
         let tags: &[&[&str]] = &[&["e", &parent]];
-        index.reject(note(number, tags), &Rejection::Unrelated, &relay(1), RejectedLayer::Related, at(START));
+        index.reject(tagged_comment(number, tags), &Rejection::Unrelated, &relay(1), RejectedLayer::Related, at(START));
     }
     let mut woken = index.wake_on_event(&ServedEvent { ids: vec![id(3)], ..arrived(5_000, 1_621) }).removed;
     assert!(woken.len() <= limits::REJECTED_RETRY_SLICE_EVENTS && woken.contains(&id(3)));
-    // Other news do not lose the rest.
+    // Another event does not discard the remaining wakes.
     woken.extend(index.wake_on_event(&arrived(6_000, 1_621)).removed);
     while index.has_pending_wakes() {
         let more = index.wake_next();
@@ -295,7 +301,7 @@ fn dependency_with_many_dependents_wakes_in_slices() {
     assert!(index.rows.is_clean() && index.hot_len() == 0);
 }
 
-// ---- Bounds -------------------------------------------------------------------------------------
+// Bounds
 
 #[test]
 fn oldest_rows_are_evicted_first() {
@@ -305,23 +311,23 @@ fn oldest_rows_are_evicted_first() {
         ..RejectedEventsConfig::default()
     });
     for number in 1..=5 {
-        refuse(&mut index, plain(number), &Rejection::Unrelated, START + number);
+        reject(&mut index, comment(number), &Rejection::Unrelated, START + number);
     }
     assert_eq!((index.len(), index.hot_len()), (3, 2));
     assert_eq!((1..=5).map(|number| index.contains(&id(number))).collect::<Vec<_>>(), [false, false, true, true, true]);
-    // One that comes back before it was removed is not removed.
-    refuse(&mut index, plain(1), &Rejection::Unrelated, START + 9);
+    // An evicted event that is rejected again before its record was deleted is not deleted.
+    reject(&mut index, comment(1), &Rejection::Unrelated, START + 9);
     assert_eq!(expire_all(&mut index, START + 10), vec![id(2), id(3)]);
 
-    // What has no end of its own gives way, too.
+    // Rows without expiry are evicted too.
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig { cold_rows: 2, ..RejectedEventsConfig::default() });
-    refuse(&mut index, plain(1), &Rejection::OtherVanishRelay, START);
-    refuse(&mut index, plain(2), &Rejection::Unrelated, START + 1);
-    refuse(&mut index, plain(3), &Rejection::Unrelated, START + 2);
+    reject(&mut index, comment(1), &Rejection::OtherVanishRelay, START);
+    reject(&mut index, comment(2), &Rejection::Unrelated, START + 1);
+    reject(&mut index, comment(3), &Rejection::Unrelated, START + 2);
     assert!(!index.contains(&id(1)));
     let mut nothing =
         RejectedEventsIndex::new(RejectedEventsConfig { cold_rows: 0, ..RejectedEventsConfig::default() });
-    assert_eq!(refuse(&mut nothing, plain(1), &Rejection::Unrelated, START), None);
+    assert_eq!(reject(&mut nothing, comment(1), &Rejection::Unrelated, START), None);
 }
 
 #[test]
@@ -329,14 +335,14 @@ fn hot_cache_is_bounded_by_bytes() {
     let mut index =
         RejectedEventsIndex::new(RejectedEventsConfig { hot_bytes: 10_000, ..RejectedEventsConfig::default() });
     for number in 1..=5 {
-        let mut event = plain(number);
+        let mut event = comment(number);
         event.content = "x".repeat(4_000);
-        refuse(&mut index, event, &Rejection::Unrelated, START);
+        reject(&mut index, event, &Rejection::Unrelated, START);
     }
     assert_eq!((index.len(), index.hot_len()), (5, 2));
-    let mut event = plain(6);
+    let mut event = comment(6);
     event.content = "x".repeat(20_000);
-    refuse(&mut index, event, &Rejection::Unrelated, START);
+    reject(&mut index, event, &Rejection::Unrelated, START);
     assert_eq!((index.len(), index.hot_len()), (6, 2));
 }
 
@@ -346,26 +352,34 @@ fn rows_keep_sixteen_dependencies_and_four_relays() {
     let parents: Vec<String> = (100..200).map(|number| hex(&id(number))).collect();
     let tags: Vec<[&str; 2]> =
         parents.iter().flat_map(|parent| [["e", parent.as_str()], ["E", parent.as_str()]]).collect();
-    let event = note(1, &tags.iter().map(|tag| &tag[..]).collect::<Vec<_>>());
-    let row =
-        index.reject(event.clone(), &Rejection::Unrelated, &relay(1), RejectedLayer::Related, at(START)).expect("kept");
+    let event = tagged_comment(1, &tags.iter().map(|tag| &tag[..]).collect::<Vec<_>>());
+    let row = index
+        .reject(event.clone(), &Rejection::Unrelated, &relay(1), RejectedLayer::Related, at(START))
+        .expect("recorded");
     assert_eq!(row.dependencies, (100..116).map(|number| Dependency::Event(id(number))).collect::<Vec<_>>());
-    assert_eq!(index.record_offer(&id(1), &relay(1)), OfferResult::Rejected(None), "no news");
+    assert_eq!(index.record_offer(&id(1), &relay(1)), OfferResult::Rejected(None), "unchanged");
     for number in 2..=4 {
-        let OfferResult::Rejected(Some(row)) = index.record_offer(&id(1), &relay(number)) else { panic!("news") };
+        let OfferResult::Rejected(Some(row)) = index.record_offer(&id(1), &relay(number)) else {
+            panic!("the record did not change")
+        };
         assert_eq!(row.offered_by, (1..=number).map(relay).collect::<Vec<_>>());
     }
     assert_eq!(index.record_offer(&id(1), &relay(5)), OfferResult::Rejected(None));
     assert_eq!(
         index.reject(event, &Rejection::Unrelated, &relay(6), RejectedLayer::Related, at(START)),
         None,
-        "no news"
+        "unchanged"
     );
-    // An address that is as long as a book is not kept.
+    // A very long coordinate is not stored.
     let long = format!("30617:{}:{}", "11".repeat(32), "x".repeat(2_000));
-    let row =
-        index.reject(note(2, &[&["a", &long]]), &Rejection::Unrelated, &relay(1), RejectedLayer::Related, at(START));
-    assert_eq!(row.expect("kept").dependencies, vec![]);
+    let row = index.reject(
+        tagged_comment(2, &[&["a", &long]]),
+        &Rejection::Unrelated,
+        &relay(1),
+        RejectedLayer::Related,
+        at(START),
+    );
+    assert_eq!(row.expect("recorded").dependencies, vec![]);
 }
 
 #[test]
@@ -401,7 +415,7 @@ fn expiry_runs_in_slices() {
     assert!(index.rows.is_clean());
 }
 
-// ---- Restoring ----------------------------------------------------------------------------------
+// Restoring
 
 #[test]
 fn restored_index_equals_the_original() {
@@ -409,14 +423,14 @@ fn restored_index_equals_the_original() {
     let mut rows: BTreeMap<EventId, RejectedRecord> = BTreeMap::new();
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
     let parent = hex(&id(5_000));
-    let address = repo(3, "näme 🚀").to_string();
+    let coordinate = repo(3, "näme 🚀").to_string();
     let rejections = [Rejection::Unrelated, Rejection::Protected, Rejection::OtherVanishRelay, Rejection::NotListed];
     for number in 0..300 {
         let event = match number % 4 {
-            0 => note(number, &[&["e", &parent], &["a", &address]]),
-            1 => note(number, &[]),
-            2 => Arc::new(named(number, 30_618, "näme 🚀")),
-            _ => Arc::new(Event { kind: kinds::VANISH, ..plain(number) }),
+            0 => tagged_comment(number, &[&["e", &parent], &["a", &coordinate]]),
+            1 => tagged_comment(number, &[]),
+            2 => Arc::new(with_identifier(number, 30_618, "näme 🚀")),
+            _ => Arc::new(Event { kind: kinds::VANISH, ..comment(number) }),
         };
         let rejection = &rejections[rng.below(4)];
         let layer = if number % 4 == 2 { RejectedLayer::Announcements } else { RejectedLayer::Related };
@@ -435,37 +449,37 @@ fn restored_index_equals_the_original() {
         let written = restored.rows.find(id).and_then(|number| restored.rows.to_record(number));
         assert_eq!(written.as_ref(), Some(row));
     }
-    for filter in [Filter::default(), tagged(b'e', &parent), tagged(b'a', &address), tagged(b'd', "näme 🚀")] {
+    for filter in [Filter::default(), tagged(b'e', &parent), tagged(b'a', &coordinate), tagged(b'd', "näme 🚀")] {
         for nth in 0..5 {
             assert_eq!(restored.negentropy_items(&relay(nth), &filter), index.negentropy_items(&relay(nth), &filter));
         }
     }
-    let news = ServedEvent { coordinate: Some(repo(3, "näme 🚀")), ..arrived(5_000, 30_617) };
-    assert_eq!(wake_all(&mut restored, &news), wake_all(&mut index, &news));
+    let served = ServedEvent { coordinate: Some(repo(3, "näme 🚀")), ..arrived(5_000, 30_617) };
+    assert_eq!(wake_all(&mut restored, &served), wake_all(&mut index, &served));
 
-    // What is over by now is not restored, but removed.
+    // An expired record is not restored, but removed.
     let mut late = RejectedEventsIndex::new(RejectedEventsConfig::default());
     late.restore(row(1, RejectionClass::Invalid), at(START + 8 * DAY));
     assert!(late.is_empty());
     assert_eq!(expire_all(&mut late, START + 8 * DAY), vec![id(1)]);
 }
 
-// ---- What a reconciliation is told --------------------------------------------------------------
+// Items for reconciliations
 
 #[test]
 fn negentropy_items_match_relay_and_filter() {
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
     let parent = hex(&id(50));
-    let address = repo(9, "tool").to_string();
+    let coordinate = repo(9, "tool").to_string();
     let offers: [(Event, Rejection, u64); 8] = [
-        (named(1, 30_617, "tool"), Rejection::NotListed, 1),
-        (named(2, 30_618, "tool"), Rejection::NoAnnouncement, 1),
-        (named(3, 30_617, "other"), Rejection::NotListed, 1),
-        (named(4, 30_617, "tool"), Rejection::NotListed, 2),
-        ((*note(5, &[&["e", &parent]])).clone(), Rejection::Protected, 1),
-        ((*note(6, &[&["A", &address]])).clone(), Rejection::Deleted, 1),
-        (Event { kind: kinds::DELETION, ..plain(7) }, Rejection::Unrelated, 1),
-        ((*note(8, &[])).clone(), Rejection::Unrelated, 1),
+        (with_identifier(1, 30_617, "tool"), Rejection::NotListed, 1),
+        (with_identifier(2, 30_618, "tool"), Rejection::NoAnnouncement, 1),
+        (with_identifier(3, 30_617, "other"), Rejection::NotListed, 1),
+        (with_identifier(4, 30_617, "tool"), Rejection::NotListed, 2),
+        ((*tagged_comment(5, &[&["e", &parent]])).clone(), Rejection::Protected, 1),
+        ((*tagged_comment(6, &[&["A", &coordinate]])).clone(), Rejection::Deleted, 1),
+        (Event { kind: kinds::DELETION, ..comment(7) }, Rejection::Unrelated, 1),
+        ((*tagged_comment(8, &[])).clone(), Rejection::Unrelated, 1),
     ];
     for (event, rejection, nth) in offers {
         index.reject(Arc::new(event), &rejection, &relay(nth), RejectedLayer::Related, at(START));
@@ -478,27 +492,27 @@ fn negentropy_items_match_relay_and_filter() {
     assert_eq!(of(1, kinds(&[30_618])), [2]);
     assert_eq!(of(1, kinds(&[30_617, 30_618])), [1, 2, 3]);
     assert_eq!(of(2, kinds(&[30_617])), [4]);
-    assert_eq!(of(3, kinds(&[30_617])), [] as [u8; 0], "a relay that offered nothing");
+    assert_eq!(of(3, kinds(&[30_617])), [] as [u8; 0], "this relay offered nothing");
     assert_eq!(of(1, Filter { kinds: Some(vec![30_617, 30_618]), ..tagged(b'd', "tool") }), [1, 2]);
     assert_eq!(of(1, tagged(b'e', &parent)), [5]);
-    assert_eq!(of(1, tagged(b'a', &address)), [6], "a row does not know the letter");
+    assert_eq!(of(1, tagged(b'a', &coordinate)), [6], "rows do not distinguish `a` and `A`");
     assert_eq!(of(1, tagged(b'e', &hex(&id(51)))), [] as [u8; 0]);
     assert_eq!(of(1, Filter { since: Some(Timestamp(106)), ..tagged(b'e', &parent) }), [] as [u8; 0]);
     assert_eq!(of(1, Filter { until: Some(Timestamp(105)), ..tagged(b'e', &parent) }), [5]);
     let author = |byte| Some(vec![PublicKey([byte; 32])]);
     assert_eq!(of(1, Filter { authors: author(1), ..kinds(&[5, 62]) }), [7]);
     assert_eq!(of(1, Filter { authors: author(2), ..kinds(&[5, 62]) }), [] as [u8; 0]);
-    assert_eq!(of(1, Filter::default()), [1, 2, 3, 5, 6, 7, 8], "without conditions all of the relay");
-    assert_eq!(of(1, kinds(&[1_621])), [5, 6, 8], "kinds of such events are not known");
+    assert_eq!(of(1, Filter::default()), [1, 2, 3, 5, 6, 7, 8], "without conditions, all events of the relay");
+    assert_eq!(of(1, kinds(&[1_621])), [5, 6, 8], "rows of regular events do not contain the kind");
 }
 
-/// With its refused events among the items, a relay has nothing to tell.
+/// With the rejected events of the relay among the items, a reconciliation finds no difference.
 #[test]
 fn reconciliation_excludes_rejected_events() {
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
-    let theirs: Vec<Event> = (1..200).map(|number| named(number, 30_617, &format!("r{number}"))).collect();
+    let theirs: Vec<Event> = (1..200).map(|number| with_identifier(number, 30_617, &format!("r{number}"))).collect();
     for event in &theirs {
-        refuse(&mut index, event.clone(), &Rejection::NotListed, START);
+        reject(&mut index, event.clone(), &Rejection::NotListed, START);
     }
     let items = index.negentropy_items(&relay(1), &Filter { kinds: Some(vec![30_617]), ..Filter::default() });
     let set = theirs.iter().map(|event| NegentropyItem { created_at: event.created_at.0, id: event.id.0 }).collect();
@@ -506,9 +520,9 @@ fn reconciliation_excludes_rejected_events() {
     assert_eq!(respond(&NegentropySet::from_items(set), &opening, 60_000), Ok(vec![0x61]));
 }
 
-// ---- Help ---------------------------------------------------------------------------------------
+// Helpers
 
-fn refuse(index: &mut RejectedEventsIndex, event: Event, rejection: &Rejection, now: u64) -> Option<RejectedRecord> {
+fn reject(index: &mut RejectedEventsIndex, event: Event, rejection: &Rejection, now: u64) -> Option<RejectedRecord> {
     index.reject(Arc::new(event), rejection, &relay(1), RejectedLayer::Related, at(now))
 }
 
@@ -520,8 +534,8 @@ fn expire_all(index: &mut RejectedEventsIndex, now: u64) -> Vec<EventId> {
     gone
 }
 
-fn wake_all(index: &mut RejectedEventsIndex, news: &ServedEvent) -> Vec<EventId> {
-    let mut woken = index.wake_on_event(news).removed;
+fn wake_all(index: &mut RejectedEventsIndex, served: &ServedEvent) -> Vec<EventId> {
+    let mut woken = index.wake_on_event(served).removed;
     while index.has_pending_wakes() {
         woken.extend(index.wake_next().removed);
     }
@@ -547,7 +561,7 @@ fn relay(number: u64) -> RelayUrl {
     RelayUrl::parse(&format!("wss://relay{number}.example")).expect("a relay")
 }
 
-fn plain(number: u64) -> Event {
+fn comment(number: u64) -> Event {
     Event {
         id: id(number),
         pubkey: PublicKey([1; 32]),
@@ -559,15 +573,15 @@ fn plain(number: u64) -> Event {
     }
 }
 
-fn note(number: u64, tags: &[&[&str]]) -> Arc<Event> {
+fn tagged_comment(number: u64, tags: &[&[&str]]) -> Arc<Event> {
     let tags = tags.iter().map(|tag| tag.iter().map(ToString::to_string).collect()).collect();
-    Arc::new(Event { tags, ..plain(number) })
+    Arc::new(Event { tags, ..comment(number) })
 }
 
-/// Each by an author of its own.
-fn named(number: u64, kind: u16, name: &str) -> Event {
+/// Returns an event with a `d` tag and its own author.
+fn with_identifier(number: u64, kind: u16, name: &str) -> Event {
     let pubkey = PublicKey(id(number).0);
-    Event { kind, pubkey, tags: vec![vec!["d".into(), name.into()]], ..plain(number) }
+    Event { kind, pubkey, tags: vec![vec!["d".into(), name.into()]], ..comment(number) }
 }
 
 fn repo(owner: u8, name: &str) -> Coordinate {

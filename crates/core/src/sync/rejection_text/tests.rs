@@ -268,7 +268,7 @@ fn byte_counts_are_parsed() {
         ("subscriptions exceed max size (64 bytes)", SubscriptionBytes(64)),
         ("subscriptions exceed max size: é64 bytes", SubscriptionBytes(64)),
         ("subscriptions exceed 99999999999999999999999999 bytes", SubscriptionBytes(u64::MAX)),
-        ("0 bytes of subscriptions are taken", SubscriptionBytes(0)),
+        ("at most 0 bytes of subscriptions", SubscriptionBytes(0)),
         ("active subscriptions exceed max size", TooManySubscriptions),
         ("active subscriptions exceed max size of many bytes", TooManySubscriptions),
         ("active subscriptions exceed max size of , bytes", TooManySubscriptions),
@@ -283,7 +283,7 @@ fn only_the_beginning_is_classified() {
     assert_eq!(RelayRejection::classify(&far), Unclassified);
     let near = format!("{}slow down{}", "x ".repeat(200), "y".repeat(100_000));
     assert_eq!(RelayRejection::classify(&near), RateLimited);
-    // The cut falls into a letter.
+    // The limit falls inside a character.
     for shift in 0..4 {
         let text = format!("{}{}", "x".repeat(shift), "ß€💥".repeat(200));
         assert_eq!(RelayRejection::classify(&text), Unclassified);
@@ -298,7 +298,7 @@ fn every_pattern_is_normalized() {
             assert!(!all.is_empty(), "{rejection:?}");
             for phrase in *all {
                 assert!(normalize(&phrase.to_lowercase()).contains(phrase.trim()), "{phrase}");
-                assert!(normalize(phrase).trim() == phrase.trim(), "{phrase} is not how words are written");
+                assert!(normalize(phrase).trim() == phrase.trim(), "{phrase} is not normalized");
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The process may end at any named place: the same order, given again after a start, leads to the same repositories.
+//! A process that is killed at any crash point of a git job: the same job, run again after a start, leads to the same
+//! repositories.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,61 +13,66 @@ use grasp_core::admission::git_job::{
 use grasp_core::repo::RepoPath;
 use tempfile::TempDir;
 
-use crate::git_folder::{Author, World, announced, candidate, follow, git, pull, submitted, with_head};
+use crate::git_folder::{
+    AuthorRepo, GitFixture, announced, candidate, follow_state, git, pull_request, submission, with_head,
+};
 
-/// A piece of work and what must be there before it.
+/// A git job and its preparation.
 struct Script {
     name: &'static str,
-    /// Prepares the git folder and says which objects the order names.
-    prepare: fn(&World, &Author) -> Vec<String>,
-    /// What belongs to the life of the process that gets the order.
-    begin: fn(&World, &Path),
-    order: fn(&[String]) -> (RepoPath, GitOperation),
+    /// Prepares the git data folder and returns the objects that the job names.
+    prepare: fn(&GitFixture, &AuthorRepo) -> Vec<String>,
+    /// Prepares what exists only in the process that runs the job.
+    begin: fn(&GitFixture, &Path),
+    job: fn(&[String]) -> (RepoPath, GitOperation),
+    /// The crash points that the job reaches.
     points: &'static [&'static str],
 }
 
 const SCRIPTS: [Script; 6] = [
     Script {
         name: "push",
-        prepare: |world, author| {
+        prepare: |fixture, author| {
             let one = author.commit("one");
             let tag = author.tag("v1", &one);
-            lend_from_one(world, author, &one);
+            create_first_repo(fixture, author, &one);
             let two = author.commit("two");
-            author.pack(&world.layout.received_pack(&ReceivedPack::Staged(3)), &[&two, &tag, &format!("^{one}")]);
+            author.pack(&fixture.layout.received_pack(&ReceivedPack::Staged(3)), &[&two, &tag, &format!("^{one}")]);
             vec![two, tag]
         },
         begin: |_, _| {},
-        order: |oids| {
+        job: |oids| {
             let state = with_head(1, &[("refs/heads/main", &oids[0]), ("refs/tags/v1", &oids[1])]);
-            let align = Alignment { alternates: vec![announced(1)], ..follow(&[ReceivedPack::Staged(3)], state) };
+            let align = Alignment { alternates: vec![announced(1)], ..follow_state(&[ReceivedPack::Staged(3)], state) };
             (announced(2), GitOperation::Align(align))
         },
-        points: &["align.folder", "align.pack", "align.idx", "align.lenders", "align.refs", "align.head"],
+        points: &["align.folder", "align.pack", "align.idx", "align.alternates", "align.refs", "align.head"],
     },
     Script {
         name: "shrink",
-        prepare: |world, author| vec![follower_of_one(world, author)],
+        prepare: |fixture, author| vec![create_reader_of_first_repo(fixture, author)],
         begin: |_, _| {},
-        order: |oids| (announced(2), GitOperation::Align(follow(&[], with_head(2, &[("refs/heads/other", &oids[0])])))),
-        points: &["align.pack", "align.idx", "align.copied", "align.lenders", "align.refs", "align.head"],
+        job: |oids| {
+            (announced(2), GitOperation::Align(follow_state(&[], with_head(2, &[("refs/heads/other", &oids[0])]))))
+        },
+        points: &["align.pack", "align.idx", "align.copied", "align.alternates", "align.refs", "align.head"],
     },
     Script {
         name: "take",
-        prepare: |world, author| {
+        prepare: |fixture, author| {
             let one = author.commit("one");
-            lend_from_one(world, author, &one);
+            create_first_repo(fixture, author, &one);
             vec![one]
         },
         begin: |_, _| {},
-        order: |oids| {
+        job: |oids| {
             let sources = vec![announced(1)];
             let state = CandidateState { sources, ..with_head(2, &[("refs/heads/main", &oids[0])]) };
-            (announced(2), GitOperation::Align(follow(&[], state)))
+            (announced(2), GitOperation::Align(follow_state(&[], state)))
         },
         points: &[
             "align.folder",
-            "align.lenders",
+            "align.alternates",
             "align.pack",
             "align.idx",
             "align.taken",
@@ -76,20 +82,23 @@ const SCRIPTS: [Script; 6] = [
     },
     Script {
         name: "pull",
-        prepare: |world, author| {
+        prepare: |fixture, author| {
             let one = author.commit("one");
-            lend_from_one(world, author, &one);
+            create_first_repo(fixture, author, &one);
             let two = author.commit("two");
-            let received_pack = author.incoming(world, &[&two]);
-            world.align(
-                &submitted(3),
-                Alignment { pull_requests: vec![pull(4, &two, &[])], ..follow(&[received_pack], candidate(1, &[])) },
+            let received_pack = author.received_pack(fixture, &[&two]);
+            fixture.align(
+                &submission(3),
+                Alignment {
+                    pull_requests: vec![pull_request(4, &two, &[])],
+                    ..follow_state(&[received_pack], candidate(1, &[]))
+                },
             );
             vec![two]
         },
         begin: |_, _| {},
-        order: |oids| {
-            let pull_requests = vec![pull(4, &oids[0], &[submitted(3)])];
+        job: |oids| {
+            let pull_requests = vec![pull_request(4, &oids[0], &[submission(3)])];
             (
                 announced(2),
                 GitOperation::Align(Alignment {
@@ -99,111 +108,109 @@ const SCRIPTS: [Script; 6] = [
                 }),
             )
         },
-        points: &["align.folder", "align.lenders", "align.pack", "align.idx", "align.pulls", "align.refs"],
+        points: &["align.folder", "align.alternates", "align.pack", "align.idx", "align.pulls", "align.refs"],
     },
     Script {
         name: "stage",
-        prepare: |world, author| {
+        prepare: |fixture, author| {
             let one = author.commit("one");
-            author.pack(&world.layout.root().join("upload"), &[&one]);
+            author.pack(&fixture.layout.root().join("upload"), &[&one]);
             vec![one]
         },
-        begin: |world, root| {
+        begin: |fixture, root| {
             let upload = root.join("upload");
             if upload.exists() {
-                fs::rename(upload, world.layout.received_pack(&ReceivedPack::Incoming(8))).expect("moves");
+                fs::rename(upload, fixture.layout.received_pack(&ReceivedPack::Incoming(8))).expect("rename a folder");
             }
         },
-        order: |_| {
-            (announced(1), GitOperation::StageUploads(vec![(ReceivedPack::Incoming(8), ReceivedPack::Staged(9))]))
-        },
+        job: |_| (announced(1), GitOperation::StageUploads(vec![(ReceivedPack::Incoming(8), ReceivedPack::Staged(9))])),
         points: &["stage.moved"],
     },
     Script {
         name: "retire",
-        prepare: |world, author| vec![follower_of_one(world, author)],
+        prepare: |fixture, author| vec![create_reader_of_first_repo(fixture, author)],
         begin: |_, _| {},
-        order: |_| (announced(1), GitOperation::Delete { readers: vec![(announced(2), vec![])] }),
-        points: &["align.pack", "align.idx", "align.copied", "align.lenders", "retire.copied", "retire.gone"],
+        job: |_| (announced(1), GitOperation::Delete { readers: vec![(announced(2), vec![])] }),
+        points: &["align.pack", "align.idx", "align.copied", "align.alternates", "delete.copied", "delete.gone"],
     },
 ];
 
-/// The first site has a commit.
-fn lend_from_one(world: &World, author: &Author, one: &str) {
-    let received_pack = author.incoming(world, &[one]);
-    world.align(&announced(1), follow(&[received_pack], with_head(1, &[("refs/heads/main", one)])));
+/// Creates the first repository with a commit.
+fn create_first_repo(fixture: &GitFixture, author: &AuthorRepo, one: &str) {
+    let received_pack = author.received_pack(fixture, &[one]);
+    fixture.align(&announced(1), follow_state(&[received_pack], with_head(1, &[("refs/heads/main", one)])));
 }
 
-/// The first site has a commit, and the second follows it.
-fn follower_of_one(world: &World, author: &Author) -> String {
+/// Creates the first repository with a commit, and a second one that reads its pool.
+fn create_reader_of_first_repo(fixture: &GitFixture, author: &AuthorRepo) -> String {
     let one = author.commit("one");
-    lend_from_one(world, author, &one);
+    create_first_repo(fixture, author, &one);
     let state = with_head(1, &[("refs/heads/main", &one)]);
-    world.align(&announced(2), Alignment { alternates: vec![announced(1)], ..follow(&[], state) });
+    fixture.align(&announced(2), Alignment { alternates: vec![announced(1)], ..follow_state(&[], state) });
     one
 }
 
-/// Opens the git folder and carries out the order of a script.
-fn carry_out(script: &Script, root: &Path) -> (World, GitJobOutcome) {
-    let world = World::open(root);
-    (script.begin)(&world, root);
-    let oids = fs::read_to_string(root.join("oids")).expect("a list");
-    let (repo_path, work) = (script.order)(&oids.lines().map(str::to_owned).collect::<Vec<_>>());
-    let outcome = world.keeper.carry_out(&GitJob { id: GitJobId(1), repo_path, operation: work }).outcome;
-    (world, outcome)
+/// Opens the git data folder and runs the job of a script.
+fn run_script(script: &Script, root: &Path) -> (GitFixture, GitJobOutcome) {
+    let fixture = GitFixture::open(root);
+    (script.begin)(&fixture, root);
+    let oids = fs::read_to_string(root.join("oids")).expect("read a list");
+    let (repo_path, operation) = (script.job)(&oids.lines().map(str::to_owned).collect::<Vec<_>>());
+    let outcome = fixture.runner.run(&GitJob { id: GitJobId(1), repo_path, operation }).outcome;
+    (fixture, outcome)
 }
 
-/// Not a test by itself: the process that ends in the middle.
+/// Not a test by itself: the process that the crash test starts and that is killed at a crash point.
 #[test]
-fn one_life() {
-    let (Ok(name), Ok(root)) = (std::env::var("KEEPER_SCRIPT"), std::env::var("KEEPER_ROOT")) else { return };
-    let script = SCRIPTS.iter().find(|script| script.name == name).expect("a script");
-    let (_, outcome) = carry_out(script, Path::new(&root));
-    panic!("it came to its end: {outcome:?}");
+fn process_that_crashes() {
+    let (Ok(name), Ok(root)) = (std::env::var("CRASH_SCRIPT"), std::env::var("CRASH_ROOT")) else { return };
+    let script = SCRIPTS.iter().find(|script| script.name == name).expect("a known script");
+    let (_, outcome) = run_script(script, Path::new(&root));
+    panic!("the process was not killed: {outcome:?}");
 }
 
 #[test]
-#[cfg_attr(not(debug_assertions), ignore = "release builds know no crash points")]
-fn an_order_that_was_cut_off_is_carried_out_again() {
+#[cfg_attr(not(debug_assertions), ignore = "release builds have no crash points")]
+fn interrupted_job_is_completed_by_a_second_run() {
     let mut seen = BTreeSet::new();
     for script in &SCRIPTS {
-        let folder = TempDir::new().expect("a folder");
-        let (begun, clean) = (folder.path().join("begun"), folder.path().join("clean"));
-        let oids = (script.prepare)(&World::open(&begun), &Author::new());
-        fs::write(begun.join("oids"), oids.join("\n")).expect("writes");
-        copy(&begun, &clean);
-        let (world, expected) = carry_out(script, &clean);
+        let folder = TempDir::new().expect("create a folder");
+        let (prepared, clean) = (folder.path().join("prepared"), folder.path().join("clean"));
+        let oids = (script.prepare)(&GitFixture::open(&prepared), &AuthorRepo::new());
+        fs::write(prepared.join("oids"), oids.join("\n")).expect("write a file");
+        copy_folder(&prepared, &clean);
+        let (fixture, expected) = run_script(script, &clean);
         assert!(!matches!(expected, GitJobOutcome::Failed(_)), "{expected:?}");
-        let contents = world.contents();
+        let contents = fixture.contents();
         for point in script.points {
-            let place = format!("{} at {point}", script.name);
+            let context = format!("{} at {point}", script.name);
             let root = folder.path().join(point);
-            copy(&begun, &root);
-            let status = Command::new(std::env::current_exe().expect("this program"))
-                .args(["keeper::crash::one_life", "--exact"])
-                .envs([("KEEPER_SCRIPT", script.name), ("GRASPD_CRASH_AT", point)])
-                .env("KEEPER_ROOT", &root)
+            copy_folder(&prepared, &root);
+            let status = Command::new(std::env::current_exe().expect("find this program"))
+                .args(["apply::crash::process_that_crashes", "--exact"])
+                .envs([("CRASH_SCRIPT", script.name), ("GRASPD_CRASH_AT", point)])
+                .env("CRASH_ROOT", &root)
                 .output()
-                .expect("runs");
-            assert_eq!(status.status.signal(), Some(9), "{place}: {status:?}");
-            sound(&root, &place);
-            let (world, outcome) = carry_out(script, &root);
-            assert_eq!(outcome, expected, "{place}");
-            let again = world.contents();
+                .expect("run the command");
+            assert_eq!(status.status.signal(), Some(9), "{context}: {status:?}");
+            check_all_repos(&root, &context);
+            let (fixture, outcome) = run_script(script, &root);
+            assert_eq!(outcome, expected, "{context}");
+            let again = fixture.contents();
             let names = |contents: &std::collections::BTreeMap<_, _>| contents.keys().cloned().collect::<Vec<_>>();
-            assert_eq!(names(&again), names(&contents), "{place}");
-            assert!(again == contents, "{place}");
-            sound(&root, &place);
+            assert_eq!(names(&again), names(&contents), "{context}");
+            assert!(again == contents, "{context}");
+            check_all_repos(&root, &context);
             seen.insert(*point);
         }
     }
-    // No place is left out.
+    // Every crash point of the module was tested.
     let mut all = BTreeSet::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/keeper");
-    for entry in fs::read_dir(source).expect("the source") {
-        let text = fs::read_to_string(entry.expect("an entry").path()).expect("a file");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/apply");
+    for entry in fs::read_dir(source).expect("list the source folder") {
+        let text = fs::read_to_string(entry.expect("read an entry").path()).expect("read a file");
         all.extend(
-            text.split("crash::point(\"")
+            text.split("crash_point::point(\"")
                 .skip(1)
                 .filter_map(|rest| rest.split_once('"').map(|(name, _)| name.to_owned())),
         );
@@ -211,47 +218,47 @@ fn an_order_that_was_cut_off_is_carried_out_again() {
     assert_eq!(seen.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), all);
 }
 
-fn copy(from: &Path, to: &Path) {
-    let status = Command::new("cp").arg("-a").args([from, to]).status().expect("runs");
+fn copy_folder(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").args([from, to]).status().expect("run the command");
     assert!(status.success());
 }
 
-/// Every repository that is there is whole, whatever was interrupted.
-fn sound(root: &Path, place: &str) {
-    for owner in ["repos", "prs"].iter().flat_map(|room| fs::read_dir(root.join(room)).expect("a folder")) {
-        for repo_path in fs::read_dir(owner.expect("an owner").path()).expect("a folder") {
-            let repo_path = repo_path.expect("a site").path();
-            git(&repo_path, &["fsck", "--full", "--strict", "--connectivity-only"]);
-            assert!(repo_path.join("HEAD").exists(), "{place}");
+/// Checks that every existing repository is complete.
+fn check_all_repos(root: &Path, context: &str) {
+    for owner in ["repos", "prs"].iter().flat_map(|parent| fs::read_dir(root.join(parent)).expect("list a folder")) {
+        for repo in fs::read_dir(owner.expect("read an entry").path()).expect("list a folder") {
+            let repo = repo.expect("read an entry").path();
+            git(&repo, &["fsck", "--full", "--strict", "--connectivity-only"]);
+            assert!(repo.join("HEAD").exists(), "{context}");
         }
     }
 }
 
-/// What was on its way in is lost with the process; the client sends it again.
+/// A received pack is lost with the process; the client sends it again.
 #[test]
-fn a_push_that_is_lost_in_the_middle_is_pushed_again() {
-    let folder = TempDir::new().expect("a folder");
-    let author = Author::new();
+fn interrupted_push_can_be_repeated() {
+    let folder = TempDir::new().expect("create a folder");
+    let author = AuthorRepo::new();
     let one = author.commit("one");
-    let world = World::open(folder.path());
-    let received_pack = author.incoming(&world, &[&one]);
-    // As after the first rename: the pack is in the pool, its index is not.
+    let fixture = GitFixture::open(folder.path());
+    let received_pack = author.received_pack(&fixture, &[&one]);
+    // As after the first rename: the pack is in the pool and its index is not.
     let state = with_head(1, &[("refs/heads/main", &one)]);
-    world.align(&announced(1), follow(&[received_pack], state.clone()));
-    world.align(
+    fixture.align(&announced(1), follow_state(&[received_pack], state.clone()));
+    fixture.align(
         &announced(1),
         Alignment { fallback: grasp_core::admission::git_job::RefFallback::Clear, ..Alignment::default() },
     );
-    let packs = world.layout.pool(&announced(1)).join("pack");
-    for entry in fs::read_dir(&packs).expect("a folder") {
-        let path = entry.expect("an entry").path();
+    let packs = fixture.layout.pool(&announced(1)).join("pack");
+    for entry in fs::read_dir(&packs).expect("list a folder") {
+        let path = entry.expect("read an entry").path();
         if path.extension().is_some_and(|part| part == "idx") {
-            fs::remove_file(path).expect("goes");
+            fs::remove_file(path).expect("remove a file");
         }
     }
-    let world = World::open(folder.path());
-    assert_eq!(world.align(&announced(1), follow(&[], state.clone())).chosen, None);
-    let received_pack = author.incoming(&world, &[&one]);
-    assert!(world.align(&announced(1), follow(&[received_pack], state)).chosen.is_some());
-    world.check(&announced(1));
+    let fixture = GitFixture::open(folder.path());
+    assert_eq!(fixture.align(&announced(1), follow_state(&[], state.clone())).chosen, None);
+    let received_pack = author.received_pack(&fixture, &[&one]);
+    assert!(fixture.align(&announced(1), follow_state(&[received_pack], state)).chosen.is_some());
+    fixture.check_repo(&announced(1));
 }

@@ -1,4 +1,4 @@
-//! The keeper carries out orders on real repositories, and real git reads them.
+//! Git jobs on repositories on disk, which the installed git then reads.
 
 mod alternates;
 mod crash;

@@ -1,4 +1,4 @@
-//! Pools are kept in good order while everything else goes on, and real git reads them.
+//! Maintenance of pools, also during pushes and fetches. The installed git reads the result.
 
 mod crash;
 mod pool;

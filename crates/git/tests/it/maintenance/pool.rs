@@ -12,78 +12,78 @@ use grasp_core::admission::git_job::{
     Alignment, AlignmentResult, GitJob, GitJobId, GitJobOutcome, GitOperation, RefFallback,
 };
 use grasp_core::repo::RepoPath;
-use grasp_git::maintenance::{Maintainer, Tidied};
-use grasp_git::process::{Bounds, Git};
+use grasp_git::maintenance::{MaintenanceOutcome, PoolMaintainer};
+use grasp_git::process::{Git, ProcessLimits};
 
-use crate::git_folder::{Author, World, follow, git, with_head};
+use crate::git_folder::{AuthorRepo, GitFixture, follow_state, git, with_head};
 
 /// Long enough for anything here.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-pub(crate) fn real_git() -> Git {
-    Git::new(Path::new("git"), Bounds { alloc_bytes: 1 << 28, address_bytes: 1 << 32 })
+pub(crate) fn installed_git() -> Git {
+    Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 1 << 28, address_bytes: 1 << 32 })
 }
 
-pub(crate) fn maintainer(world: &World) -> Maintainer {
-    Maintainer::new(&real_git(), Arc::clone(&world.layout), PATIENCE)
+pub(crate) fn maintainer(fixture: &GitFixture) -> PoolMaintainer {
+    PoolMaintainer::new(&installed_git(), Arc::clone(&fixture.layout), TIMEOUT)
 }
 
 /// Nobody needs anything but what refs lead to.
-pub(crate) fn nothing(_: &[RepoPath]) -> Option<BTreeSet<String>> {
+pub(crate) fn nothing_needed(_: &[RepoPath]) -> Option<BTreeSet<String>> {
     Some(BTreeSet::new())
 }
 
 /// Prunes a site; nobody needs anything but what refs lead to.
-pub(crate) fn prune(world: &World, repo_path: &RepoPath, grace: Duration) -> Tidied {
-    maintainer(world).prune(repo_path, grace, &mut nothing).expect("prunes")
+pub(crate) fn prune(fixture: &GitFixture, repo_path: &RepoPath, grace: Duration) -> MaintenanceOutcome {
+    maintainer(fixture).prune(repo_path, grace, &mut nothing_needed).expect("prune a pool")
 }
 
 /// Brings commits, each with a pack of its own, and points `main` to the last.
-pub(crate) fn push_each(world: &World, repo_path: &RepoPath, author: &Author, texts: &[String]) -> String {
+pub(crate) fn push_each(fixture: &GitFixture, repo_path: &RepoPath, author: &AuthorRepo, texts: &[String]) -> String {
     let mut last = String::new();
     for text in texts {
         // Nothing before the first commit.
         let before = author.git(&["for-each-ref", "--format=^%(objectname)", "refs/heads"]);
         let commit = author.commit(text);
         let revisions: Vec<&str> = [commit.as_str()].into_iter().chain(before.lines()).collect();
-        push(world, repo_path, author, &revisions);
+        push(fixture, repo_path, author, &revisions);
         last = commit;
     }
     last
 }
 
 /// Brings what some revisions need in a pack and points `main` to the first.
-pub(crate) fn push(world: &World, repo_path: &RepoPath, author: &Author, revisions: &[&str]) {
-    let received_pack = author.incoming(world, revisions);
-    point(world, repo_path, Alignment { adopt: vec![received_pack], ..Alignment::default() }, revisions[0]);
+pub(crate) fn push(fixture: &GitFixture, repo_path: &RepoPath, author: &AuthorRepo, revisions: &[&str]) {
+    let received_pack = author.received_pack(fixture, revisions);
+    point_main_to(fixture, repo_path, Alignment { adopt: vec![received_pack], ..Alignment::default() }, revisions[0]);
 }
 
 /// Points `main` of a site to a commit.
-pub(crate) fn point(world: &World, repo_path: &RepoPath, align: Alignment, commit: &str) {
-    let state = follow(&align.adopt, with_head(1, &[("refs/heads/main", commit)]));
-    let aligned = order(world, repo_path, Alignment { alternates: align.alternates, ..state });
+pub(crate) fn point_main_to(fixture: &GitFixture, repo_path: &RepoPath, align: Alignment, commit: &str) {
+    let state = follow_state(&align.adopt, with_head(1, &[("refs/heads/main", commit)]));
+    let aligned = run_alignment(fixture, repo_path, Alignment { alternates: align.alternates, ..state });
     assert!(aligned.chosen.is_some(), "{commit} is complete");
 }
 
 /// Carries out an order.
-pub(crate) fn order(world: &World, repo_path: &RepoPath, align: Alignment) -> AlignmentResult {
+pub(crate) fn run_alignment(fixture: &GitFixture, repo_path: &RepoPath, align: Alignment) -> AlignmentResult {
     let order = GitJob { id: GitJobId(1), repo_path: repo_path.clone(), operation: GitOperation::Align(align) };
-    match world.keeper.carry_out(&order).outcome {
+    match fixture.runner.run(&order).outcome {
         GitJobOutcome::Aligned(aligned) => aligned,
         other => panic!("{other:?}"),
     }
 }
 
 /// An order that leaves no branches and tags.
-pub(crate) fn clear(world: &World, repo_path: &RepoPath) {
-    order(world, repo_path, Alignment { fallback: RefFallback::Clear, ..Alignment::default() });
+pub(crate) fn clear(fixture: &GitFixture, repo_path: &RepoPath) {
+    run_alignment(fixture, repo_path, Alignment { fallback: RefFallback::Clear, ..Alignment::default() });
 }
 
 /// The packs of a site's pool.
-pub(crate) fn packs(world: &World, repo_path: &RepoPath) -> Vec<PathBuf> {
-    files(&world.layout.pool(repo_path).join("pack")).into_iter().filter(|path| path.ends_with("pack")).collect()
+pub(crate) fn packs(fixture: &GitFixture, repo_path: &RepoPath) -> Vec<PathBuf> {
+    files(&fixture.layout.pool(repo_path).join("pack")).into_iter().filter(|path| path.ends_with("pack")).collect()
 }
 
 trait EndsWith {
@@ -98,14 +98,14 @@ impl EndsWith for PathBuf {
 
 pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> =
-        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
+        fs::read_dir(folder).expect("list a folder").map(|entry| entry.expect("read an entry").path()).collect();
     files.sort();
     files
 }
 
 /// All objects of a site's own pool, with their types.
-pub(crate) fn objects(world: &World, repo_path: &RepoPath) -> BTreeMap<String, String> {
-    objects_of(&world.layout.template(), &world.layout.pool(repo_path))
+pub(crate) fn objects(fixture: &GitFixture, repo_path: &RepoPath) -> BTreeMap<String, String> {
+    objects_of(&fixture.layout.empty_repo(), &fixture.layout.pool(repo_path))
 }
 
 fn objects_of(folder: &Path, pool: &Path) -> BTreeMap<String, String> {
@@ -114,23 +114,23 @@ fn objects_of(folder: &Path, pool: &Path) -> BTreeMap<String, String> {
         .env("GIT_OBJECT_DIRECTORY", pool)
         .args(["cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)"])
         .output()
-        .expect("git runs");
+        .expect("run git");
     assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).expect("text");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
     text.lines().filter_map(|line| line.split_once(' ')).map(|(oid, kind)| (oid.into(), kind.into())).collect()
 }
 
 /// Lets everything in a pool grow old.
-pub(crate) fn age(world: &World, repo_path: &RepoPath, by: Duration) {
-    for path in files(&world.layout.pool(repo_path).join("pack")) {
-        let file = fs::File::open(&path).expect("a file");
-        let modified = file.metadata().and_then(|metadata| metadata.modified()).expect("a time");
-        file.set_modified(modified - by).expect("another time");
+pub(crate) fn age_packs(fixture: &GitFixture, repo_path: &RepoPath, by: Duration) {
+    for path in files(&fixture.layout.pool(repo_path).join("pack")) {
+        let file = fs::File::open(&path).expect("open a file");
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).expect("read a time");
+        file.set_modified(modified - by).expect("set a time");
     }
 }
 
 /// Feeds a stream of commits into a bare repository aside and gives it.
-pub(crate) fn imported(folder: &Path, commits: usize) -> PathBuf {
+pub(crate) fn import_history(folder: &Path, commits: usize) -> PathBuf {
     let bare = folder.join("imported.git");
     git(folder, &["init", "--quiet", "--bare", "imported.git"]);
     let mut child = Command::new("git")
@@ -138,12 +138,12 @@ pub(crate) fn imported(folder: &Path, commits: usize) -> PathBuf {
         .args(["fast-import", "--quiet"])
         .stdin(Stdio::piped())
         .spawn()
-        .expect("git");
-    let mut input = std::io::BufWriter::new(child.stdin.take().expect("a pipe"));
-    let mut chance = 1_u64;
+        .expect("start git");
+    let mut input = std::io::BufWriter::new(child.stdin.take().expect("stdin is piped"));
+    let mut rng = 1_u64;
     let mut next = |below: u64| {
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (chance >> 33) % below
+        rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (rng >> 33) % below
     };
     for nth in 1..=commits {
         let mut text = format!(
@@ -158,19 +158,19 @@ pub(crate) fn imported(folder: &Path, commits: usize) -> PathBuf {
             let place = format!("d{}/e{}/f{}", next(40), next(20), next(20));
             text.push_str(&format!("M 644 inline {place}\ndata {}\n{content}\n", content.len()));
         }
-        input.write_all(text.as_bytes()).expect("writes");
+        input.write_all(text.as_bytes()).expect("write to git");
     }
     drop(input);
-    assert!(child.wait().expect("ends").success());
+    assert!(child.wait().expect("wait for the process").success());
     bare
 }
 
 /// Gives a site the history of `main` of a bare repository in a number of packs, as so many pushes would.
-pub(crate) fn deliver(world: &World, repo_path: &RepoPath, bare: &Path, pieces: usize) -> String {
+pub(crate) fn deliver_history(fixture: &GitFixture, repo_path: &RepoPath, bare: &Path, pieces: usize) -> String {
     let history = git(bare, &["rev-list", "--reverse", "main"]);
     let history: Vec<&str> = history.lines().collect();
-    let pool = world.layout.pool(repo_path);
-    fs::create_dir_all(pool.join("pack")).expect("a folder");
+    let pool = fixture.layout.pool(repo_path);
+    fs::create_dir_all(pool.join("pack")).expect("create a folder");
     let mut before = String::new();
     for piece in 1..=pieces {
         let tip = history[history.len() * piece / pieces - 1];
@@ -181,19 +181,19 @@ pub(crate) fn deliver(world: &World, repo_path: &RepoPath, bare: &Path, pieces: 
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
-            .expect("git");
-        let mut input = child.stdin.take().expect("a pipe");
-        input.write_all(format!("{tip}\n{before}").as_bytes()).expect("writes");
+            .expect("start git");
+        let mut input = child.stdin.take().expect("stdin is piped");
+        input.write_all(format!("{tip}\n{before}").as_bytes()).expect("write to git");
         drop(input);
-        assert!(child.wait().expect("ends").success());
+        assert!(child.wait().expect("wait for the process").success());
         before = format!("^{tip}\n");
     }
     let tip = history.last().expect("a commit").to_string();
-    point(world, repo_path, Alignment::default(), &tip);
+    point_main_to(fixture, repo_path, Alignment::default(), &tip);
     tip
 }
 
 /// When a file was last changed.
 pub(crate) fn modified(path: &Path) -> SystemTime {
-    fs::metadata(path).and_then(|metadata| metadata.modified()).expect("a time")
+    fs::metadata(path).and_then(|metadata| metadata.modified()).expect("read a time")
 }

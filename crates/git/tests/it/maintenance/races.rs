@@ -9,26 +9,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use grasp_core::admission::git_job::Alignment;
-use grasp_git::maintenance::Tidied;
-use grasp_git::serve::{Effort, Protocol, upload_pack};
+use grasp_git::maintenance::MaintenanceOutcome;
+use grasp_git::serve::{ProtocolVersion, UploadPackLimits, upload_pack};
 use tempfile::TempDir;
 
 use super::pool::{
-    PATIENCE, age, deliver, imported, maintainer, objects, packs, point, prune, push, push_each, real_git,
+    TIMEOUT, age_packs, deliver_history, import_history, installed_git, maintainer, objects, packs, point_main_to,
+    prune, push, push_each,
 };
 use super::repack::clone_request;
-use crate::git_folder::{Author, World, announced, git};
+use crate::git_folder::{AuthorRepo, GitFixture, announced, git};
 
 /// A fetch as the server answers it, read by the real git: all objects of the tip must be in it.
 fn fetch(repo_path: &Path, tip: &str, into: &Path) -> Result<usize, String> {
     let mut answer = Vec::new();
-    let effort = Effort { threads: 1, patience: PATIENCE };
-    let protocol = Protocol::read(Some("version=2"));
-    upload_pack(&real_git(), repo_path, (protocol, &clone_request(tip)), effort, |part| {
+    let limits = UploadPackLimits { threads: 1, timeout: TIMEOUT };
+    let protocol = ProtocolVersion::from_header(Some("version=2"));
+    upload_pack(&installed_git(), repo_path, (protocol, &clone_request(tip)), limits, |part| {
         answer.extend_from_slice(part);
         Ok(())
     })
-    .map_err(|problem| problem.to_string())?;
+    .map_err(|error| error.to_string())?;
     let pack = unwrap(&answer).ok_or_else(|| String::from_utf8_lossy(&answer[..200.min(answer.len())]).into_owned())?;
     let mut child = Command::new("git")
         .current_dir(into)
@@ -37,9 +38,9 @@ fn fetch(repo_path: &Path, tip: &str, into: &Path) -> Result<usize, String> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("git");
-    child.stdin.take().expect("a pipe").write_all(&pack).expect("writes");
-    let output = child.wait_with_output().expect("ends");
+        .expect("start git");
+    child.stdin.take().expect("stdin is piped").write_all(&pack).expect("write to git");
+    let output = child.wait_with_output().expect("wait for the process");
     if output.status.success() { Ok(pack.len()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
@@ -66,39 +67,39 @@ fn unwrap(answer: &[u8]) -> Option<Vec<u8>> {
 
 #[test]
 fn fetches_and_pushes_go_on() {
-    let folder = TempDir::new().expect("a folder");
-    let (world, repo_path, author) = (World::open(&folder.path().join("git")), announced(1), Author::new());
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, repo_path, author) = (GitFixture::open(&folder.path().join("git")), announced(1), AuthorRepo::new());
     let base = author.commit("folder");
-    push(&world, &repo_path, &author, &[&base]);
-    let bare = imported(folder.path(), 1_500);
-    let tip = deliver(&world, &repo_path, &bare, 20);
-    let site_folder = world.layout.repo_dir(&repo_path);
+    push(&fixture, &repo_path, &author, &[&base]);
+    let bare = import_history(folder.path(), 1_500);
+    let tip = deliver_history(&fixture, &repo_path, &bare, 20);
+    let repo_folder = fixture.layout.repo_dir(&repo_path);
     let (over, fetched) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for nth in 0..2 {
             let into = folder.path().join(format!("into-{nth}.git"));
-            let (over, fetched, tip, site_folder) = (&over, &fetched, &tip, &site_folder);
-            git(folder.path(), &["init", "--quiet", "--bare", into.to_str().expect("text")]);
+            let (over, fetched, tip, repo_folder) = (&over, &fetched, &tip, &repo_folder);
+            git(folder.path(), &["init", "--quiet", "--bare", into.to_str().expect("UTF-8")]);
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    fetch(site_folder, tip, &into).expect("a whole pack");
+                    fetch(repo_folder, tip, &into).expect("a complete pack");
                     fetched.fetch_add(1, Ordering::Relaxed);
-                    for entry in fs::read_dir(into.join("objects/pack")).expect("a folder") {
-                        fs::remove_file(entry.expect("an entry").path()).expect("goes");
+                    for entry in fs::read_dir(into.join("objects/pack")).expect("list a folder") {
+                        fs::remove_file(entry.expect("read an entry").path()).expect("remove a file");
                     }
                 }
             });
         }
         let maintenance = scope.spawn(|| {
-            let maintainer = maintainer(&world);
+            let maintainer = maintainer(&fixture);
             let mut done = BTreeMap::new();
             for _ in 0..6 {
                 for _ in 0..2 {
-                    let tidied = maintainer.fold(&repo_path).expect("folds");
-                    *done.entry(format!("fold {tidied:?}")).or_insert(0) += 1;
+                    let outcome = maintainer.repack(&repo_path).expect("repack a pool");
+                    *done.entry(format!("fold {outcome:?}")).or_insert(0) += 1;
                 }
-                let tidied = prune(&world, &repo_path, Duration::ZERO);
-                *done.entry(format!("prune {tidied:?}")).or_insert(0) += 1;
+                let outcome = prune(&fixture, &repo_path, Duration::ZERO);
+                *done.entry(format!("prune {outcome:?}")).or_insert(0) += 1;
             }
             eprintln!("{done:?}");
         });
@@ -107,10 +108,14 @@ fn fetches_and_pushes_go_on() {
         let mut before = base.clone();
         while !maintenance.is_finished() {
             let next = author.commit(&format!("push {pushes}"));
-            let received_pack = author.incoming(&world, &[&next, &format!("^{before}")]);
+            let received_pack = author.received_pack(&fixture, &[&next, &format!("^{before}")]);
             let refs = [("refs/heads/main", tip.as_str()), ("refs/heads/other", next.as_str())];
             let state = crate::git_folder::with_head(1, &refs);
-            let aligned = super::pool::order(&world, &repo_path, crate::git_folder::follow(&[received_pack], state));
+            let aligned = super::pool::run_alignment(
+                &fixture,
+                &repo_path,
+                crate::git_folder::follow_state(&[received_pack], state),
+            );
             if aligned.chosen.is_some() {
                 before = next;
             } else {
@@ -118,62 +123,65 @@ fn fetches_and_pushes_go_on() {
                 assert_eq!(pushes, 0, "a push is complete");
             }
             pushes += 1;
-            if !world.reads(&repo_path, &base) {
+            if !fixture.can_read(&repo_path, &base) {
                 panic!("the base is gone");
             }
         }
         over.store(true, Ordering::Relaxed);
         eprintln!("{pushes} pushes");
-        maintenance.join().expect("goes well");
+        maintenance.join().expect("join a thread");
     });
-    eprintln!("{} fetches, {} packs left", fetched.load(Ordering::Relaxed), packs(&world, &repo_path).len());
+    eprintln!("{} fetches, {} packs left", fetched.load(Ordering::Relaxed), packs(&fixture, &repo_path).len());
     assert!(fetched.load(Ordering::Relaxed) > 0);
-    world.check(&repo_path);
+    fixture.check_repo(&repo_path);
 }
 
 #[test]
 fn packs_that_come_meanwhile_stay() {
-    let folder = TempDir::new().expect("a folder");
-    let (world, repo_path, author) = (World::open(folder.path()), announced(1), Author::new());
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, repo_path, author) = (GitFixture::open(folder.path()), announced(1), AuthorRepo::new());
     let texts = |from: usize, to: usize| (from..to).map(|n| format!("text {n}")).collect::<Vec<_>>();
-    let first = push_each(&world, &repo_path, &author, &texts(0, 1));
-    let mut last = push_each(&world, &repo_path, &author, &texts(1, 12));
+    let first = push_each(&fixture, &repo_path, &author, &texts(0, 1));
+    let mut last = push_each(&fixture, &repo_path, &author, &texts(1, 12));
     let mut count = 12;
     std::thread::scope(|scope| {
         let maintenance = scope.spawn(|| {
             for _ in 0..8 {
-                assert_ne!(maintainer(&world).fold(&repo_path).expect("folds"), Tidied::Later);
+                assert_ne!(
+                    maintainer(&fixture).repack(&repo_path).expect("repack a pool"),
+                    MaintenanceOutcome::Deferred
+                );
             }
         });
         while !maintenance.is_finished() {
-            last = push_each(&world, &repo_path, &author, &texts(count, count + 1));
+            last = push_each(&fixture, &repo_path, &author, &texts(count, count + 1));
             count += 1;
         }
-        maintenance.join().expect("goes well");
+        maintenance.join().expect("join a thread");
     });
-    assert_eq!(objects(&world, &repo_path).len(), 4 * count);
+    assert_eq!(objects(&fixture, &repo_path).len(), 4 * count);
     // The same while objects are taken away: they come back with a pack of the same name. Meanwhile it is read as the
     // server reads it: `git fsck` names packs that go between its look at the folder and its look at them.
     let into = folder.path().join("into.git");
-    git(folder.path(), &["init", "--quiet", "--bare", into.to_str().expect("text")]);
-    point(&world, &repo_path, Alignment::default(), &first);
-    prune(&world, &repo_path, Duration::ZERO);
-    age(&world, &repo_path, Duration::from_secs(1));
+    git(folder.path(), &["init", "--quiet", "--bare", into.to_str().expect("UTF-8")]);
+    point_main_to(&fixture, &repo_path, Alignment::default(), &first);
+    prune(&fixture, &repo_path, Duration::ZERO);
+    age_packs(&fixture, &repo_path, Duration::from_secs(1));
     std::thread::scope(|scope| {
         let maintenance = scope.spawn(|| {
             for _ in 0..8 {
-                prune(&world, &repo_path, Duration::ZERO);
+                prune(&fixture, &repo_path, Duration::ZERO);
             }
         });
         let mut nth = 0;
         while !maintenance.is_finished() {
-            push(&world, &repo_path, &author, &[&last]);
+            push(&fixture, &repo_path, &author, &[&last]);
             let tip = if nth % 2 == 0 { &last } else { &first };
-            point(&world, &repo_path, Alignment::default(), tip);
-            fetch(&world.layout.repo_dir(&repo_path), tip, &into).expect("a whole pack");
+            point_main_to(&fixture, &repo_path, Alignment::default(), tip);
+            fetch(&fixture.layout.repo_dir(&repo_path), tip, &into).expect("a complete pack");
             nth += 1;
         }
-        maintenance.join().expect("goes well");
+        maintenance.join().expect("join a thread");
     });
-    world.check(&repo_path);
+    fixture.check_repo(&repo_path);
 }

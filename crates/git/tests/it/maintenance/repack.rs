@@ -4,14 +4,15 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use grasp_core::admission::git_job::Alignment;
-use grasp_git::maintenance::Tidied;
-use grasp_git::serve::{Effort, Protocol, upload_pack};
+use grasp_git::maintenance::MaintenanceOutcome;
+use grasp_git::serve::{ProtocolVersion, UploadPackLimits, upload_pack};
 use tempfile::TempDir;
 
 use super::pool::{
-    PATIENCE, clear, deliver, files, imported, maintainer, objects, packs, point, prune, push, push_each, real_git,
+    TIMEOUT, clear, deliver_history, files, import_history, installed_git, maintainer, objects, packs, point_main_to,
+    prune, push, push_each,
 };
-use crate::git_folder::{Author, World, announced, git};
+use crate::git_folder::{AuthorRepo, GitFixture, announced, git};
 
 fn texts(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|n| format!("text {n}")).collect()
@@ -19,88 +20,92 @@ fn texts(range: std::ops::Range<usize>) -> Vec<String> {
 
 #[test]
 fn sixty_pushes_become_a_few_packs() {
-    let folder = TempDir::new().expect("a folder");
-    let (world, repo_path, author) = (World::open(folder.path()), announced(1), Author::new());
-    let maintainer = maintainer(&world);
-    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Fine, "there is nothing");
-    push_each(&world, &repo_path, &author, &texts(0..8));
-    assert!(!maintainer.is_fold_due(&repo_path));
-    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Fine);
-    push_each(&world, &repo_path, &author, &texts(8..60));
-    assert_eq!(packs(&world, &repo_path).len(), 60);
-    let before = objects(&world, &repo_path);
-    assert!(maintainer.is_fold_due(&repo_path));
-    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Done);
-    assert!(!maintainer.is_fold_due(&repo_path));
-    assert!(packs(&world, &repo_path).len() <= 2, "{:?}", packs(&world, &repo_path));
-    assert_eq!(objects(&world, &repo_path), before);
-    world.check(&repo_path);
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, repo_path, author) = (GitFixture::open(folder.path()), announced(1), AuthorRepo::new());
+    let maintainer = maintainer(&fixture);
+    assert_eq!(
+        maintainer.repack(&repo_path).expect("repack a pool"),
+        MaintenanceOutcome::NothingToDo,
+        "there is nothing"
+    );
+    push_each(&fixture, &repo_path, &author, &texts(0..8));
+    assert!(!maintainer.is_repack_due(&repo_path));
+    assert_eq!(maintainer.repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::NothingToDo);
+    push_each(&fixture, &repo_path, &author, &texts(8..60));
+    assert_eq!(packs(&fixture, &repo_path).len(), 60);
+    let before = objects(&fixture, &repo_path);
+    assert!(maintainer.is_repack_due(&repo_path));
+    assert_eq!(maintainer.repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::Done);
+    assert!(!maintainer.is_repack_due(&repo_path));
+    assert!(packs(&fixture, &repo_path).len() <= 2, "{:?}", packs(&fixture, &repo_path));
+    assert_eq!(objects(&fixture, &repo_path), before);
+    fixture.check_repo(&repo_path);
     // Nothing is left of the work, and pushes go on.
-    assert_eq!(files(&world.layout.root().join("incoming")), Vec::<std::path::PathBuf>::new());
-    push_each(&world, &repo_path, &author, &texts(60..62));
-    world.check(&repo_path);
+    assert_eq!(files(&fixture.layout.root().join("incoming")), Vec::<std::path::PathBuf>::new());
+    push_each(&fixture, &repo_path, &author, &texts(60..62));
+    fixture.check_repo(&repo_path);
 }
 
 #[test]
 fn unreachable_objects_are_folded_too() {
-    let folder = TempDir::new().expect("a folder");
-    let (world, repo_path, author) = (World::open(folder.path()), announced(1), Author::new());
-    let first = push_each(&world, &repo_path, &author, &texts(0..1));
-    push_each(&world, &repo_path, &author, &texts(1..20));
-    point(&world, &repo_path, Alignment::default(), &first);
-    let before = objects(&world, &repo_path);
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, repo_path, author) = (GitFixture::open(folder.path()), announced(1), AuthorRepo::new());
+    let first = push_each(&fixture, &repo_path, &author, &texts(0..1));
+    push_each(&fixture, &repo_path, &author, &texts(1..20));
+    point_main_to(&fixture, &repo_path, Alignment::default(), &first);
+    let before = objects(&fixture, &repo_path);
     assert_eq!(before.len(), 4 * 20);
-    assert_eq!(maintainer(&world).fold(&repo_path).expect("folds"), Tidied::Done);
-    assert_eq!(objects(&world, &repo_path), before);
+    assert_eq!(maintainer(&fixture).repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::Done);
+    assert_eq!(objects(&fixture, &repo_path), before);
 }
 
 #[test]
 fn large_pools_get_an_index_with_bitmaps_and_a_commit_graph() {
-    let folder = TempDir::new().expect("a folder");
-    let (world, repo_path, author) = (World::open(&folder.path().join("git")), announced(1), Author::new());
-    push(&world, &repo_path, &author, &[&author.commit("folder")]);
-    let bare = imported(folder.path(), 1_000);
-    let tip = deliver(&world, &repo_path, &bare, 12);
-    let maintainer = maintainer(&world);
-    let before = objects(&world, &repo_path);
-    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Done);
-    assert_eq!(objects(&world, &repo_path), before);
-    let pool = world.layout.pool(&repo_path);
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, repo_path, author) = (GitFixture::open(&folder.path().join("git")), announced(1), AuthorRepo::new());
+    push(&fixture, &repo_path, &author, &[&author.commit("folder")]);
+    let bare = import_history(folder.path(), 1_000);
+    let tip = deliver_history(&fixture, &repo_path, &bare, 12);
+    let maintainer = maintainer(&fixture);
+    let before = objects(&fixture, &repo_path);
+    assert_eq!(maintainer.repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::Done);
+    assert_eq!(objects(&fixture, &repo_path), before);
+    let pool = fixture.layout.pool(&repo_path);
     let has_bitmap =
         || files(&pool.join("pack")).iter().filter(|path| path.extension().is_some_and(|e| e == "bitmap")).count();
     assert!(pool.join("pack/multi-pack-index").exists() && pool.join("info/commit-graph").exists());
     assert_eq!(has_bitmap(), 1);
-    world.check(&repo_path);
+    fixture.check_repo(&repo_path);
     // Git uses them, though the site sees the pool as an alternate.
-    let folder_of_site = world.layout.repo_dir(&repo_path);
-    let counted = git(&folder_of_site, &["rev-list", "--test-bitmap", &tip]);
+    let repo_folder = fixture.layout.repo_dir(&repo_path);
+    let counted = git(&repo_folder, &["rev-list", "--test-bitmap", &tip]);
     assert!(counted.is_empty(), "{counted}");
     // Another few pushes do not make it anew; the next fold that touches its packs does.
     git(&bare, &["update-ref", "refs/heads/work", &tip]);
-    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Fine);
+    assert_eq!(maintainer.repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::NothingToDo);
     // All that goes leaves nothing behind that names it.
-    clear(&world, &repo_path);
-    assert_eq!(prune(&world, &repo_path, Duration::ZERO), Tidied::Done);
-    assert_eq!(prune(&world, &repo_path, Duration::ZERO), Tidied::Done);
+    clear(&fixture, &repo_path);
+    assert_eq!(prune(&fixture, &repo_path, Duration::ZERO), MaintenanceOutcome::Done);
+    assert_eq!(prune(&fixture, &repo_path, Duration::ZERO), MaintenanceOutcome::Done);
     assert_eq!(files(&pool.join("pack")), Vec::<std::path::PathBuf>::new());
     assert!(!pool.join("info/commit-graph").exists());
 }
 
 #[test]
 fn a_pool_whose_history_lies_elsewhere_has_no_bitmaps_and_takes_no_copies() {
-    let folder = TempDir::new().expect("a folder");
-    let (world, author) = (World::open(&folder.path().join("git")), Author::new());
-    let (lender, repo_path) = (announced(1), announced(2));
-    let bare = imported(folder.path(), 900);
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, author) = (GitFixture::open(&folder.path().join("git")), AuthorRepo::new());
+    let (alternate, repo_path) = (announced(1), announced(2));
+    let bare = import_history(folder.path(), 900);
     let middle = git(&bare, &["rev-parse", "main~400"]);
-    push(&world, &lender, &author, &[&author.commit("folder")]);
-    // The older half is the lender's.
+    push(&fixture, &alternate, &author, &[&author.commit("folder")]);
+    // The older half is the alternate's.
     git(&bare, &["update-ref", "refs/heads/all", "main"]);
     git(&bare, &["update-ref", "refs/heads/main", &middle]);
-    deliver(&world, &lender, &bare, 10);
+    deliver_history(&fixture, &alternate, &bare, 10);
     git(&bare, &["update-ref", "refs/heads/main", "refs/heads/all"]);
-    let pool = world.layout.pool(&repo_path);
-    fs::create_dir_all(pool.join("pack")).expect("a folder");
+    let pool = fixture.layout.pool(&repo_path);
+    fs::create_dir_all(pool.join("pack")).expect("create a folder");
     let steps: Vec<String> = (0..10).map(|n| git(&bare, &["rev-parse", &format!("main~{}", 360 - n * 40)])).collect();
     let mut before = middle.clone();
     for step in &steps {
@@ -109,30 +114,30 @@ fn a_pool_whose_history_lies_elsewhere_has_no_bitmaps_and_takes_no_copies() {
         pack_from(&bare, &pool, &oids);
         before = step.clone();
     }
-    point(
-        &world,
+    point_main_to(
+        &fixture,
         &repo_path,
-        Alignment { alternates: vec![lender.clone()], ..Alignment::default() },
+        Alignment { alternates: vec![alternate.clone()], ..Alignment::default() },
         steps.last().expect("a commit"),
     );
-    let maintainer = maintainer(&world);
-    let own = objects(&world, &repo_path);
-    // The lender has an index already.
-    assert_eq!(maintainer.fold(&lender).expect("folds"), Tidied::Done);
-    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Done);
-    assert!(packs(&world, &repo_path).len() < 3);
-    assert_eq!(objects(&world, &repo_path), own, "nothing was copied");
+    let maintainer = maintainer(&fixture);
+    let own = objects(&fixture, &repo_path);
+    // The alternate has an index already.
+    assert_eq!(maintainer.repack(&alternate).expect("repack a pool"), MaintenanceOutcome::Done);
+    assert_eq!(maintainer.repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::Done);
+    assert!(packs(&fixture, &repo_path).len() < 3);
+    assert_eq!(objects(&fixture, &repo_path), own, "nothing was copied");
     assert!(!pool.join("info/commit-graph").exists());
     assert!(files(&pool.join("pack")).iter().all(|path| path.extension().is_none_or(|part| part != "bitmap")));
-    world.check(&repo_path);
-    assert_eq!(prune(&world, &repo_path, Duration::ZERO), Tidied::Fine);
+    fixture.check_repo(&repo_path);
+    assert_eq!(prune(&fixture, &repo_path, Duration::ZERO), MaintenanceOutcome::NothingToDo);
     // Its first commit is nobody's any more.
-    assert_eq!(prune(&world, &lender, Duration::ZERO), Tidied::Done);
-    assert_eq!(prune(&world, &lender, Duration::ZERO), Tidied::Done);
-    assert_eq!(prune(&world, &lender, Duration::ZERO), Tidied::Fine);
-    assert_eq!(objects(&world, &repo_path), own, "nothing was copied");
-    world.check(&repo_path);
-    world.check(&lender);
+    assert_eq!(prune(&fixture, &alternate, Duration::ZERO), MaintenanceOutcome::Done);
+    assert_eq!(prune(&fixture, &alternate, Duration::ZERO), MaintenanceOutcome::Done);
+    assert_eq!(prune(&fixture, &alternate, Duration::ZERO), MaintenanceOutcome::NothingToDo);
+    assert_eq!(objects(&fixture, &repo_path), own, "nothing was copied");
+    fixture.check_repo(&repo_path);
+    fixture.check_repo(&alternate);
 }
 
 fn pack_from(bare: &std::path::Path, pool: &std::path::Path, oids: &[&str]) {
@@ -144,24 +149,24 @@ fn pack_from(bare: &std::path::Path, pool: &std::path::Path, oids: &[&str]) {
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::null())
         .spawn()
-        .expect("git");
-    child.stdin.take().expect("a pipe").write_all(oids.join("\n").as_bytes()).expect("writes");
-    assert!(child.wait().expect("ends").success());
+        .expect("start git");
+    child.stdin.take().expect("stdin is piped").write_all(oids.join("\n").as_bytes()).expect("write to git");
+    assert!(child.wait().expect("wait for the process").success());
 }
 
 #[test]
 fn a_full_disk_leaves_the_old_packs() {
-    let folder = TempDir::new().expect("a folder");
-    let (world, repo_path, author) = (World::open(folder.path()), announced(1), Author::new());
-    push_each(&world, &repo_path, &author, &texts(0..20));
-    let before = files(&world.layout.pool(&repo_path).join("pack"));
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, repo_path, author) = (GitFixture::open(folder.path()), announced(1), AuthorRepo::new());
+    push_each(&fixture, &repo_path, &author, &texts(0..20));
+    let before = files(&fixture.layout.pool(&repo_path).join("pack"));
     // As a full disk does, the kernel refuses to write more.
-    let git = real_git().with_file_bytes(1_000);
-    let maintainer = grasp_git::maintenance::Maintainer::new(&git, std::sync::Arc::clone(&world.layout), PATIENCE);
-    assert!(maintainer.fold(&repo_path).is_err());
-    assert_eq!(files(&world.layout.pool(&repo_path).join("pack")), before);
-    assert_eq!(files(&world.layout.root().join("incoming")), Vec::<std::path::PathBuf>::new());
-    world.check(&repo_path);
+    let git = installed_git().with_file_bytes(1_000);
+    let maintainer = grasp_git::maintenance::PoolMaintainer::new(&git, std::sync::Arc::clone(&fixture.layout), TIMEOUT);
+    assert!(maintainer.repack(&repo_path).is_err());
+    assert_eq!(files(&fixture.layout.pool(&repo_path).join("pack")), before);
+    assert_eq!(files(&fixture.layout.root().join("incoming")), Vec::<std::path::PathBuf>::new());
+    fixture.check_repo(&repo_path);
 }
 
 /// The body of a clone's request.
@@ -174,30 +179,30 @@ pub(crate) fn clone_request(tip: &str) -> Vec<u8> {
 #[test]
 #[ignore = "a measurement"]
 fn clone_time_before_and_after() {
-    let folder = TempDir::new().expect("a folder");
-    let (world, repo_path, author) = (World::open(&folder.path().join("git")), announced(1), Author::new());
-    push(&world, &repo_path, &author, &[&author.commit("folder")]);
-    let bare = imported(folder.path(), 20_000);
-    let tip = deliver(&world, &repo_path, &bare, 60);
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, repo_path, author) = (GitFixture::open(&folder.path().join("git")), announced(1), AuthorRepo::new());
+    push(&fixture, &repo_path, &author, &[&author.commit("folder")]);
+    let bare = import_history(folder.path(), 20_000);
+    let tip = deliver_history(&fixture, &repo_path, &bare, 60);
     let clone = |what: &str| {
         let (begin, cpu) = (Instant::now(), children_cpu());
         let mut bytes = 0;
-        let effort = Effort { threads: 2, patience: PATIENCE };
-        let protocol = Protocol::read(Some("version=2"));
+        let limits = UploadPackLimits { threads: 2, timeout: TIMEOUT };
+        let protocol = ProtocolVersion::from_header(Some("version=2"));
         upload_pack(
-            &real_git(),
-            &world.layout.repo_dir(&repo_path),
+            &installed_git(),
+            &fixture.layout.repo_dir(&repo_path),
             (protocol, &clone_request(&tip)),
-            effort,
+            limits,
             |part| {
                 bytes += part.len();
                 Ok(())
             },
         )
-        .expect("clones");
+        .expect("clone");
         eprintln!(
             "{what}: {} packs, {bytes} bytes, {:?} wall, {} ms cpu",
-            packs(&world, &repo_path).len(),
+            packs(&fixture, &repo_path).len(),
             begin.elapsed(),
             children_cpu() - cpu
         );
@@ -205,24 +210,24 @@ fn clone_time_before_and_after() {
     clone("before");
     clone("before");
     let (begin, cpu) = (Instant::now(), children_cpu());
-    assert_eq!(maintainer(&world).fold(&repo_path).expect("folds"), Tidied::Done);
+    assert_eq!(maintainer(&fixture).repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::Done);
     eprintln!("fold: {:?} wall, {} ms cpu of git", begin.elapsed(), children_cpu() - cpu);
     clone("after");
     clone("after");
     let begin = Instant::now();
-    assert_eq!(prune(&world, &repo_path, Duration::ZERO), Tidied::Done);
+    assert_eq!(prune(&fixture, &repo_path, Duration::ZERO), MaintenanceOutcome::Done);
     eprintln!("prune: {:?}", begin.elapsed());
     let begin = Instant::now();
-    prune(&world, &repo_path, Duration::ZERO);
-    prune(&world, &repo_path, Duration::ZERO);
+    prune(&fixture, &repo_path, Duration::ZERO);
+    prune(&fixture, &repo_path, Duration::ZERO);
     eprintln!("prune of a clean pool, twice: {:?}", begin.elapsed());
     clone("after prune");
-    world.check(&repo_path);
+    fixture.check_repo(&repo_path);
 }
 
 /// Milliseconds of processor time that ended children have taken.
 fn children_cpu() -> u64 {
-    let stat = fs::read_to_string("/proc/self/stat").expect("a line");
+    let stat = fs::read_to_string("/proc/self/stat").expect("a text line");
     let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
     fields[13..15].iter().map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum()
 }

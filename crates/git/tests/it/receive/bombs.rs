@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-use super::support::{Client, House, LARGEST_OBJECT};
+use super::support::{ClientRepo, LARGEST_OBJECT, ReceiveFixture};
 
 /// A pack that is written by hand.
-struct Forged {
+struct PackBuilder {
     bytes: Vec<u8>,
     objects: u32,
 }
@@ -18,7 +18,7 @@ struct Forged {
 const BLOB: u8 = 3;
 const OFS_DELTA: u8 = 6;
 
-impl Forged {
+impl PackBuilder {
     fn new() -> Self {
         Self { bytes: b"PACK\0\0\0\x02\0\0\0\0".to_vec(), objects: 0 }
     }
@@ -36,8 +36,8 @@ impl Forged {
         self.bytes.push(first);
         self.bytes.extend_from_slice(base);
         let mut encoder = ZlibEncoder::new(&mut self.bytes, Compression::fast());
-        encoder.write_all(content).expect("compresses");
-        encoder.finish().expect("compresses");
+        encoder.write_all(content).expect("compress");
+        encoder.finish().expect("compress");
         self.objects += 1;
         at
     }
@@ -68,10 +68,10 @@ impl Forged {
     fn finish(mut self) -> Vec<u8> {
         self.bytes[8..12].copy_from_slice(&self.objects.to_be_bytes());
         let mut child =
-            Command::new("sha1sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sha1sum starts");
-        child.stdin.take().expect("a pipe").write_all(&self.bytes).expect("it reads");
-        let said = child.wait_with_output().expect("it ends").stdout;
-        let sum = said[..40].chunks_exact(2).map(|pair| std::str::from_utf8(pair).expect("text"));
+            Command::new("sha1sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start sha1sum");
+        child.stdin.take().expect("stdin is piped").write_all(&self.bytes).expect("write to the process");
+        let said = child.wait_with_output().expect("wait for the process").stdout;
+        let sum = said[..40].chunks_exact(2).map(|pair| std::str::from_utf8(pair).expect("UTF-8"));
         self.bytes.extend(sum.map(|pair| u8::from_str_radix(pair, 16).expect("hex")));
         self.bytes
     }
@@ -81,29 +81,29 @@ impl Forged {
 const FAST: Duration = Duration::from_secs(5);
 
 fn refused(bytes: &[u8]) -> &'static str {
-    let house = House::new();
+    let fixture = ReceiveFixture::new();
     let begin = Instant::now();
-    let problem = house.receive(bytes, &[]).expect_err("refused");
-    assert!(begin.elapsed() < FAST, "{:?}: {problem}", begin.elapsed());
-    assert!(house.is_clean());
-    problem.code()
+    let error = fixture.receive(bytes, &[]).expect_err("rejected");
+    assert!(begin.elapsed() < FAST, "{:?}: {error}", begin.elapsed());
+    assert!(fixture.is_clean());
+    error.code()
 }
 
 #[test]
 fn what_is_forged_well_is_taken() {
-    let mut pack = Forged::new();
+    let mut pack = PackBuilder::new();
     let base = pack.object(BLOB, 1_000, b"", &[b'x'; 1_000]);
     let middle = pack.copies(base, 1_000, 3);
     pack.copies(middle, 3_000, 4);
-    let (client, house) = (Client::new(), House::new());
-    let incoming = house.receive(&pack.finish(), &[]).expect("is sound");
+    let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
+    let quarantine = fixture.receive(&pack.finish(), &[]).expect("a valid pack");
     let twelve = client.object("blob", &[b'x'; 12_000]);
-    assert!(house.objects(incoming.folder()).contains(&twelve));
+    assert!(fixture.objects(quarantine.folder()).contains(&twelve));
 }
 
 #[test]
 fn deltas_that_would_become_gigabytes() {
-    let mut pack = Forged::new();
+    let mut pack = PackBuilder::new();
     let base = pack.object(BLOB, 65_536, b"", &[0; 65_536]);
     let middle = pack.copies(base, 65_536, 128);
     pack.copies(middle, 128 * 65_536, 256);
@@ -115,7 +115,7 @@ fn deltas_that_would_become_gigabytes() {
 #[test]
 fn zeros_that_compress_well() {
     let size = LARGEST_OBJECT + 1;
-    let mut pack = Forged::new();
+    let mut pack = PackBuilder::new();
     pack.object(BLOB, size, b"", &vec![0; size as usize]);
     let bytes = pack.finish();
     assert!(bytes.len() < 100_000);
@@ -125,25 +125,25 @@ fn zeros_that_compress_well() {
 #[test]
 fn blobs_that_git_would_stream() {
     // Git streams blobs beyond half a gigabyte, and would not mind their size.
-    let mut pack = Forged::new();
+    let mut pack = PackBuilder::new();
     pack.object(BLOB, 600 << 20, b"", &[0; 65_536]);
     assert_eq!(refused(&pack.finish()), "E-PACK-OBJECT-TOO-LARGE");
 }
 
 #[test]
 fn more_objects_than_there_are() {
-    let mut pack = Forged::new();
+    let mut pack = PackBuilder::new();
     pack.object(BLOB, 5, b"", b"hello");
     pack.objects = 9_000;
     assert_eq!(refused(&pack.finish()), "E-PACK-CHECK");
-    let mut pack = Forged::new();
+    let mut pack = PackBuilder::new();
     pack.objects = u32::MAX;
     assert_eq!(refused(&pack.finish()), "E-PACK-OBJECTS");
 }
 
 #[test]
 fn one_object_twice() {
-    let mut pack = Forged::new();
+    let mut pack = PackBuilder::new();
     pack.object(BLOB, 5, b"", b"hello");
     pack.object(BLOB, 5, b"", b"hello");
     assert_eq!(refused(&pack.finish()), "E-PACK-CHECK");

@@ -1,4 +1,4 @@
-//! Receiving a push, with the real git on the other side.
+//! Receiving of pushes and packs of the installed git, and of invalid ones.
 
 mod bombs;
 mod pack;

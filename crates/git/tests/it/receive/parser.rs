@@ -2,7 +2,7 @@
 
 use grasp_core::admission::push::PushCommand;
 use grasp_git::pktline::{push, push_flush, push_line};
-use grasp_git::receive::{BadPush, Progress, PushLimits, PushParser, PushRequest};
+use grasp_git::receive::{PushLimits, PushParseProgress, PushParser, PushRequest, PushRequestError};
 
 const CAPABILITIES: &str =
     " report-status-v2 side-band-64k atomic quiet object-format=sha1 agent=git/2.47.3-Linux session-id=x push-options";
@@ -31,14 +31,14 @@ fn body(lines: &[&str], capabilities: &str) -> Vec<u8> {
     out
 }
 
-fn parse(bytes: &[u8], piece: usize) -> Result<Option<(PushRequest, Vec<u8>)>, BadPush> {
+fn parse(bytes: &[u8], chunk_size: usize) -> Result<Option<(PushRequest, Vec<u8>)>, PushRequestError> {
     let mut parser = PushParser::new(PushLimits::for_commands(5));
     let mut done = None;
-    for part in bytes.chunks(piece.max(1)) {
+    for part in bytes.chunks(chunk_size.max(1)) {
         match &mut done {
             None => match parser.feed(part)? {
-                Progress::More => {}
-                Progress::Done { request, rest } => done = Some((request, rest)),
+                PushParseProgress::More => {}
+                PushParseProgress::Done { request, rest } => done = Some((request, rest)),
             },
             Some((_, rest)) => rest.extend_from_slice(part),
         }
@@ -47,10 +47,10 @@ fn parse(bytes: &[u8], piece: usize) -> Result<Option<(PushRequest, Vec<u8>)>, B
 }
 
 fn refused(bytes: &[u8]) -> &'static str {
-    let problem = parse(bytes, bytes.len()).expect_err("refused");
-    assert_eq!(parse(bytes, 1), Err(problem.clone()));
-    assert!(problem.to_string().len() > 20, "{problem}");
-    problem.code()
+    let error = parse(bytes, bytes.len()).expect_err("rejected");
+    assert_eq!(parse(bytes, 1), Err(error.clone()));
+    assert!(error.to_string().len() > 20, "{error}");
+    error.code()
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_whole_push_in_pieces_of_any_size() {
     push(&mut bytes, &[b""]);
     push_flush(&mut bytes);
     bytes.extend_from_slice(b"PACK and so on");
-    let whole = parse(&bytes, bytes.len()).expect("is understood").expect("is complete");
+    let whole = parse(&bytes, bytes.len()).expect("a valid request").expect("a complete request");
     let (request, rest) = &whole;
     assert_eq!(rest, b"PACK and so on");
     let expected = [
@@ -76,8 +76,12 @@ fn a_whole_push_in_pieces_of_any_size() {
     let can = &request.capabilities;
     assert!(can.report_status_v2 && !can.report_status && can.side_band_64k && can.atomic && can.quiet);
     assert_eq!((can.object_format.as_deref(), can.agent.as_deref()), (Some("sha1"), Some("git/2.47.3-Linux")));
-    for piece in [1, 2, 3, 7, 100] {
-        assert_eq!(parse(&bytes, piece).expect("is understood").as_ref(), Some(&whole), "pieces of {piece}");
+    for chunk_size in [1, 2, 3, 7, 100] {
+        assert_eq!(
+            parse(&bytes, chunk_size).expect("a valid request").as_ref(),
+            Some(&whole),
+            "pieces of {chunk_size}"
+        );
     }
     for cut in 0..bytes.len() - 14 {
         assert_eq!(parse(&bytes[..cut], 1_000), Ok(None), "cut at {cut}");
@@ -86,12 +90,12 @@ fn a_whole_push_in_pieces_of_any_size() {
 
 #[test]
 fn a_push_without_commands() {
-    let probe = parse(b"0000", 1).expect("is understood").expect("is complete");
+    let probe = parse(b"0000", 1).expect("a valid request").expect("a complete request");
     assert_eq!(probe, (PushRequest::default(), Vec::new()));
     let mut bytes = Vec::new();
     push_line(&mut bytes, &format!("shallow {}", oid('e')));
     push_flush(&mut bytes);
-    let (request, rest) = parse(&bytes, 3).expect("is understood").expect("is complete");
+    let (request, rest) = parse(&bytes, 3).expect("a valid request").expect("a complete request");
     assert_eq!((request.shallow, request.commands.len(), rest.len()), (1, 0, 0));
 }
 
@@ -99,7 +103,7 @@ fn a_push_without_commands() {
 fn section_15_5_the_first_command_of_the_spec() {
     let bytes = body(&["0arefs/heads/main"], " report-status side-band-64k agent=git/2.47.3");
     assert!(bytes.starts_with(b"0093000000000000"));
-    assert!(parse(&bytes, 10).expect("is understood").is_some());
+    assert!(parse(&bytes, 10).expect("a valid request").is_some());
 }
 
 #[test]
@@ -143,8 +147,8 @@ fn what_is_too_much_is_refused_before_it_ends() {
     let limits = PushLimits { max_commands: 5, max_command_bytes: 200, max_option_bytes: 100 };
     let feed = |first: &[u8], again: &[u8]| {
         let mut parser = PushParser::new(limits);
-        parser.feed(first).expect("is fine");
-        (0..1_000).find_map(|_| parser.feed(again).err()).expect("has an end").code()
+        parser.feed(first).expect("accepted");
+        (0..1_000).find_map(|_| parser.feed(again).err()).expect("rejected at the limit").code()
     };
     let mut shallow = Vec::new();
     push_line(&mut shallow, &format!("shallow {}", oid('e')));
@@ -158,15 +162,15 @@ fn what_is_too_much_is_refused_before_it_ends() {
 fn what_was_heard_before_an_error_says_how_to_answer() {
     let mut parser = PushParser::new(PushLimits::default());
     let bytes = body(&["01refs/heads/a", "02refs/heads/a"], "report-status side-band-64k");
-    assert_eq!(parser.feed(&bytes), Err(BadPush::Twice("refs/heads/a".to_owned())));
-    assert!(parser.heard().capabilities.side_band_64k && parser.heard().capabilities.reports());
-    assert_eq!(parser.heard().commands.len(), 1);
+    assert_eq!(parser.feed(&bytes), Err(PushRequestError::DuplicateRef("refs/heads/a".to_owned())));
+    assert!(parser.request_so_far().capabilities.side_band_64k && parser.request_so_far().capabilities.wants_report());
+    assert_eq!(parser.request_so_far().commands.len(), 1);
 }
 
 /// A small random sequence; the same one in every run.
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -181,25 +185,25 @@ fn mutations_are_understood_or_refused_the_same_in_all_pieces() {
     push_line(&mut seed, "option");
     push_flush(&mut seed);
     seed.extend_from_slice(b"PACK");
-    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
     let (mut good, mut bad) = (0, 0);
     for _ in 0..20_000 {
         let mut bytes = seed.clone();
-        for _ in 0..=chance.below(4) {
-            let at = chance.below(bytes.len());
-            match chance.below(4) {
-                0 => bytes[at] = chance.below(256) as u8,
-                1 => bytes[at] ^= 1 << chance.below(8),
-                2 => drop(bytes.drain(at..(at + chance.below(20)).min(bytes.len()))),
-                _ => bytes.insert(at, b"0 \n\0f"[chance.below(5)]),
+        for _ in 0..=rng.below(4) {
+            let at = rng.below(bytes.len());
+            match rng.below(4) {
+                0 => bytes[at] = rng.below(256) as u8,
+                1 => bytes[at] ^= 1 << rng.below(8),
+                2 => drop(bytes.drain(at..(at + rng.below(20)).min(bytes.len()))),
+                _ => bytes.insert(at, b"0 \n\0f"[rng.below(5)]),
             }
             if bytes.is_empty() {
                 bytes.push(b'0');
             }
         }
         let whole = parse(&bytes, bytes.len());
-        let piece = 1 + chance.below(60);
-        assert_eq!(parse(&bytes, piece), whole, "{}", String::from_utf8_lossy(&bytes));
+        let chunk_size = 1 + rng.below(60);
+        assert_eq!(parse(&bytes, chunk_size), whole, "{}", String::from_utf8_lossy(&bytes));
         if whole.is_ok() { good += 1 } else { bad += 1 }
     }
     assert!(good > 1_000 && bad > 1_000, "{good} {bad}");

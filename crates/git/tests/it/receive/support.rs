@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use grasp_git::layout::Layout;
-use grasp_git::process::{Bounds, Git};
-use grasp_git::receive::{Checker, Connected, Incoming, PackLimits, PackProblem, PackSink, Tips, View};
+use grasp_git::process::{Git, ProcessLimits};
+use grasp_git::receive::{
+    Connectivity, PackChecker, PackError, PackLimits, PackSink, Quarantine, RequiredTips, VisibleObjects,
+};
 use tempfile::TempDir;
 
 pub(crate) const LIMITS: PackLimits = PackLimits { max_bytes: 32 << 20, max_objects: 10_000, check_secs: 60 };
@@ -31,26 +33,26 @@ pub(crate) fn run(folder: &Path, arguments: &[&str], input: &[u8]) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("git starts");
-    child.stdin.take().expect("a pipe").write_all(input).expect("git reads");
-    child.wait_with_output().expect("git ends")
+        .expect("start git");
+    child.stdin.take().expect("stdin is piped").write_all(input).expect("write to git");
+    child.wait_with_output().expect("wait for the process")
 }
 
 /// A client's repository.
-pub(crate) struct Client {
+pub(crate) struct ClientRepo {
     pub(crate) folder: TempDir,
 }
 
-impl Client {
+impl ClientRepo {
     pub(crate) fn new() -> Self {
-        let folder = TempDir::new().expect("a folder");
+        let folder = TempDir::new().expect("create a folder");
         let client = Self { folder };
         client.git(&["init", "--quiet", "--initial-branch=main", "."]);
         client
     }
 
     pub(crate) fn git(&self, arguments: &[&str]) -> String {
-        String::from_utf8(self.feed(arguments, b"")).expect("text").trim_end().to_owned()
+        String::from_utf8(self.feed(arguments, b"")).expect("UTF-8").trim_end().to_owned()
     }
 
     pub(crate) fn feed(&self, arguments: &[&str], input: &[u8]) -> Vec<u8> {
@@ -61,7 +63,7 @@ impl Client {
 
     /// Commits a file and gives the commit.
     pub(crate) fn commit(&self, name: &str, content: &str) -> String {
-        fs::write(self.folder.path().join(name), content).expect("writes");
+        fs::write(self.folder.path().join(name), content).expect("write a file");
         self.git(&["add", "."]);
         self.git(&["commit", "--quiet", "-m", name]);
         self.git(&["rev-parse", "HEAD"])
@@ -70,7 +72,7 @@ impl Client {
     /// Writes an object, however odd, and gives its id.
     pub(crate) fn object(&self, kind: &str, content: &[u8]) -> String {
         let id = self.feed(&["hash-object", "-t", kind, "-w", "--literally", "--stdin"], content);
-        String::from_utf8(id).expect("text").trim_end().to_owned()
+        String::from_utf8(id).expect("UTF-8").trim_end().to_owned()
     }
 
     /// The pack that a push of these revisions (`^x` for what the server has) would bring.
@@ -87,93 +89,96 @@ impl Client {
 }
 
 /// The server's side.
-pub(crate) struct House {
+pub(crate) struct ReceiveFixture {
     pub(crate) folder: TempDir,
     pub(crate) layout: Layout,
     pub(crate) git: Git,
     pub(crate) limits: PackLimits,
 }
 
-impl House {
+impl ReceiveFixture {
     pub(crate) fn new() -> Self {
         Self::at("")
     }
 
     /// One whose folder has a certain name.
     pub(crate) fn at(name: &str) -> Self {
-        let folder = TempDir::new().expect("a folder");
-        let layout = Layout::open(&folder.path().join("git").join(name)).expect("opens");
-        let git = Git::new(Path::new("git"), Bounds { alloc_bytes: LARGEST_OBJECT, address_bytes: 4 << 30 });
+        let folder = TempDir::new().expect("create a folder");
+        let layout = Layout::open(&folder.path().join("git").join(name)).expect("open a git data folder");
+        let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: LARGEST_OBJECT, address_bytes: 4 << 30 });
         Self { folder, layout, git, limits: LIMITS }
     }
 
-    pub(crate) fn checker(&self) -> Checker<'_> {
-        Checker { git: &self.git, layout: &self.layout, limits: self.limits }
+    pub(crate) fn checker(&self) -> PackChecker<'_> {
+        PackChecker { git: &self.git, layout: &self.layout, limits: self.limits }
     }
 
     /// Receives the bytes of a pack, in pieces.
-    pub(crate) fn receive(&self, bytes: &[u8], pools: &[PathBuf]) -> Result<Incoming, PackProblem> {
-        let mut incoming = Incoming::create(&self.layout)?;
-        let mut sink = PackSink::new(&incoming, self.limits);
+    pub(crate) fn receive(&self, bytes: &[u8], pools: &[PathBuf]) -> Result<Quarantine, PackError> {
+        let mut quarantine = Quarantine::create(&self.layout)?;
+        let mut sink = PackSink::new(&quarantine, self.limits);
         for part in bytes.chunks(8_000) {
             sink.write(part)?;
         }
-        self.checker().index(&mut incoming, sink.finish()?, pools)?;
-        Ok(incoming)
+        self.checker().index_pack(&mut quarantine, sink.finish()?, pools)?;
+        Ok(quarantine)
     }
 
-    pub(crate) fn connect(&self, view: View<'_>, tips: &Tips, known: &[&str]) -> Result<Connected, PackProblem> {
+    pub(crate) fn check_connectivity(
+        &self,
+        view: VisibleObjects<'_>,
+        tips: &RequiredTips,
+        known: &[&str],
+    ) -> Result<Connectivity, PackError> {
         let known: Vec<String> = known.iter().map(|oid| (*oid).to_owned()).collect();
-        self.checker().connect(view, tips, &known)
+        self.checker().check_connectivity(view, tips, &known)
     }
 
     /// A pool with what a received pack holds.
-    pub(crate) fn pool(&self, name: &str, incoming: &Incoming) -> PathBuf {
+    pub(crate) fn pool(&self, name: &str, quarantine: &Quarantine) -> PathBuf {
         let pool = self.layout.root().join(name);
-        fs::create_dir_all(&pool).expect("is made");
-        fs::rename(incoming.folder().join("pack"), pool.join("pack")).expect("moves");
+        fs::create_dir_all(&pool).expect("create a folder");
+        fs::rename(quarantine.folder().join("pack"), pool.join("pack")).expect("rename a folder");
         pool
     }
 
     /// A pool that holds a pack which nobody has checked.
     pub(crate) fn unchecked_pool(&self, name: &str, pack: &[u8]) -> PathBuf {
         let pool = self.layout.root().join(name);
-        fs::create_dir_all(pool.join("pack")).expect("is made");
+        fs::create_dir_all(pool.join("pack")).expect("create a folder");
         let path = pool.join("pack/pack-0123456789012345678901234567890123456789.pack");
-        fs::write(&path, pack).expect("writes");
-        let output = run(self.folder.path(), &["index-pack", path.to_str().expect("text")], b"");
+        fs::write(&path, pack).expect("write a file");
+        let output = run(self.folder.path(), &["index-pack", path.to_str().expect("UTF-8")], b"");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         pool
     }
 
     /// What an object directory holds.
     pub(crate) fn objects(&self, folder: &Path) -> Vec<String> {
-        let mut command = self.git.command(&self.layout.template());
+        let mut command = self.git.command(&self.layout.empty_repo());
         command.env("GIT_OBJECT_DIRECTORY", folder);
-        let output = command
-            .args(["cat-file", "--batch-all-objects", "--batch-check=%(objectname)"])
-            .output()
-            .expect("git runs");
+        let output =
+            command.args(["cat-file", "--batch-all-objects", "--batch-check=%(objectname)"]).output().expect("run git");
         assert!(output.status.success());
-        String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
+        String::from_utf8(output.stdout).expect("UTF-8").lines().map(str::to_owned).collect()
     }
 
     /// Whether nothing is being received.
     pub(crate) fn is_clean(&self) -> bool {
-        let incoming = fs::read_dir(self.layout.root().join("incoming")).expect("reads").count();
-        let temporary = fs::read_dir(self.layout.template().join("objects/pack")).expect("reads").count();
-        incoming + temporary == 0
+        let quarantine = fs::read_dir(self.layout.root().join("incoming")).expect("list a folder").count();
+        let temporary = fs::read_dir(self.layout.empty_repo().join("objects/pack")).expect("list a folder").count();
+        quarantine + temporary == 0
     }
 }
 
-pub(crate) fn view<'a>(incoming: &'a Incoming, pools: &'a [PathBuf]) -> View<'a> {
-    View { incoming: Some(incoming), pools }
+pub(crate) fn view<'a>(quarantine: &'a Quarantine, pools: &'a [PathBuf]) -> VisibleObjects<'a> {
+    VisibleObjects { quarantine: Some(quarantine), pools }
 }
 
-pub(crate) fn branch(oid: &str) -> Tips {
-    Tips { branches: vec![("refs/heads/main".to_owned(), oid.to_owned())], others: Vec::new() }
+pub(crate) fn branch(oid: &str) -> RequiredTips {
+    RequiredTips { branches: vec![("refs/heads/main".to_owned(), oid.to_owned())], others: Vec::new() }
 }
 
-pub(crate) fn tag(oid: &str) -> Tips {
-    Tips { branches: Vec::new(), others: vec![("refs/tags/v1".to_owned(), oid.to_owned())] }
+pub(crate) fn tag(oid: &str) -> RequiredTips {
+    RequiredTips { branches: Vec::new(), others: vec![("refs/tags/v1".to_owned(), oid.to_owned())] }
 }

@@ -2,25 +2,28 @@
 
 use std::path::{Path, PathBuf};
 
-use grasp_git::refs::{Refs, Target};
-use grasp_git::serve::{Answer, Protocol, Request};
+use grasp_git::refs::{RefTarget, Refs};
+use grasp_git::serve::{FetchResponseKind, ProtocolVersion, UploadPackRequest};
 use tempfile::TempDir;
 
-use super::http::{Asked, Server};
-use super::repository::{COMMITS, EVENT, Site, attempt, feed, run};
+use super::http::{LoggedRequest, TestHttpServer};
+use super::repository::{COMMITS, EVENT, ServedRepo, attempt, feed, run};
 
-const VERSIONS: [(&str, Protocol); 3] =
-    [("protocol.version=0", Protocol::V0), ("protocol.version=1", Protocol::V1), ("protocol.version=2", Protocol::V2)];
+const VERSIONS: [(&str, ProtocolVersion); 3] = [
+    ("protocol.version=0", ProtocolVersion::V0),
+    ("protocol.version=1", ProtocolVersion::V1),
+    ("protocol.version=2", ProtocolVersion::V2),
+];
 
 /// A folder to clone into, and the path of the clone.
 fn place() -> (TempDir, PathBuf) {
-    let folder = TempDir::new().expect("a folder");
+    let folder = TempDir::new().expect("create a folder");
     let clone = folder.path().join("clone");
     (folder, clone)
 }
 
 /// Clones with a version of the protocol and further options.
-fn clone(server: &Server, version: &str, options: &[&str]) -> (TempDir, PathBuf) {
+fn clone(server: &TestHttpServer, version: &str, options: &[&str]) -> (TempDir, PathBuf) {
     let (folder, clone) = place();
     let url = server.url();
     let mut arguments = vec!["-c", version, "clone", "--quiet", "-c", version];
@@ -34,7 +37,7 @@ fn commits(folder: &Path, from: &str) -> usize {
     run(folder, &["rev-list", "--count", from]).parse().expect("a number")
 }
 
-fn listed(server: &Server, options: &[&str], patterns: &[&str]) -> Vec<String> {
+fn listed(server: &TestHttpServer, options: &[&str], patterns: &[&str]) -> Vec<String> {
     let url = server.url();
     let mut arguments = options.to_vec();
     arguments.push(&url);
@@ -44,38 +47,44 @@ fn listed(server: &Server, options: &[&str], patterns: &[&str]) -> Vec<String> {
 
 #[test]
 fn everything_is_cloned_in_every_version() {
-    let server = Server::start(Site::new());
+    let server = TestHttpServer::start(ServedRepo::new());
     for (version, protocol) in VERSIONS {
         let (_keep, clone) = clone(&server, version, &[]);
         run(&clone, &["fsck", "--strict"]);
         assert_eq!(run(&clone, &["symbolic-ref", "HEAD"]), "refs/heads/main", "{version}");
         assert_eq!(commits(&clone, "HEAD"), COMMITS);
         for name in ["refs/tags/v1", "refs/tags/v2", "refs/tags/light"] {
-            assert_eq!(run(&clone, &["rev-parse", name]), server.site.oid(name), "{version}");
+            assert_eq!(run(&clone, &["rev-parse", name]), server.repo.oid(name), "{version}");
         }
-        assert_eq!(run(&clone, &["rev-parse", "origin/side"]), server.site.oid("refs/heads/side"));
-        let asked = server.asked();
-        assert_eq!(asked[0], Asked::Advertisement(protocol));
-        let Some(Asked::Request(_, Request::Fetch(fetch))) = asked.last() else { panic!("{asked:?}") };
-        assert_eq!((fetch.answer, fetch.wants.len()), (Answer::Pack, 5), "{version}: main, side, three tags");
+        assert_eq!(run(&clone, &["rev-parse", "origin/side"]), server.repo.oid("refs/heads/side"));
+        let requests = server.take_requests();
+        assert_eq!(requests[0], LoggedRequest::Advertisement(protocol));
+        let Some(LoggedRequest::UploadPack(_, UploadPackRequest::Fetch(fetch))) = requests.last() else {
+            panic!("{requests:?}")
+        };
+        assert_eq!(
+            (fetch.response_kind, fetch.wants.len()),
+            (FetchResponseKind::Pack, 5),
+            "{version}: main, side, three tags"
+        );
     }
 }
 
 #[test]
 fn pull_requests_are_fetched() {
-    let server = Server::start(Site::new());
+    let server = TestHttpServer::start(ServedRepo::new());
     let name = format!("refs/nostr/{EVENT}");
     for (version, _) in VERSIONS {
         let (_keep, clone) = clone(&server, version, &[]);
         run(&clone, &["fetch", "--quiet", "origin", "+refs/nostr/*:refs/nostr/*"]);
-        assert_eq!(run(&clone, &["rev-parse", &name]), server.site.oid(&name), "{version}");
+        assert_eq!(run(&clone, &["rev-parse", &name]), server.repo.oid(&name), "{version}");
     }
 }
 
 #[test]
 fn refs_are_listed() {
-    let server = Server::start(Site::new());
-    let local = server.site.folder().to_str().expect("text").to_owned();
+    let server = TestHttpServer::start(ServedRepo::new());
+    let local = server.repo.folder().to_str().expect("UTF-8").to_owned();
     for (version, _) in VERSIONS {
         for (options, patterns) in [
             (&["ls-remote"][..], &[][..]),
@@ -100,7 +109,7 @@ fn refs_are_listed() {
 
 #[test]
 fn an_empty_repository_is_cloned_and_does_not_suggest_main() {
-    let server = Server::start(Site::empty());
+    let server = TestHttpServer::start(ServedRepo::empty());
     for (version, protocol) in VERSIONS {
         let (_keep, clone) = clone(&server, version, &[]);
         assert_eq!(run(&clone, &["symbolic-ref", "HEAD"]), "refs/heads/master", "{version}");
@@ -111,8 +120,8 @@ fn an_empty_repository_is_cloned_and_does_not_suggest_main() {
     let (_keep, asker) = clone(&server, "protocol.version=2", &[]);
     let oid = "1".repeat(40);
     let output = attempt(&asker, &["fetch", "origin", &oid]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains(&format!("not our ref {oid}")), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains(&format!("not our ref {oid}")), "{stderr}");
     // The client's own taste does not count where the server says where HEAD points.
     let (_keep, clone) = clone(&server, "init.defaultBranch=main", &[]);
     assert_eq!(run(&clone, &["symbolic-ref", "HEAD"]), "refs/heads/master");
@@ -122,7 +131,7 @@ fn an_empty_repository_is_cloned_and_does_not_suggest_main() {
 
 #[test]
 fn shallow_clones_are_made_and_deepened() {
-    let server = Server::start(Site::new());
+    let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         let (_keep, clone) = clone(&server, version, &["--depth=1"]);
         assert_eq!(commits(&clone, "HEAD"), 1, "{version}");
@@ -138,7 +147,7 @@ fn shallow_clones_are_made_and_deepened() {
 
 #[test]
 fn histories_are_cut_at_dates_and_names() {
-    let server = Server::start(Site::new());
+    let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         let since = format!("--shallow-since={}", 1_700_000_000 + 10 * 86_400);
         let (_keep, first) = clone(&server, version, &[&since, "--single-branch", "--branch=main"]);
@@ -146,20 +155,20 @@ fn histories_are_cut_at_dates_and_names() {
         let (_keep, second) = clone(&server, version, &["--shallow-exclude=v2", "--single-branch", "--branch=main"]);
         assert_eq!(commits(&second, "HEAD"), COMMITS - 9, "{version}");
         let unknown = attempt(&second, &["fetch", "--shallow-exclude=unknown"]);
-        let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
-        assert!(said.contains("upload-pack: git refuses this request"), "{said}");
+        let stderr = String::from_utf8_lossy(&unknown.stderr).into_owned();
+        assert!(stderr.contains("upload-pack: git refuses this request"), "{stderr}");
     }
 }
 
 #[test]
 fn filtered_clones_fetch_the_rest_when_they_need_it() {
-    let server = Server::start(Site::new());
+    let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         for filter in ["--filter=blob:none", "--filter=tree:0", "--filter=blob:limit=100"] {
             let (_keep, clone) = clone(&server, version, &[filter, "--no-checkout"]);
             let absent = run(&clone, &["rev-list", "--objects", "--all", "--missing=print"]);
             assert!(absent.contains("\n?"), "{version} {filter}: something is left out");
-            server.asked();
+            server.take_requests();
             run(&clone, &["checkout", "--quiet", "main"]);
             assert_ne!(server.fetches(), [], "{version} {filter}: it was fetched");
             assert!(run(&clone, &["cat-file", "blob", "v1:dir1/file"]).starts_with("4 lorem"), "{version} {filter}");
@@ -172,7 +181,7 @@ fn filtered_clones_fetch_the_rest_when_they_need_it() {
 
 #[test]
 fn filters_that_are_too_costly_or_none_are_refused() {
-    let server = Server::start(Site::new());
+    let server = TestHttpServer::start(ServedRepo::new());
     let (folder, _) = place();
     for (version, _) in VERSIONS {
         for (filter, reason) in [
@@ -180,16 +189,16 @@ fn filters_that_are_too_costly_or_none_are_refused() {
             ("--filter=combine:blob:none+sparse:oid=main:dir1/file", "filter 'sparse:oid' not supported"),
         ] {
             let output = attempt(folder.path(), &["-c", version, "clone", filter, &server.url(), "clone"]);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!output.status.success() && said.contains(reason), "{version} {filter}: {said}");
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && stderr.contains(reason), "{version} {filter}: {stderr}");
         }
     }
 }
 
 #[test]
 fn any_object_is_fetched_by_its_id() {
-    let server = Server::start(Site::new());
-    let (hidden, parent) = (server.site.hidden(), server.site.oid("refs/heads/main~3"));
+    let server = TestHttpServer::start(ServedRepo::new());
+    let (hidden, parent) = (server.repo.hidden(), server.repo.oid("refs/heads/main~3"));
     for (version, _) in VERSIONS {
         let (folder, _) = place();
         run(folder.path(), &["init", "--quiet"]);
@@ -200,14 +209,14 @@ fn any_object_is_fetched_by_its_id() {
         }
         let unknown = "2".repeat(40);
         let output = attempt(folder.path(), &["fetch", &server.url(), &unknown]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains(&format!("remote error: upload-pack: not our ref {unknown}")), "{version}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains(&format!("remote error: upload-pack: not our ref {unknown}")), "{version}: {stderr}");
     }
 }
 
 #[test]
 fn a_client_with_commits_of_its_own_gets_only_what_is_new() {
-    let server = Server::start(Site::new());
+    let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         let (_keep, clone) = clone(&server, version, &["--single-branch", "--branch=side"]);
         // Enough that the first turn of the negotiation finds nothing in common.
@@ -219,26 +228,26 @@ fn a_client_with_commits_of_its_own_gets_only_what_is_new() {
         }
         feed(&clone, &["fast-import", "--quiet"], format!("{own}done\n").as_bytes());
         run(&clone, &["checkout", "--quiet", "own"]);
-        server.asked();
+        server.take_requests();
         run(&clone, &["fetch", "--quiet", "origin", "+refs/heads/*:refs/remotes/origin/*"]);
         let fetches = server.fetches();
         assert!(fetches.len() > 1, "{version}: several turns");
-        assert_eq!(fetches[0].answer, Answer::Negotiation, "{version}");
-        assert_eq!(run(&clone, &["rev-parse", "origin/main"]), server.site.oid("refs/heads/main"));
+        assert_eq!(fetches[0].response_kind, FetchResponseKind::Negotiation, "{version}");
+        assert_eq!(run(&clone, &["rev-parse", "origin/main"]), server.repo.oid("refs/heads/main"));
         run(&clone, &["fsck", "--strict"]);
     }
 }
 
 #[test]
 fn equal_questions_have_equal_keys_in_different_clients() {
-    let server = Server::start(Site::new());
+    let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         let mut keys = Vec::new();
         for agent in ["git/1", "git/2"] {
             let (folder, _) = place();
             let mut command =
                 super::repository::command(folder.path(), &["-c", version, "clone", "--quiet", &server.url(), "x"]);
-            assert!(command.env("GIT_USER_AGENT", agent).status().expect("git runs").success());
+            assert!(command.env("GIT_USER_AGENT", agent).status().expect("run git").success());
             keys.extend(server.fetches().iter().map(|fetch| fetch.key));
         }
         assert_eq!(keys.len(), 2);
@@ -248,15 +257,15 @@ fn equal_questions_have_equal_keys_in_different_clients() {
 
 #[test]
 fn ten_thousand_refs_are_served() {
-    let site = Site::new();
-    let mut refs: Refs = site.refs();
+    let repo = ServedRepo::new();
+    let mut refs: Refs = repo.refs();
     let oids: Vec<String> = refs.iter().map(|(_, target)| target.oid.clone()).collect();
     for number in 0..10_000 {
-        let target = Target { oid: oids[number % 2].clone(), peeled: None };
+        let target = RefTarget { oid: oids[number % 2].clone(), peeled: None };
         refs.set(&format!("refs/heads/branch/{number:05}"), target);
     }
-    refs.write(site.folder()).expect("writes");
-    let server = Server::start(site);
+    refs.write(repo.folder()).expect("write refs");
+    let server = TestHttpServer::start(repo);
     for (version, _) in VERSIONS {
         assert_eq!(listed(&server, &["-c", version, "ls-remote", "--heads"], &[]).len(), 10_003, "{version}");
         let (_keep, clone) = clone(&server, version, &["--no-checkout"]);

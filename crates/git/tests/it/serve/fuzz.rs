@@ -1,17 +1,17 @@
 //! Requests that nobody would send.
 
 use grasp_git::pktline;
-use grasp_git::serve::{Protocol, Request};
+use grasp_git::serve::{ProtocolVersion, UploadPackRequest};
 
 /// A small generator: the same requests in every run.
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % bound.max(1) as u64).expect("it fits")
+        usize::try_from(self.0 % bound.max(1) as u64).expect("the bound is a usize")
     }
 }
 
@@ -49,24 +49,24 @@ fn corpus() -> Vec<Vec<Vec<u8>>> {
     vec![packets(&v0), packets(&v2), packets(&list)]
 }
 
-fn mutate(chance: &mut Chance, packets: &mut Vec<Vec<u8>>, others: &[Vec<Vec<u8>>]) {
-    let place = chance.below(packets.len());
-    match chance.below(6) {
+fn mutate(rng: &mut Rng, packets: &mut Vec<Vec<u8>>, others: &[Vec<Vec<u8>>]) {
+    let place = rng.below(packets.len());
+    match rng.below(6) {
         0 => drop(packets.remove(place)),
-        1 => packets.insert(place, packets[chance.below(packets.len())].clone()),
+        1 => packets.insert(place, packets[rng.below(packets.len())].clone()),
         2 => {
-            let other = &others[chance.below(others.len())];
-            packets.insert(place, other[chance.below(other.len())].clone());
+            let other = &others[rng.below(others.len())];
+            packets.insert(place, other[rng.below(other.len())].clone());
         }
         3 => {
-            let other = chance.below(packets.len());
+            let other = rng.below(packets.len());
             packets.swap(place, other);
         }
         _ => {
             let packet = &mut packets[place];
-            let at = chance.below(packet.len());
-            match chance.below(3) {
-                0 => packet[at] = u8::try_from(chance.below(256)).expect("a byte"),
+            let at = rng.below(packet.len());
+            match rng.below(3) {
+                0 => packet[at] = u8::try_from(rng.below(256)).expect("a byte"),
                 1 => packet.insert(at, b' '),
                 _ => drop(packet.remove(at)),
             }
@@ -80,28 +80,28 @@ fn mutate(chance: &mut Chance, packets: &mut Vec<Vec<u8>>, others: &[Vec<Vec<u8>
 #[test]
 fn nothing_breaks_the_reader_and_what_is_understood_stays_so() {
     let corpus = corpus();
-    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
     let (mut fetches, mut refused) = (0, 0);
     for _ in 0..60_000 {
-        let mut packets = corpus[chance.below(corpus.len())].clone();
-        for _ in 0..chance.below(5) {
-            mutate(&mut chance, &mut packets, &corpus);
+        let mut packets = corpus[rng.below(corpus.len())].clone();
+        for _ in 0..rng.below(5) {
+            mutate(&mut rng, &mut packets, &corpus);
         }
         packets.retain(|packet| !packet.is_empty());
         let body = packets.concat();
-        for protocol in [Protocol::V0, Protocol::V2] {
-            match Request::read(protocol, &body) {
-                Ok(Request::Fetch(fetch)) => {
+        for protocol in [ProtocolVersion::V0, ProtocolVersion::V2] {
+            match UploadPackRequest::parse(protocol, &body) {
+                Ok(UploadPackRequest::Fetch(fetch)) => {
                     fetches += 1;
                     assert!(fetch.wants.iter().all(|want| OIDS.contains(&want.as_str()) || want.len() == 40));
-                    assert_eq!(Request::read(protocol, &fetch.body), Ok(Request::Fetch(fetch)));
+                    assert_eq!(UploadPackRequest::parse(protocol, &fetch.body), Ok(UploadPackRequest::Fetch(fetch)));
                 }
                 Ok(_) => {}
                 Err(bad) => {
                     refused += 1;
-                    let answer = bad.answer();
-                    let (packet, taken) = pktline::read(&answer).expect("a packet").expect("whole");
-                    let text = std::str::from_utf8(packet.line().expect("a line")).expect("text");
+                    let answer = bad.to_response();
+                    let (packet, taken) = pktline::read(&answer).expect("a packet").expect("a complete packet");
+                    let text = std::str::from_utf8(packet.line().expect("a text line")).expect("UTF-8");
                     assert!(text.starts_with("ERR ") && !text.contains(char::is_control), "{text:?}");
                     assert!(taken == answer.len() && taken < 500);
                 }

@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 
 use grasp_git::pktline;
-use grasp_git::process::ChildProblem;
+use grasp_git::process::GitError;
 use grasp_git::refs::Refs;
 use grasp_git::serve::{
-    AGENT, Answer, BadRequest, Fetch, Protocol, Request, Service, advertisement, ls_refs_answer, no_such_object,
-    upload_pack,
+    AGENT, FetchCommand, FetchResponseKind, PackService, ProtocolVersion, UploadPackRequest, UploadPackRequestError,
+    advertisement, ls_refs_response, not_our_ref_response, upload_pack,
 };
 
-use super::repository::{EFFORT, Site, command, feed_command, run};
+use super::repository::{LIMITS, ServedRepo, command, feed_command, run};
 
 /// The packets of an answer, a separator as its name.
 fn packets(mut bytes: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
-    while let Some((packet, taken)) = pktline::read(bytes).expect("packets") {
+    while let Some((packet, taken)) = pktline::read(bytes).expect("valid packets") {
         lines.push(match packet.line() {
             Some(line) => String::from_utf8_lossy(line).into_owned(),
             None => format!("{packet:?}"),
@@ -27,7 +27,7 @@ fn packets(mut bytes: &[u8]) -> Vec<String> {
 }
 
 /// Lines without capabilities, and the capabilities.
-fn parted(lines: &[String]) -> (Vec<String>, BTreeSet<String>) {
+fn split_capabilities(lines: &[String]) -> (Vec<String>, BTreeSet<String>) {
     let mut capabilities = BTreeSet::new();
     let mut bare = |line: &String| match line.split_once('\0') {
         Some((line, words)) => {
@@ -40,10 +40,10 @@ fn parted(lines: &[String]) -> (Vec<String>, BTreeSet<String>) {
 }
 
 /// What the real git says with our settings.
-fn said_by_git(site: &Site, version: &str, service: &[&str], input: &[u8]) -> Vec<String> {
-    let template = site.root.path().join("empty.git");
+fn git_output(repo: &ServedRepo, version: &str, service: &[&str], input: &[u8]) -> Vec<String> {
+    let template = repo.root.path().join("empty.git");
     let mut command = command(
-        site.folder.as_deref().unwrap_or(&template),
+        repo.folder.as_deref().unwrap_or(&template),
         &["-c", "uploadpack.allowAnySHA1InWant=true", "-c", "uploadpack.allowFilter=true"],
     );
     command.args(["-c", "receive.advertisePushOptions=true"]);
@@ -53,25 +53,34 @@ fn said_by_git(site: &Site, version: &str, service: &[&str], input: &[u8]) -> Ve
 
 #[test]
 fn advertisements_are_git_s() {
-    for site in [Site::new(), Site::empty()] {
-        for (protocol, version) in [(Protocol::V0, ""), (Protocol::V1, "version=1"), (Protocol::V2, "version=2")] {
-            let ours = packets(&advertisement::upload(&site.refs(), &site.capabilities, protocol));
+    for repo in [ServedRepo::new(), ServedRepo::empty()] {
+        for (protocol, version) in
+            [(ProtocolVersion::V0, ""), (ProtocolVersion::V1, "version=1"), (ProtocolVersion::V2, "version=2")]
+        {
+            let ours = packets(&advertisement::upload_pack(&repo.refs(), &repo.capabilities, protocol));
             assert_eq!(ours[..2], ["# service=git-upload-pack", "Flush"]);
-            let theirs = said_by_git(&site, version, &["upload-pack", "--http-backend-info-refs"], b"");
-            assert_eq!(parted(&ours[2..]), parted(&theirs), "{protocol:?}");
+            let mut theirs = git_output(&repo, version, &["upload-pack", "--http-backend-info-refs"], b"");
+            let has_capabilities = theirs.iter().any(|line| line.contains('\0'));
+            if repo.folder.is_none() && protocol != ProtocolVersion::V2 && !has_capabilities {
+                // Git before 2.41 advertises nothing for a repository without refs.
+                continue;
+            }
+            // Older gits offer this command, which we do not.
+            theirs.retain(|line| line != "object-info");
+            assert_eq!(split_capabilities(&ours[2..]), split_capabilities(&theirs), "{protocol:?}");
         }
     }
 }
 
 #[test]
 fn the_capabilities_that_clients_rely_on() {
-    let site = Site::empty();
+    let repo = ServedRepo::empty();
     let v0 = format!(
         "multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not deepen-relative \
          no-progress include-tag multi_ack_detailed allow-tip-sha1-in-want allow-reachable-sha1-in-want no-done filter \
          object-format=sha1 agent={AGENT}"
     );
-    assert_eq!(site.capabilities.upload(), v0);
+    assert_eq!(repo.capabilities.upload_pack(), v0);
     let v2 = [
         "version 2",
         &format!("agent={AGENT}"),
@@ -81,35 +90,37 @@ fn the_capabilities_that_clients_rely_on() {
         "object-format=sha1",
         "Flush",
     ];
-    assert_eq!(packets(site.capabilities.commands()), v2);
+    assert_eq!(packets(repo.capabilities.v2_advertisement()), v2);
 }
 
 #[test]
 fn a_pusher_is_told_what_git_tells_it() {
-    let theirs = |site: &Site| {
-        let (lines, mut words) = parted(&said_by_git(site, "", &["receive-pack", "--http-backend-info-refs"], b""));
+    let theirs = |repo: &ServedRepo| {
+        let (lines, mut words) =
+            split_capabilities(&git_output(repo, "", &["receive-pack", "--http-backend-info-refs"], b""));
         assert!(words.remove("report-status-v2"));
         (lines, words)
     };
-    let ours = |site: &Site, haves: &[String]| {
+    let ours = |repo: &ServedRepo, haves: &[String]| {
         let haves = haves.iter().map(String::as_str);
-        let lines = packets(&advertisement::receive(&site.refs(), &site.capabilities, haves));
+        let lines = packets(&advertisement::receive_pack(&repo.refs(), &repo.capabilities, haves));
         assert_eq!(lines[..2], ["# service=git-receive-pack", "Flush"]);
-        parted(&lines[2..])
+        split_capabilities(&lines[2..])
     };
-    let (site, empty) = (Site::new(), Site::empty());
-    assert_eq!(ours(&site, &[]), theirs(&site));
+    let (repo, empty) = (ServedRepo::new(), ServedRepo::empty());
+    assert_eq!(ours(&repo, &[]), theirs(&repo));
     assert_eq!(ours(&empty, &[]), theirs(&empty));
     // Objects of another repository, some of which this one names itself.
-    let oids: Vec<String> = site.refs().iter().map(|(_, target)| target.oid.clone()).collect();
+    let oids: Vec<String> = repo.refs().iter().map(|(_, target)| target.oid.clone()).collect();
     let other = "3".repeat(40);
     let haves = [oids.clone(), vec![other.clone(), other.clone()]].concat();
-    let (lines, _) = ours(&site, &haves);
+    let (lines, _) = ours(&repo, &haves);
     assert_eq!(lines.iter().filter(|line| line.ends_with(" .have")).collect::<Vec<_>>(), [&format!("{other} .have")]);
     // A repository without refs that reads another's objects, as git sees it.
-    let borrower = Site { folder: Some(empty.root.path().join("empty.git")), ..Site::empty() };
-    let lender = run(site.folder(), &["rev-parse", "--absolute-git-dir"]);
-    std::fs::write(borrower.folder().join("objects/info/alternates"), format!("{lender}/objects\n")).expect("writes");
+    let borrower = ServedRepo { folder: Some(empty.root.path().join("empty.git")), ..ServedRepo::empty() };
+    let lender = run(repo.folder(), &["rev-parse", "--absolute-git-dir"]);
+    std::fs::write(borrower.folder().join("objects/info/alternates"), format!("{lender}/objects\n"))
+        .expect("write a file");
     let (mut lines, words) = ours(&borrower, &oids);
     let (mut git_s, their_words) = theirs(&borrower);
     lines.sort();
@@ -117,14 +128,14 @@ fn a_pusher_is_told_what_git_tells_it() {
     assert_eq!((lines, words), (git_s, their_words));
     // However many there are, and however many of them are known already.
     let many: Vec<String> = (0..5_000).map(|number| format!("{:040x}", number / 2)).collect();
-    let (lines, _) = ours(&site, &[oids, many].concat());
+    let (lines, _) = ours(&repo, &[oids, many].concat());
     assert_eq!(lines.iter().filter(|line| line.ends_with(" .have")).count(), 1_000);
-    assert_eq!(Service::named("git-receive-pack"), Some(Service::Receive));
-    assert_eq!(Service::named("git-upload-archive"), None);
+    assert_eq!(PackService::from_name("git-receive-pack"), Some(PackService::ReceivePack));
+    assert_eq!(PackService::from_name("git-upload-archive"), None);
 }
 
 /// A v2 request.
-fn second(command: &str, arguments: &[&str]) -> Vec<u8> {
+fn v2_request(command: &str, arguments: &[&str]) -> Vec<u8> {
     let mut body = Vec::new();
     pktline::push_line(&mut body, &format!("command={command}"));
     pktline::push_line(&mut body, "agent=x");
@@ -137,11 +148,11 @@ fn second(command: &str, arguments: &[&str]) -> Vec<u8> {
 
 #[test]
 fn ls_refs_is_answered_as_git_does() {
-    let (site, unborn) = (Site::new(), Site::new());
+    let (repo, unborn) = (ServedRepo::new(), ServedRepo::new());
     let mut refs: Refs = unborn.refs();
     refs.set_head("refs/heads/later");
-    refs.write(unborn.folder()).expect("writes");
-    for site in [site, unborn, Site::empty()] {
+    refs.write(unborn.folder()).expect("write refs");
+    for repo in [repo, unborn, ServedRepo::empty()] {
         for arguments in [
             &[][..],
             &["peel"],
@@ -156,10 +167,12 @@ fn ls_refs_is_answered_as_git_does() {
             &["ref-prefix "],
             &["ref-prefix z"],
         ] {
-            let body = second("ls-refs", arguments);
-            let Ok(Request::LsRefs(question)) = Request::read(Protocol::V2, &body) else { panic!("{arguments:?}") };
-            let ours = packets(&ls_refs_answer(&site.refs(), &question));
-            let theirs = said_by_git(&site, "version=2", &["upload-pack", "--stateless-rpc"], &body);
+            let body = v2_request("ls-refs", arguments);
+            let Ok(UploadPackRequest::LsRefs(request)) = UploadPackRequest::parse(ProtocolVersion::V2, &body) else {
+                panic!("{arguments:?}")
+            };
+            let ours = packets(&ls_refs_response(&repo.refs(), &request));
+            let theirs = git_output(&repo, "version=2", &["upload-pack", "--stateless-rpc"], &body);
             assert_eq!(ours, theirs, "{arguments:?}");
         }
     }
@@ -170,27 +183,31 @@ fn too_many_prefixes_are_none() {
     let prefixes: Vec<String> = (0..65_536).map(|number| format!("ref-prefix {number}")).collect();
     let prefixes: Vec<&str> = prefixes.iter().map(String::as_str).collect();
     for (some, left) in [(&prefixes[..65_535], 65_535), (&prefixes[..], 0)] {
-        let Ok(Request::LsRefs(question)) = Request::read(Protocol::V2, &second("ls-refs", some)) else { panic!() };
-        assert_eq!(question.prefixes.len(), left);
+        let Ok(UploadPackRequest::LsRefs(request)) =
+            UploadPackRequest::parse(ProtocolVersion::V2, &v2_request("ls-refs", some))
+        else {
+            panic!()
+        };
+        assert_eq!(request.prefixes.len(), left);
     }
 }
 
 #[test]
 fn the_version_is_the_highest_that_we_know() {
     for (header, protocol) in [
-        (None, Protocol::V0),
-        (Some(""), Protocol::V0),
-        (Some("version=0"), Protocol::V0),
-        (Some("version=1"), Protocol::V1),
-        (Some("version=2"), Protocol::V2),
-        (Some("a=b:version=1:version=2:c"), Protocol::V2),
-        (Some("version=2:version=1"), Protocol::V2),
-        (Some("version=3"), Protocol::V0),
-        (Some("version=2\n"), Protocol::V0),
-        (Some("xversion=2"), Protocol::V0),
-        (Some("version=22;$(reboot)"), Protocol::V0),
+        (None, ProtocolVersion::V0),
+        (Some(""), ProtocolVersion::V0),
+        (Some("version=0"), ProtocolVersion::V0),
+        (Some("version=1"), ProtocolVersion::V1),
+        (Some("version=2"), ProtocolVersion::V2),
+        (Some("a=b:version=1:version=2:c"), ProtocolVersion::V2),
+        (Some("version=2:version=1"), ProtocolVersion::V2),
+        (Some("version=3"), ProtocolVersion::V0),
+        (Some("version=2\n"), ProtocolVersion::V0),
+        (Some("xversion=2"), ProtocolVersion::V0),
+        (Some("version=22;$(reboot)"), ProtocolVersion::V0),
     ] {
-        assert_eq!(Protocol::read(header), protocol, "{header:?}");
+        assert_eq!(ProtocolVersion::from_header(header), protocol, "{header:?}");
     }
 }
 
@@ -210,36 +227,45 @@ fn body(lines: &[&str]) -> Vec<u8> {
     out
 }
 
-fn fetch(protocol: Protocol, lines: &[&str]) -> Fetch {
-    match Request::read(protocol, &body(lines)) {
-        Ok(Request::Fetch(fetch)) => fetch,
+fn fetch(protocol: ProtocolVersion, lines: &[&str]) -> FetchCommand {
+    match UploadPackRequest::parse(protocol, &body(lines)) {
+        Ok(UploadPackRequest::Fetch(fetch)) => fetch,
         other => panic!("{lines:?}: {other:?}"),
     }
 }
 
 #[test]
 fn equal_questions_are_one() {
-    let v2 = |arguments: &[&str]| fetch(Protocol::V2, &[&["command=fetch", "DELIM"], arguments, &["FLUSH"]].concat());
+    let v2 =
+        |arguments: &[&str]| fetch(ProtocolVersion::V2, &[&["command=fetch", "DELIM"], arguments, &["FLUSH"]].concat());
     let whole = v2(&["thin-pack", "want $B", "want $A", "have $B", "have $A", "done"]);
     assert_eq!(whole.wants, [A, B]);
-    assert_eq!(whole.answer, Answer::Pack);
+    assert_eq!(whole.response_kind, FetchResponseKind::Pack);
     assert_eq!(v2(&["want $A", "have $A", "have $B", "want $B", "want $A", "thin-pack", "done"]), whole);
-    let asked = ["agent=me", "command=fetch", "server-option=x", "object-format=sha1", "DELIM", "thin-pack", "want $A"];
+    let requests =
+        ["agent=me", "command=fetch", "server-option=x", "object-format=sha1", "DELIM", "thin-pack", "want $A"];
     assert_eq!(
-        fetch(Protocol::V2, &[&asked[..], &["want $B", "have $A", "have $B", "done", "FLUSH", "junk"]].concat()),
+        fetch(
+            ProtocolVersion::V2,
+            &[&requests[..], &["want $B", "have $A", "have $B", "done", "FLUSH", "junk"]].concat()
+        ),
         whole
     );
-    let v0 = |lines: &[&str]| fetch(Protocol::V0, lines);
+    let v0 = |lines: &[&str]| fetch(ProtocolVersion::V0, lines);
     let first = v0(&["want $A thin-pack ofs-delta agent=x", "want $B", "FLUSH", "have $A", "done"]);
     assert_eq!(v0(&["want $B ofs-delta thin-pack session-id=1", "want $A", "FLUSH", "have $A", "done"]), first);
     assert_eq!(v0(&["want $B ofs-delta", "want $A thin-pack=1", "FLUSH", "have $A", "done", "junk"]), first);
-    assert_eq!(fetch(Protocol::V1, &["want $A thin-pack ofs-delta", "want $B", "FLUSH", "have $A", "done"]), first);
+    assert_eq!(
+        fetch(ProtocolVersion::V1, &["want $A thin-pack ofs-delta", "want $B", "FLUSH", "have $A", "done"]),
+        first
+    );
 }
 
 #[test]
 fn different_questions_are_not() {
-    let v2 = |arguments: &[&str]| fetch(Protocol::V2, &[&["command=fetch", "DELIM"], arguments, &["FLUSH"]].concat());
-    let v0 = |lines: &[&str]| fetch(Protocol::V0, lines);
+    let v2 =
+        |arguments: &[&str]| fetch(ProtocolVersion::V2, &[&["command=fetch", "DELIM"], arguments, &["FLUSH"]].concat());
+    let v0 = |lines: &[&str]| fetch(ProtocolVersion::V0, lines);
     let all = [
         v2(&["want $A"]),
         v2(&["want $A", "done"]),
@@ -275,7 +301,7 @@ fn different_questions_are_not() {
     ];
     let keys: BTreeSet<_> = all.iter().map(|fetch| fetch.key).collect();
     assert_eq!(keys.len(), all.len());
-    let packs: Vec<bool> = all.iter().map(|fetch| fetch.answer == Answer::Pack).collect();
+    let packs: Vec<bool> = all.iter().map(|fetch| fetch.response_kind == FetchResponseKind::Pack).collect();
     assert_eq!(packs[..7], [true, true, true, true, true, false, false]);
     assert_eq!(packs[20..23], [false, false, true]);
 }
@@ -283,74 +309,90 @@ fn different_questions_are_not() {
 #[test]
 fn who_wants_nothing_gets_nothing() {
     for (protocol, lines) in [
-        (Protocol::V0, &[][..]),
-        (Protocol::V1, &["FLUSH"]),
-        (Protocol::V0, &["FLUSH", "done"]),
-        (Protocol::V2, &[]),
-        (Protocol::V2, &["FLUSH"]),
-        (Protocol::V2, &["command=fetch", "FLUSH"]),
-        (Protocol::V2, &["command=fetch", "DELIM", "have $A", "done", "FLUSH"]),
+        (ProtocolVersion::V0, &[][..]),
+        (ProtocolVersion::V1, &["FLUSH"]),
+        (ProtocolVersion::V0, &["FLUSH", "done"]),
+        (ProtocolVersion::V2, &[]),
+        (ProtocolVersion::V2, &["FLUSH"]),
+        (ProtocolVersion::V2, &["command=fetch", "FLUSH"]),
+        (ProtocolVersion::V2, &["command=fetch", "DELIM", "have $A", "done", "FLUSH"]),
     ] {
-        assert_eq!(Request::read(protocol, &body(lines)), Ok(Request::Nothing), "{lines:?}");
+        assert_eq!(UploadPackRequest::parse(protocol, &body(lines)), Ok(UploadPackRequest::Empty), "{lines:?}");
     }
 }
 
 #[test]
 fn what_is_no_request_is_refused_with_a_reason() {
-    let line = |text: &str| BadRequest::Line(text.replace("$A", A));
+    let line = |text: &str| UploadPackRequestError::UnexpectedLine(text.replace("$A", A));
     for (protocol, lines, reason) in [
-        (Protocol::V0, &["want x", "FLUSH"][..], line("x")),
-        (Protocol::V0, &["want $Aa", "FLUSH"], line(&format!("{A}a"))),
-        (Protocol::V0, &["want $A"], BadRequest::Truncated),
-        (Protocol::V0, &["want $A", "DELIM"], BadRequest::Misplaced),
-        (Protocol::V0, &["have $A", "FLUSH"], line("have $A")),
-        (Protocol::V0, &["want $A", "filter blob:none", "FLUSH"], line("filter blob:none")),
-        (Protocol::V0, &["want $A", "FLUSH", "have $A"], BadRequest::Truncated),
-        (Protocol::V0, &["want $A", "FLUSH", "want $A"], line("want $A")),
-        (Protocol::V0, &["want $A", "deepen 0", "FLUSH"], line("deepen 0")),
-        (Protocol::V0, &["want $A", "deepen 010", "FLUSH"], line("deepen 010")),
-        (Protocol::V0, &["want $A", "deepen 4294967297", "FLUSH"], line("deepen 4294967297")),
-        (Protocol::V0, &["want $A", "deepen 1", "deepen 2", "FLUSH"], line("deepen 2")),
-        (Protocol::V2, &["agent=x", "FLUSH"], BadRequest::NoCommand),
-        (Protocol::V2, &["command=object-info", "FLUSH"], BadRequest::Command("object-info".to_owned())),
-        (Protocol::V2, &["command=fetch", "command=fetch", "FLUSH"], line("command=fetch")),
-        (Protocol::V2, &["command=fetch", "object-format=sha256", "FLUSH"], BadRequest::ObjectFormat("sha256".into())),
-        (Protocol::V2, &["command=fetch", "telepathy", "FLUSH"], line("telepathy")),
-        (Protocol::V2, &["command=fetch", "DELIM", "want-ref x", "FLUSH"], line("want-ref x")),
-        (Protocol::V2, &["command=fetch", "DELIM", "packfile-uris x", "FLUSH"], line("packfile-uris x")),
-        (Protocol::V2, &["command=fetch", "DELIM", "sideband-all", "FLUSH"], line("sideband-all")),
-        (Protocol::V2, &["command=fetch", "DELIM", "filter a", "filter b", "FLUSH"], line("filter b")),
-        (Protocol::V2, &["command=fetch", "DELIM", "want $A"], BadRequest::Truncated),
-        (Protocol::V2, &["command=fetch", "DELIM", "want $A", "DELIM", "FLUSH"], BadRequest::Misplaced),
-        (Protocol::V2, &["command=ls-refs", "DELIM", "want $A", "FLUSH"], line("want $A")),
-        (Protocol::V2, &["command=ls-refs"], BadRequest::Truncated),
-        (Protocol::V2, &["command=fetch", "DELIM", "filter a\tb", "FLUSH"], line("filter a b")),
+        (ProtocolVersion::V0, &["want x", "FLUSH"][..], line("x")),
+        (ProtocolVersion::V0, &["want $Aa", "FLUSH"], line(&format!("{A}a"))),
+        (ProtocolVersion::V0, &["want $A"], UploadPackRequestError::Truncated),
+        (ProtocolVersion::V0, &["want $A", "DELIM"], UploadPackRequestError::UnexpectedPacket),
+        (ProtocolVersion::V0, &["have $A", "FLUSH"], line("have $A")),
+        (ProtocolVersion::V0, &["want $A", "filter blob:none", "FLUSH"], line("filter blob:none")),
+        (ProtocolVersion::V0, &["want $A", "FLUSH", "have $A"], UploadPackRequestError::Truncated),
+        (ProtocolVersion::V0, &["want $A", "FLUSH", "want $A"], line("want $A")),
+        (ProtocolVersion::V0, &["want $A", "deepen 0", "FLUSH"], line("deepen 0")),
+        (ProtocolVersion::V0, &["want $A", "deepen 010", "FLUSH"], line("deepen 010")),
+        (ProtocolVersion::V0, &["want $A", "deepen 4294967297", "FLUSH"], line("deepen 4294967297")),
+        (ProtocolVersion::V0, &["want $A", "deepen 1", "deepen 2", "FLUSH"], line("deepen 2")),
+        (ProtocolVersion::V2, &["agent=x", "FLUSH"], UploadPackRequestError::NoCommand),
+        (
+            ProtocolVersion::V2,
+            &["command=object-info", "FLUSH"],
+            UploadPackRequestError::UnknownCommand("object-info".to_owned()),
+        ),
+        (ProtocolVersion::V2, &["command=fetch", "command=fetch", "FLUSH"], line("command=fetch")),
+        (
+            ProtocolVersion::V2,
+            &["command=fetch", "object-format=sha256", "FLUSH"],
+            UploadPackRequestError::ObjectFormat("sha256".into()),
+        ),
+        (ProtocolVersion::V2, &["command=fetch", "telepathy", "FLUSH"], line("telepathy")),
+        (ProtocolVersion::V2, &["command=fetch", "DELIM", "want-ref x", "FLUSH"], line("want-ref x")),
+        (ProtocolVersion::V2, &["command=fetch", "DELIM", "packfile-uris x", "FLUSH"], line("packfile-uris x")),
+        (ProtocolVersion::V2, &["command=fetch", "DELIM", "sideband-all", "FLUSH"], line("sideband-all")),
+        (ProtocolVersion::V2, &["command=fetch", "DELIM", "filter a", "filter b", "FLUSH"], line("filter b")),
+        (ProtocolVersion::V2, &["command=fetch", "DELIM", "want $A"], UploadPackRequestError::Truncated),
+        (
+            ProtocolVersion::V2,
+            &["command=fetch", "DELIM", "want $A", "DELIM", "FLUSH"],
+            UploadPackRequestError::UnexpectedPacket,
+        ),
+        (ProtocolVersion::V2, &["command=ls-refs", "DELIM", "want $A", "FLUSH"], line("want $A")),
+        (ProtocolVersion::V2, &["command=ls-refs"], UploadPackRequestError::Truncated),
+        (ProtocolVersion::V2, &["command=fetch", "DELIM", "filter a\tb", "FLUSH"], line("filter a b")),
     ] {
-        assert_eq!(Request::read(protocol, &body(lines)), Err(reason), "{lines:?}");
+        assert_eq!(UploadPackRequest::parse(protocol, &body(lines)), Err(reason), "{lines:?}");
     }
     let long = vec![b'0'; 8 * 1024 * 1024 + 1];
-    assert_eq!(Request::read(Protocol::V0, &long), Err(BadRequest::TooLong));
+    assert_eq!(UploadPackRequest::parse(ProtocolVersion::V0, &long), Err(UploadPackRequestError::TooLong));
     let many = [b"0014command=ls-refs\n0001".to_vec(), b"0009peel\n".repeat(170_000)].concat();
-    assert_eq!(Request::read(Protocol::V2, &many), Err(BadRequest::TooManyLines));
-    assert_eq!(Request::read(Protocol::V0, b"00"), Err(BadRequest::Truncated));
+    assert_eq!(UploadPackRequest::parse(ProtocolVersion::V2, &many), Err(UploadPackRequestError::TooManyLines));
+    assert_eq!(UploadPackRequest::parse(ProtocolVersion::V0, b"00"), Err(UploadPackRequestError::Truncated));
     assert_eq!(
-        String::from_utf8_lossy(&BadRequest::Command("x".to_owned()).answer()),
+        String::from_utf8_lossy(&UploadPackRequestError::UnknownCommand("x".to_owned()).to_response()),
         "0028ERR upload-pack: unknown command 'x'"
     );
-    assert_eq!(no_such_object(A), format!("0049ERR upload-pack: not our ref {A}").as_bytes());
+    assert_eq!(not_our_ref_response(A), format!("0049ERR upload-pack: not our ref {A}").as_bytes());
 }
 
 #[test]
 fn where_git_says_nothing_we_do() {
-    let site = Site::new();
-    let oid = site.oid("refs/heads/main");
+    let repo = ServedRepo::new();
+    let oid = repo.oid("refs/heads/main");
     let arguments = [&format!("want {oid}"), "filter telepathy", "done"];
-    let Ok(Request::Fetch(fetch)) = Request::read(Protocol::V2, &second("fetch", &arguments)) else { panic!() };
+    let Ok(UploadPackRequest::Fetch(fetch)) =
+        UploadPackRequest::parse(ProtocolVersion::V2, &v2_request("fetch", &arguments))
+    else {
+        panic!()
+    };
     let mut said = Vec::new();
-    let result = upload_pack(&site.git, site.folder(), (Protocol::V2, &fetch.body), EFFORT, |bytes| {
+    let result = upload_pack(&repo.git, repo.folder(), (ProtocolVersion::V2, &fetch.body), LIMITS, |bytes| {
         said.extend_from_slice(bytes);
         Ok(())
     });
-    assert!(matches!(result, Err(ChildProblem::Failed { .. })), "{result:?}");
+    assert!(matches!(result, Err(GitError::Failed { .. })), "{result:?}");
     assert_eq!(packets(&said), ["ERR upload-pack: git refuses this request"]);
 }

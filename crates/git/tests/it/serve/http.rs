@@ -7,69 +7,72 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use grasp_git::process::ChildProblem;
-use grasp_git::serve::{Fetch, Protocol, Request, Service, advertisement, ls_refs_answer, no_such_object, upload_pack};
+use grasp_git::process::GitError;
+use grasp_git::serve::{
+    FetchCommand, PackService, ProtocolVersion, UploadPackRequest, advertisement, ls_refs_response,
+    not_our_ref_response, upload_pack,
+};
 
-use super::repository::{EFFORT, Site, feed_command};
+use super::repository::{LIMITS, ServedRepo, feed_command};
 
-/// What a client asked for.
+/// What a client requests for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
-    Advertisement(Protocol),
-    Request(Protocol, Request),
+pub(crate) enum LoggedRequest {
+    Advertisement(ProtocolVersion),
+    UploadPack(ProtocolVersion, UploadPackRequest),
 }
 
 /// A server that ends with this value.
-pub(crate) struct Server {
-    pub(crate) site: Arc<Site>,
+pub(crate) struct TestHttpServer {
+    pub(crate) repo: Arc<ServedRepo>,
     address: SocketAddr,
     over: Arc<AtomicBool>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<LoggedRequest>>>,
 }
 
-impl Server {
-    pub(crate) fn start(site: Site) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
-        let address = listener.local_addr().expect("an address");
-        let server = Self { site: Arc::new(site), address, over: Arc::default(), asked: Arc::default() };
-        let (site, over, asked) = (server.site.clone(), server.over.clone(), server.asked.clone());
+impl TestHttpServer {
+    pub(crate) fn start(repo: ServedRepo) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind a socket");
+        let address = listener.local_addr().expect("read the address");
+        let server = Self { repo: Arc::new(repo), address, over: Arc::default(), requests: Arc::default() };
+        let (repo, over, requests) = (server.repo.clone(), server.over.clone(), server.requests.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().take_while(|_| !over.load(Ordering::SeqCst)).flatten() {
-                let (site, asked) = (site.clone(), asked.clone());
+                let (repo, requests) = (repo.clone(), requests.clone());
                 // A client that goes away is no failure.
-                std::thread::spawn(move || drop(serve(&site, &asked, stream)));
+                std::thread::spawn(move || drop(serve(&repo, &requests, stream)));
             }
         });
         server
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}/site.git", self.address)
+        format!("http://{}/repo.git", self.address)
     }
 
-    /// What was asked since this was last called.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        std::mem::take(&mut *self.asked.lock().expect("no panic"))
+    /// What was requests since this was last called.
+    pub(crate) fn take_requests(&self) -> Vec<LoggedRequest> {
+        std::mem::take(&mut *self.requests.lock().expect("lock the log"))
     }
 
     /// The fetches among them.
-    pub(crate) fn fetches(&self) -> Vec<Fetch> {
-        let fetch = |asked| match asked {
-            Asked::Request(_, Request::Fetch(fetch)) => Some(fetch),
+    pub(crate) fn fetches(&self) -> Vec<FetchCommand> {
+        let fetch = |requests| match requests {
+            LoggedRequest::UploadPack(_, UploadPackRequest::Fetch(fetch)) => Some(fetch),
             _ => None,
         };
-        self.asked().into_iter().filter_map(fetch).collect()
+        self.take_requests().into_iter().filter_map(fetch).collect()
     }
 }
 
-impl Drop for Server {
+impl Drop for TestHttpServer {
     fn drop(&mut self) {
         self.over.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address);
     }
 }
 
-fn serve(site: &Site, asked: &Mutex<Vec<Asked>>, mut stream: TcpStream) -> io::Result<()> {
+fn serve(repo: &ServedRepo, requests: &Mutex<Vec<LoggedRequest>>, mut stream: TcpStream) -> io::Result<()> {
     let mut input = BufReader::new(stream.try_clone()?);
     let mut first = String::new();
     input.read_line(&mut first)?;
@@ -94,39 +97,44 @@ fn serve(site: &Site, asked: &Mutex<Vec<Asked>>, mut stream: TcpStream) -> io::R
     if header("content-encoding").is_some() {
         body = feed_command(Command::new("gzip").arg("-dc"), &body);
     }
-    let protocol = Protocol::read(header("git-protocol"));
+    let protocol = ProtocolVersion::from_header(header("git-protocol"));
     let mut answer = |kind: &str, bytes: &[u8]| {
         write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n")?;
         stream.write_all(bytes)
     };
     match first.split(' ').nth(1).unwrap_or_default() {
-        "/site.git/info/refs?service=git-upload-pack" => {
-            asked.lock().expect("no panic").push(Asked::Advertisement(protocol));
-            let bytes = advertisement::upload(&site.refs(), &site.capabilities, protocol);
-            answer(Service::Upload.advertisement_type(), &bytes)
+        "/repo.git/info/refs?service=git-upload-pack" => {
+            requests.lock().expect("lock the log").push(LoggedRequest::Advertisement(protocol));
+            let bytes = advertisement::upload_pack(&repo.refs(), &repo.capabilities, protocol);
+            answer(PackService::UploadPack.advertisement_type(), &bytes)
         }
-        "/site.git/git-upload-pack" => {
-            answer(Service::Upload.result_type(), b"")?;
-            let request = match Request::read(protocol, &body) {
+        "/repo.git/git-upload-pack" => {
+            answer(PackService::UploadPack.result_type(), b"")?;
+            let request = match UploadPackRequest::parse(protocol, &body) {
                 Ok(request) => request,
-                Err(bad) => return stream.write_all(&bad.answer()),
+                Err(bad) => return stream.write_all(&bad.to_response()),
             };
-            asked.lock().expect("no panic").push(Asked::Request(protocol, request.clone()));
-            respond(site, protocol, request, &mut stream)
+            requests.lock().expect("lock the log").push(LoggedRequest::UploadPack(protocol, request.clone()));
+            respond(repo, protocol, request, &mut stream)
         }
         other => panic!("nobody asks for {other}"),
     }
 }
 
-fn respond(site: &Site, protocol: Protocol, request: Request, stream: &mut TcpStream) -> io::Result<()> {
-    match (request, &site.folder) {
-        (Request::Nothing, _) => Ok(()),
-        (Request::LsRefs(question), _) => stream.write_all(&ls_refs_answer(&site.refs(), &question)),
-        (Request::Fetch(fetch), None) => stream.write_all(&no_such_object(&fetch.wants[0])),
-        (Request::Fetch(fetch), Some(folder)) => {
-            let send = |said: &[u8]| stream.write_all(said).map_err(|_| ChildProblem::Unwanted);
-            match upload_pack(&site.git, folder, (protocol, &fetch.body), EFFORT, send) {
-                Err(problem) => Err(io::Error::other(problem)),
+fn respond(
+    repo: &ServedRepo,
+    protocol: ProtocolVersion,
+    request: UploadPackRequest,
+    stream: &mut TcpStream,
+) -> io::Result<()> {
+    match (request, &repo.folder) {
+        (UploadPackRequest::Empty, _) => Ok(()),
+        (UploadPackRequest::LsRefs(request), _) => stream.write_all(&ls_refs_response(&repo.refs(), &request)),
+        (UploadPackRequest::Fetch(fetch), None) => stream.write_all(&not_our_ref_response(&fetch.wants[0])),
+        (UploadPackRequest::Fetch(fetch), Some(folder)) => {
+            let send = |said: &[u8]| stream.write_all(said).map_err(|_| GitError::Cancelled);
+            match upload_pack(&repo.git, folder, (protocol, &fetch.body), LIMITS, send) {
+                Err(error) => Err(io::Error::other(error)),
                 Ok(()) => Ok(()),
             }
         }

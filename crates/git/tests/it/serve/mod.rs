@@ -1,4 +1,4 @@
-//! The real git against what we serve, through a web server that is just large enough for it.
+//! Fetches by the installed git, through a minimal HTTP server.
 
 mod clients;
 mod fuzz;

@@ -6,9 +6,9 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use grasp_git::layout::Layout;
-use grasp_git::process::{Bounds, Git};
+use grasp_git::process::{Git, ProcessLimits};
 use grasp_git::refs::Refs;
-use grasp_git::serve::{Capabilities, Effort};
+use grasp_git::serve::{ServerCapabilities, UploadPackLimits};
 use tempfile::TempDir;
 
 /// The last commits of the history on `main`, which has this many.
@@ -17,47 +17,47 @@ pub(crate) const COMMITS: usize = 12;
 /// The event that a pull request's ref is named after.
 pub(crate) const EVENT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-pub(crate) const EFFORT: Effort = Effort { threads: 1, patience: Duration::from_secs(60) };
+pub(crate) const LIMITS: UploadPackLimits = UploadPackLimits { threads: 1, timeout: Duration::from_secs(60) };
 
 /// Everything that an answer is made of.
-pub(crate) struct Site {
+pub(crate) struct ServedRepo {
     pub(crate) root: TempDir,
     pub(crate) git: Git,
-    pub(crate) capabilities: Capabilities,
+    pub(crate) capabilities: ServerCapabilities,
     /// A repository that was never pushed to has none.
     pub(crate) folder: Option<PathBuf>,
 }
 
-impl Site {
+impl ServedRepo {
     /// A repository without a folder.
     pub(crate) fn empty() -> Self {
-        let root = TempDir::new().expect("a folder");
-        let git = Git::new(Path::new("git"), Bounds { alloc_bytes: 256 << 20, address_bytes: 2 << 30 });
-        let layout = Layout::open(root.path()).expect("a layout");
-        let capabilities = Capabilities::learn(&git, &layout).expect("git answers");
+        let root = TempDir::new().expect("create a folder");
+        let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 256 << 20, address_bytes: 2 << 30 });
+        let layout = Layout::open(root.path()).expect("open a git data folder");
+        let capabilities = ServerCapabilities::detect(&git, &layout).expect("detect capabilities");
         Self { root, git, capabilities, folder: None }
     }
 
     /// A repository with a history, tags, a pull request and a commit that no ref leads to. Its objects lie in a pool,
     /// its refs in one file.
     pub(crate) fn new() -> Self {
-        let mut site = Self::empty();
-        let folder = site.root.path().join("site.git");
-        std::fs::create_dir(&folder).expect("a folder");
+        let mut repo = Self::empty();
+        let folder = repo.root.path().join("repo.git");
+        std::fs::create_dir(&folder).expect("create a folder");
         run(&folder, &["init", "--quiet", "--bare", "."]);
         feed(&folder, &["fast-import", "--quiet"], history().as_bytes());
         run(&folder, &["symbolic-ref", "HEAD", "refs/heads/main"]);
         run(&folder, &["repack", "-adq"]);
         run(&folder, &["update-ref", "-d", "refs/heads/hidden"]);
         run(&folder, &["pack-refs", "--all", "--prune"]);
-        std::fs::create_dir(folder.join("pool")).expect("a pool");
-        std::fs::rename(folder.join("objects/pack"), folder.join("pool/pack")).expect("packs");
-        std::fs::create_dir(folder.join("objects/pack")).expect("a folder");
-        std::fs::write(folder.join("objects/info/alternates"), "../pool\n").expect("alternates");
-        let refs = Refs::read(&folder).expect("refs");
+        std::fs::create_dir(folder.join("pool")).expect("create a folder");
+        std::fs::rename(folder.join("objects/pack"), folder.join("pool/pack")).expect("rename a folder");
+        std::fs::create_dir(folder.join("objects/pack")).expect("create a folder");
+        std::fs::write(folder.join("objects/info/alternates"), "../pool\n").expect("write a file");
+        let refs = Refs::read(&folder).expect("read refs");
         assert!(refs.get("refs/tags/v1").expect("a tag").peeled.is_some());
-        site.folder = Some(folder);
-        site
+        repo.folder = Some(folder);
+        repo
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -65,7 +65,7 @@ impl Site {
     }
 
     pub(crate) fn refs(&self) -> Refs {
-        self.folder.as_deref().map(|folder| Refs::read(folder).expect("refs")).unwrap_or_default()
+        self.folder.as_deref().map(|folder| Refs::read(folder).expect("read refs")).unwrap_or_default()
     }
 
     /// The object of a ref.
@@ -126,7 +126,7 @@ pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
 
 /// Runs git and gives how it ended.
 pub(crate) fn attempt(folder: &Path, arguments: &[&str]) -> Output {
-    command(folder, arguments).output().expect("git runs")
+    command(folder, arguments).output().expect("run git")
 }
 
 /// Runs git, which must succeed, and gives what it said.
@@ -143,12 +143,12 @@ pub(crate) fn feed(folder: &Path, arguments: &[&str], input: &[u8]) -> Vec<u8> {
 
 /// Runs a command with an input; it must succeed.
 pub(crate) fn feed_command(command: &mut Command, input: &[u8]) -> Vec<u8> {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
-    let mut stdin = child.stdin.take().expect("piped");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the process");
+    let mut stdin = child.stdin.take().expect("stdin is piped");
     let input = input.to_owned();
     let writer = std::thread::spawn(move || stdin.write_all(&input));
-    let output = child.wait_with_output().expect("it ends");
-    writer.join().expect("no panic").expect("it listens");
+    let output = child.wait_with_output().expect("wait for the process");
+    writer.join().expect("join a thread").expect("write to the process");
     assert!(output.status.success(), "{command:?}");
     output.stdout
 }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use grasp_git::process::{Git, ProcessLimits};
 use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
@@ -12,9 +12,6 @@ use serde_json::Value;
 use super::finding::Findings;
 use crate::config::{Config, OWNER_FILE};
 use crate::web::status::format::bytes;
-
-/// Oldest version of git whose `upload-pack` has the options that graspd uses.
-const NEEDED_GIT: (u64, u64) = (2, 34);
 
 /// Factor of the reserve below which free disk space causes a warning.
 const COMFORTABLE_FACTOR: u64 = 16;
@@ -26,46 +23,21 @@ const SPARE_FILES: u64 = 512;
 const OTHERS_MASK: u32 = 0o077;
 
 pub(super) fn check(findings: &mut Findings, config: &Config, server: Option<&Value>) {
-    check_git(findings);
+    check_git(findings, config);
     check_folders(findings, config, server.is_some());
     check_key(findings, config);
     check_disk(findings, config);
     check_file_limit(findings, config, server);
 }
 
-fn check_git(findings: &mut Findings) {
-    let install = "install git (Debian: apt install git), and start graspd with a PATH that contains it";
-    let version_text = match Command::new("git").arg("--version").output() {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-        Ok(_) => return findings.error("git", "git --version fails", install),
-        Err(problem) => return findings.error("git", format!("cannot run git: {problem}"), install),
-    };
-    let (major, minor) = NEEDED_GIT;
-    match version(&version_text) {
-        Some(version) if version >= NEEDED_GIT => findings.ok("git", version_text),
-        Some(_) => findings.error(
-            "git",
-            format!("{version_text} is too old"),
-            format!(
-                "graspd needs git {major}.{minor} or \
-                                                                                 newer"
-            ),
-        ),
-        None => findings.warning(
-            "git",
-            format!("unknown version `{version_text}`"),
-            format!(
-                "graspd needs git \
-                                                                                          {major}.{minor} or newer"
-            ),
-        ),
+/// Checks the git that the server would run.
+fn check_git(findings: &mut Findings, config: &Config) {
+    let bounds =
+        ProcessLimits { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
+    match Git::new(Path::new("git"), bounds).installed() {
+        Ok(installed) => findings.ok("git", format!("git {installed}")),
+        Err(problem) => findings.error("git", problem.to_string(), problem.fix()),
     }
-}
-
-/// Returns the major and minor version of `git version 2.47.3 (something)`.
-fn version(version_text: &str) -> Option<(u64, u64)> {
-    let mut numbers = version_text.strip_prefix("git version ")?.split(['.', ' ', '-']).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn check_folders(findings: &mut Findings, config: &Config, runs: bool) {
@@ -164,17 +136,4 @@ fn check_file_limit(findings: &mut Findings, config: &Config, server: Option<&Va
                  NGIT_MAX_CONNECTIONS"
         ),
     );
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn git_versions_are_parsed() {
-        assert_eq!(version("git version 2.47.3"), Some((2, 47)));
-        assert_eq!(version("git version 2.39.5 (Apple Git-154)"), Some((2, 39)));
-        assert_eq!(version("git version 2.9-rc1"), Some((2, 9)));
-        assert_eq!(version("hub version 1"), None);
-    }
 }

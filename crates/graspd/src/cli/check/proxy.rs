@@ -95,7 +95,7 @@ async fn check_certificate(findings: &mut Findings, endpoint: &PublicEndpoint) -
             findings.error(
                 "endpoint",
                 format!("{} cannot be reached: {problem}", endpoint.target),
-                "check that the proxy is running, that it listens at this address, and that the firewall allows the port",
+                "check that the proxy runs, that it listens at this address, and that the firewall allows the port",
             );
             return false;
         }
@@ -210,15 +210,15 @@ fn check_clock(findings: &mut Findings, response: &CheckResponse) {
 
 /// Checks that the server receives the host name that the client used.
 fn check_host(findings: &mut Findings, endpoint: &PublicEndpoint, request: &Value, proxy: ProxyKind) {
-    let (asked, heard) = (endpoint.target.authority(), request["host"].as_str().unwrap_or_default());
+    let (requested_host, received_host) = (endpoint.target.authority(), request["host"].as_str().unwrap_or_default());
     // The port is ignored.
     let bare = |name: &str| name.rsplit_once(':').map_or(name, |(host, _)| host).to_ascii_lowercase();
-    if bare(heard) == bare(&asked) {
-        return findings.ok("host", format!("the server receives the host name of the client: {heard}"));
+    if bare(received_host) == bare(&requested_host) {
+        return findings.ok("host", format!("the server receives the host name of the client: {received_host}"));
     }
     findings.warning(
         "host",
-        format!("clients use {asked}, but the server receives {heard}"),
+        format!("clients use {requested_host}, but the server receives {received_host}"),
         proxy.directives("proxy_set_header Host $host;", "remove header_up Host from reverse_proxy"),
     );
 }
@@ -226,14 +226,14 @@ fn check_host(findings: &mut Findings, endpoint: &PublicEndpoint, request: &Valu
 /// Checks that the server gets the address of the client from the proxy, and that clients cannot forge it.
 fn check_forwarded(findings: &mut Findings, request: &Value, proxy: ProxyKind, direct: bool) {
     let text = |name: &str| request[name].as_str().unwrap_or_default();
-    let (peer, client, said) = (text("peer"), text("client"), text("forwarded_for"));
+    let (peer, client, forwarded_for) = (text("peer"), text("client"), text("forwarded_for"));
     let trusted = request["peer_is_trusted"] == true;
     let lines = proxy.directives(
         "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
         "reverse_proxy sets X-Forwarded-For by itself: remove header_up and trusted_proxies lines for it",
     );
     // The header arrives unchanged at the server's own address if there is no proxy.
-    if said == SPOOFED_ADDRESS && (direct || !trusted) {
+    if forwarded_for == SPOOFED_ADDRESS && (direct || !trusted) {
         return findings.note("forwarded", format!("{peer} connected directly, so X-Forwarded-For was not checked"));
     }
     if !trusted {
@@ -241,18 +241,18 @@ fn check_forwarded(findings: &mut Findings, request: &Value, proxy: ProxyKind, d
         let text = format!("the proxy at {peer} is not trusted: all clients together count as one network");
         return findings.error("forwarded", text, format!("set NGIT_TRUSTED_PROXY_CIDRS={range} and restart graspd"));
     }
-    if said.is_empty() {
+    if forwarded_for.is_empty() {
         let text =
             format!("the proxy at {peer} does not send X-Forwarded-For: all clients together count as one network");
         return findings.error("forwarded", text, lines);
     }
-    if said == SPOOFED_ADDRESS {
+    if forwarded_for == SPOOFED_ADDRESS {
         let text = "the proxy passes on the X-Forwarded-For header of clients: every client can claim any address";
         return findings.error("forwarded", text, lines);
     }
     if client == SPOOFED_ADDRESS {
         let text = format!(
-            "the proxy at {peer} is trusted and sends the client address; this machine counts as a proxy, too ({said})"
+            "the proxy at {peer} is trusted and sends the client address; this machine is a proxy ({forwarded_for})"
         );
         return findings.ok("forwarded", text);
     }
@@ -279,7 +279,7 @@ fn check_bodies(findings: &mut Findings, runtime: &Runtime, endpoint: &PublicEnd
         [("body", BodyLength::Declared, LARGE_BODY), ("chunked", BodyLength::Chunked, CHUNKED_BODY)]
     {
         let megabytes = bytes >> 20;
-        let response = runtime.block_on(endpoint.post("/graspd-check.git/git-receive-pack", length, bytes));
+        let response = runtime.block_on(endpoint.send_body("/graspd-check.git/git-receive-pack", length, bytes));
         let problem = match &response {
             Ok(response) if received_bytes(&response.body) == Some(bytes as u64) => {
                 let how = if length == BodyLength::Declared { "" } else { " of unknown length" };

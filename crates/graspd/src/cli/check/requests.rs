@@ -115,7 +115,7 @@ impl PublicEndpoint {
     }
 
     /// Sends a POST request with a body of this many bytes.
-    pub(super) async fn post(
+    pub(super) async fn send_body(
         &self,
         path: &str,
         length: BodyLength,
@@ -128,7 +128,7 @@ impl PublicEndpoint {
         if length == BodyLength::Declared {
             request = request.header(header::CONTENT_LENGTH, bytes);
         }
-        let (feed, body) = ResponseBody::stream();
+        let (feed, body) = ResponseBody::channel();
         tokio::spawn(async move {
             let mut left = bytes;
             while left > 0 {

@@ -1,4 +1,5 @@
-//! A connection to a git server. It goes to an address that was looked at, and when it is made anew, to the same ones.
+//! HTTP connection to a git server. The host name is resolved and its addresses are checked once; reconnects use the
+//! same addresses.
 
 use std::time::{Duration, Instant};
 
@@ -18,87 +19,90 @@ use tokio::time::timeout;
 use super::FetchError;
 use crate::net::dialer::{Dialer, Route};
 
-/// How long a server may take.
+/// Timeouts of a fetch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    /// Until a connection stands.
+pub(super) struct FetchTimeouts {
+    /// For name resolution and connection.
     pub(super) connect: Duration,
-    /// Until an answer begins.
-    pub(super) first: Duration,
-    /// Between two bytes.
+    /// Until the response begins.
+    pub(super) first_byte: Duration,
+    /// Between two pieces of the response.
     pub(super) silence: Duration,
-    /// Until a pack begins, whatever else comes.
-    pub(super) prepare: Duration,
-    /// For so many bytes of a pack as must come within this time.
-    pub(super) pace: Duration,
-    /// For all of it.
-    pub(super) whole: Duration,
+    /// Until the pack begins, whatever else the server sends.
+    pub(super) pack_start: Duration,
+    /// Interval in which a minimum number of bytes of the pack must arrive.
+    pub(super) rate_interval: Duration,
+    /// For the whole fetch.
+    pub(super) total: Duration,
 }
 
-/// A way to a server. Dropping it ends the connection.
-pub(super) struct Call<'a> {
+/// Connection to a server for the requests of one fetch. Dropping it closes the connection.
+pub(super) struct ServerConnection<'a> {
     dialer: &'a Dialer,
     route: Route,
-    patience: Patience,
-    line: Option<Line>,
+    timeouts: FetchTimeouts,
+    http: Option<HttpConnection>,
 }
 
-/// A connection.
-struct Line {
+/// One HTTP connection.
+struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
-    /// What moves its bytes.
-    work: AbortHandle,
-    /// Whether it has been used.
-    worn: bool,
+    /// Task that drives the connection.
+    task: AbortHandle,
+    /// Whether a request was sent on it.
+    is_used: bool,
 }
 
-impl Drop for Line {
+impl Drop for HttpConnection {
     fn drop(&mut self) {
-        self.work.abort();
+        self.task.abort();
     }
 }
 
-impl<'a> Call<'a> {
-    /// Finds a server, once and for all requests of this call, and connects to it.
-    pub(super) async fn open(dialer: &'a Dialer, target: &OutboundUrl, patience: Patience) -> Result<Self, FetchError> {
+impl<'a> ServerConnection<'a> {
+    /// Resolves the server, once for all requests of this connection, and connects to it.
+    pub(super) async fn open(
+        dialer: &'a Dialer,
+        target: &OutboundUrl,
+        timeouts: FetchTimeouts,
+    ) -> Result<Self, FetchError> {
         let open = async {
             let route = dialer.route(target.clone()).await.map_err(failed)?;
-            let line = Line::open(dialer, &route).await?;
-            Ok(Self { dialer, route, patience, line: Some(line) })
+            let http = HttpConnection::open(dialer, &route).await?;
+            Ok(Self { dialer, route, timeouts, http: Some(http) })
         };
-        timeout(patience.connect, open).await.map_err(|_| failed("no connection in time"))?
+        timeout(timeouts.connect, open).await.map_err(|_| failed("connection timed out"))?
     }
 
-    /// Sends a request and waits until its answer begins.
+    /// Sends a request and waits until the response begins.
     pub(super) async fn send(&mut self, request: &Request<Full<Bytes>>) -> Result<Response<Incoming>, FetchError> {
-        let mut line = match self.line.take().filter(|line| !line.sender.is_closed()) {
-            Some(line) => line,
-            None => self.again().await?,
+        let mut http = match self.http.take().filter(|http| !http.sender.is_closed()) {
+            Some(http) => http,
+            None => self.reconnect().await?,
         };
-        let mut answer = line.send(request, self.patience.first).await;
-        // It may have been closed because it had nothing to do.
-        let is_lost =
-            |problem: &hyper::Error| problem.is_canceled() || problem.is_closed() || problem.is_incomplete_message();
-        if line.worn && answer.as_ref().is_err_and(|problem| problem.as_ref().is_some_and(is_lost)) {
-            line = self.again().await?;
-            answer = line.send(request, self.patience.first).await;
+        let mut response = http.send(request, self.timeouts.first_byte).await;
+        // The server may have closed an idle connection.
+        let is_lost = |error: &hyper::Error| error.is_canceled() || error.is_closed() || error.is_incomplete_message();
+        if http.is_used && response.as_ref().is_err_and(|error| error.as_ref().is_some_and(is_lost)) {
+            http = self.reconnect().await?;
+            response = http.send(request, self.timeouts.first_byte).await;
         }
-        line.worn = true;
-        self.line = Some(line);
-        answer.map_err(|problem| match problem {
-            Some(problem) => failed(problem),
-            None => failed("no answer in time"),
+        http.is_used = true;
+        self.http = Some(http);
+        response.map_err(|error| match error {
+            Some(error) => failed(error),
+            None => failed("no response in time"),
         })
     }
 
-    async fn again(&self) -> Result<Line, FetchError> {
-        timeout(self.patience.connect, Line::open(self.dialer, &self.route))
+    async fn reconnect(&self) -> Result<HttpConnection, FetchError> {
+        timeout(self.timeouts.connect, HttpConnection::open(self.dialer, &self.route))
             .await
-            .map_err(|_| failed("no connection in time"))?
+            .map_err(|_| failed("connection timed out"))?
     }
 }
 
-impl Line {
+impl HttpConnection {
     async fn open(dialer: &Dialer, route: &Route) -> Result<Self, FetchError> {
         let stream = dialer.connect(route).await.map_err(failed)?;
         let (sender, connection) = http1::Builder::new()
@@ -106,81 +110,82 @@ impl Line {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(failed)?;
-        // How it ends, whoever waits for an answer finds out.
-        let work = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-        Ok(Self { sender, work, worn: false })
+        // Errors of the connection are reported by the pending request.
+        let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+        Ok(Self { sender, task, is_used: false })
     }
 
-    /// Nothing is the problem if no answer came in time.
+    /// Sends a request. Returns `Err(None)` if the response did not begin in time.
     async fn send(
         &mut self,
         request: &Request<Full<Bytes>>,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<Response<Incoming>, Option<hyper::Error>> {
         let exchange = async {
             self.sender.ready().await?;
             self.sender.send_request(request.clone()).await
         };
-        timeout(patience, exchange).await.map_err(|_| None)?.map_err(Some)
+        timeout(time_limit, exchange).await.map_err(|_| None)?.map_err(Some)
     }
 }
 
-/// The body of an answer, as it comes.
-pub(super) struct Answer {
+/// Body of a response that is read in pieces.
+pub(super) struct PackBody {
     body: Incoming,
-    patience: Patience,
-    /// Whether anything has come.
-    begun: bool,
-    began: Instant,
-    /// Time spent waiting for bytes and the bytes of the pack that came, since the pace was last looked at.
+    timeouts: FetchTimeouts,
+    /// Whether any bytes have arrived.
+    has_begun: bool,
+    started_at: Instant,
+    /// Time spent waiting for bytes, and bytes of the pack received, since the last check of the rate.
     waited: Duration,
     came: u64,
-    /// Bytes of the pack.
+    /// Bytes of the pack received so far.
     packed: u64,
 }
 
-impl Answer {
-    pub(super) fn new(body: Incoming, patience: Patience) -> Self {
-        let began = Instant::now();
-        Self { body, patience, begun: false, began, waited: Duration::ZERO, came: 0, packed: 0 }
+impl PackBody {
+    pub(super) fn new(body: Incoming, timeouts: FetchTimeouts) -> Self {
+        let started_at = Instant::now();
+        Self { body, timeouts, has_begun: false, started_at, waited: Duration::ZERO, came: 0, packed: 0 }
     }
 
-    /// Bytes that are still to come, if the server says so.
-    pub(super) fn claimed(&self) -> u64 {
+    /// Returns the size of the body that the server announced, or 0.
+    pub(super) fn announced_bytes(&self) -> u64 {
         self.body.size_hint().lower()
     }
 
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes, or `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
         loop {
-            let patience = if self.begun { self.patience.silence } else { self.patience.first };
-            let began = Instant::now();
-            let frame = timeout(patience, self.body.frame()).await.map_err(|_| failed("it has fallen silent"))?;
-            self.waited += began.elapsed();
+            let time_limit = if self.has_begun { self.timeouts.silence } else { self.timeouts.first_byte };
+            let started_at = Instant::now();
+            let frame =
+                timeout(time_limit, self.body.frame()).await.map_err(|_| failed("the server stopped sending"))?;
+            self.waited += started_at.elapsed();
             let Some(frame) = frame else { return Ok(None) };
-            // Trailers are nobody's business.
+            // Trailers are ignored.
             let Ok(bytes) = frame.map_err(failed)?.into_data() else { continue };
             if !bytes.is_empty() {
-                self.begun = true;
+                self.has_begun = true;
                 return Ok(Some(bytes));
             }
         }
     }
 
-    /// Says how many bytes of those that came were the pack's. A server that is too slow has lost.
-    pub(super) fn keep_pace(&mut self, bytes: u64) -> Result<(), FetchError> {
+    /// Counts received bytes of the pack. Fails if the server is too slow.
+    pub(super) fn check_rate(&mut self, bytes: u64) -> Result<(), FetchError> {
         if self.packed == 0 && bytes > 0 {
             (self.waited, self.came) = (Duration::ZERO, 0);
         }
         self.packed += bytes;
         self.came += bytes;
         if self.packed == 0 {
-            let late = self.began.elapsed() > self.patience.prepare;
-            return if late { Err(failed("no pack in time")) } else { Ok(()) };
+            let late = self.started_at.elapsed() > self.timeouts.pack_start;
+            return if late { Err(failed("the pack did not begin in time")) } else { Ok(()) };
         }
-        if self.waited >= self.patience.pace {
+        if self.waited >= self.timeouts.rate_interval {
             if self.came < limits::MIN_PACK_RATE_BYTES {
-                return Err(failed("it is too slow"));
+                return Err(failed("the transfer is too slow"));
             }
             (self.waited, self.came) = (Duration::ZERO, 0);
         }
@@ -188,6 +193,6 @@ impl Answer {
     }
 }
 
-fn failed(why: impl ToString) -> FetchError {
-    FetchError::new(FetchOutcome::Failed, why)
+fn failed(reason: impl ToString) -> FetchError {
+    FetchError::new(FetchOutcome::Failed, reason)
 }

@@ -1,4 +1,4 @@
-//! What is here, and whether what came is sound and complete. All of it blocks.
+//! Objects of this server: which wanted objects are here, and the check of a received pack. All functions block.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,135 +10,148 @@ use grasp_core::limits;
 use grasp_core::nostr::hex;
 use grasp_core::repo::RepoPath;
 use grasp_git::layout::Layout;
-use grasp_git::objects::Pools;
+use grasp_git::objects::ObjectLookup;
 use grasp_git::process::Git;
-use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, Received, Tips, View};
+use grasp_git::receive::{PackChecker, PackData, PackError, PackLimits, Quarantine, RequiredTips, VisibleObjects};
 
 use super::FetchError;
-use crate::monitor::disk_budget::Budget;
+use crate::monitor::disk_budget::DiskBudgetTracker;
 use crate::repos::ref_cache::RefCache;
 
-/// Where objects are kept.
+/// Access to the local repositories.
 #[derive(Clone)]
 pub(super) struct LocalObjects {
     pub(super) git: Git,
     pub(super) layout: Arc<Layout>,
-    pub(super) directory: Arc<RefCache>,
-    /// What one fetch may bring.
+    pub(super) ref_cache: Arc<RefCache>,
+    /// Limits of a received pack.
     pub(super) limits: PackLimits,
     /// Free disk space below which no large pack is received.
     pub(super) reserve_bytes: u64,
-    /// What all packs together may take.
-    pub(super) budget: Arc<Budget>,
+    /// Budget of all received packs.
+    pub(super) budget: Arc<DiskBudgetTracker>,
 }
 
-/// What is here for a site.
+/// Availability of wanted objects for a repository.
 #[derive(Debug)]
-pub(super) struct Look {
-    /// How often objects had been taken away from pools before this look.
+pub(super) struct ObjectAvailability {
+    /// Number of prunings of object pools before this check.
     pub(super) prunings: u64,
-    /// The pools that it may read and that exist.
+    /// Existing object pools that the repository may read.
     pools: Vec<PathBuf>,
-    /// Objects that are here with everything they need: those that refs point to, and those of the sought that were found
-    /// to be.
+    /// Objects that are here with everything that they reference: targets of refs, and wanted objects that were found
+    /// complete.
     known: Vec<String>,
-    /// Some of them, the most useful to tell a server.
+    /// Some of `known`, to be sent as `have` lines, the most useful first.
     pub(super) haves: Vec<String>,
-    /// The sought objects that are here with everything they need.
+    /// Wanted objects that are here with everything that they reference.
     pub(super) here: Vec<String>,
-    /// The others, as far as they can be in a repository at all.
+    /// The other wanted objects with a valid id.
     pub(super) missing: Vec<String>,
-    /// Bytes that may come.
-    pub(super) most_bytes: u64,
-    /// Whether some of what is sought can be in no repository of ours.
-    pub(super) impossible: bool,
+    /// Largest accepted size of a pack.
+    pub(super) max_bytes: u64,
+    /// Whether some wanted object ids are not SHA-1 ids.
+    pub(super) has_invalid_oids: bool,
 }
 
-/// What has been taken in.
+/// Result of the check of a pack.
 #[derive(Debug)]
-pub(super) struct Taken {
-    /// The sought objects that are here now with everything they need.
+pub(super) struct CheckedObjects {
+    /// Wanted objects that are here now with everything that they reference.
     pub(super) oids: Vec<String>,
-    /// How many of those that can be in a repository are not.
-    pub(super) lacking: usize,
-    pub(super) pack: Option<Incoming>,
+    /// Number of wanted objects with a valid id that are still missing.
+    pub(super) missing_count: usize,
+    pub(super) pack: Option<Quarantine>,
 }
 
-/// Which of some objects are complete, and whether all that came with them is needed.
-struct Complete {
+/// Objects found complete, and whether all objects that came with them are needed.
+struct ConnectedObjects {
     oids: Vec<String>,
     is_exact: bool,
 }
 
 impl LocalObjects {
-    /// Looks for what is sought.
-    pub(super) fn look(&self, repo_path: &RepoPath, oids: &[String]) -> Result<Look, FetchError> {
-        let prunings = self.layout.prunings();
-        let open =
-            self.directory.open(repo_path).ok_or_else(|| FetchError::ours("the repository is not hosted any more"))?;
+    /// Finds out which of the wanted objects are here.
+    pub(super) fn availability(&self, repo_path: &RepoPath, oids: &[String]) -> Result<ObjectAvailability, FetchError> {
+        let prunings = self.layout.prune_count();
+        let open = self
+            .ref_cache
+            .open_repo(repo_path)
+            .ok_or_else(|| FetchError::local("the repository is no longer hosted"))?;
         let repo_paths = std::iter::once(repo_path).chain(&open.alternates);
         let pools: Vec<PathBuf> =
             repo_paths.map(|repo_path| self.layout.pool(repo_path)).filter(|pool| pool.is_dir()).collect();
         let mut tips = self.tips(repo_path, &open.alternates)?;
-        let sought: BTreeSet<&String> = oids.iter().filter(|oid| is_oid(oid)).collect();
+        let wanted: BTreeSet<&String> = oids.iter().filter(|oid| is_oid(oid)).collect();
         let known: BTreeSet<&String> = tips.iter().collect();
         let (mut here, unknown): (Vec<String>, Vec<String>) =
-            sought.iter().map(|oid| (*oid).clone()).partition(|oid| known.contains(oid));
-        let present = present(&Pools::of(&pools), &unknown)?;
-        let view = View { incoming: None, pools: &pools };
-        let found = self.complete(view, &present, &tips)?.oids;
+            wanted.iter().map(|oid| (*oid).clone()).partition(|oid| known.contains(oid));
+        let present = find_present(&ObjectLookup::new(&pools), &unknown)?;
+        let view = VisibleObjects { quarantine: None, pools: &pools };
+        let found = self.find_connected(view, &present, &tips)?.oids;
         tips.splice(0..0, found.iter().cloned());
         here.extend(found);
-        let are_here: BTreeSet<&String> = here.iter().collect();
-        let missing = sought.into_iter().filter(|oid| !are_here.contains(oid)).cloned().collect();
+        let here_set: BTreeSet<&String> = here.iter().collect();
+        let missing = wanted.into_iter().filter(|oid| !here_set.contains(oid)).cloned().collect();
         let haves = tips.iter().take(limits::MAX_SENT_HAVES).cloned().collect();
-        let impossible = oids.iter().any(|oid| !is_oid(oid));
-        Ok(Look { most_bytes: self.limits.max_bytes, prunings, pools, known: tips, haves, here, missing, impossible })
+        let has_invalid_oids = oids.iter().any(|oid| !is_oid(oid));
+        Ok(ObjectAvailability {
+            max_bytes: self.limits.max_bytes,
+            prunings,
+            pools,
+            known: tips,
+            haves,
+            here,
+            missing,
+            has_invalid_oids,
+        })
     }
 
-    /// Bytes that may come to a site, for its maintainers' sake or for others'.
-    pub(super) fn room(&self, repo_path: &RepoPath, whose: QuotaUser) -> u64 {
-        let most = self.limits.max_bytes;
-        self.directory.left(repo_path, whose).map_or(most, |left| left.min(most))
+    /// Returns the number of bytes that may be fetched for a repository, charged to its maintainers or to others.
+    pub(super) fn allowed_bytes(&self, repo_path: &RepoPath, quota_user: QuotaUser) -> u64 {
+        let max_bytes = self.limits.max_bytes;
+        self.ref_cache.remaining_quota(repo_path, quota_user).map_or(max_bytes, |left| left.min(max_bytes))
     }
 
-    /// Checks a pack and keeps of it what is sought and what that needs. Since the first look, which saw so many prunings,
-    /// much may have happened: what is known now counts.
-    pub(super) fn take(
+    /// Checks a pack and keeps the wanted objects and what they reference. Availability is determined again, because
+    /// objects may have been added or pruned since the request; `prunings` is the number of prunings at that time.
+    pub(super) fn check_pack(
         &self,
         (repo_path, oids): (&RepoPath, &[String]),
         prunings: u64,
-        (mut pack, received): (Incoming, Received),
-    ) -> Result<Taken, FetchError> {
-        let look = self.look(repo_path, oids)?;
-        let has_pack = matches!(received, Received::Pack(_));
+        (mut pack, received): (Quarantine, PackData),
+    ) -> Result<CheckedObjects, FetchError> {
+        let availability = self.availability(repo_path, oids)?;
+        let has_pack = matches!(received, PackData::Pack(_));
         let checker = self.checker();
-        checker.index(&mut pack, received, &look.pools).map_err(|problem| match problem {
-            // What the server was told that we have may be gone.
-            PackProblem::Incomplete(why) if prunings != look.prunings => FetchError::ours(why),
+        checker.index_pack(&mut pack, received, &availability.pools).map_err(|problem| match problem {
+            // Objects that were sent as `have` lines may be pruned since.
+            PackError::Incomplete(reason) if prunings != availability.prunings => FetchError::local(reason),
             problem => problem.into(),
         })?;
-        let seen: Vec<PathBuf> = look.pools.iter().cloned().chain([pack.folder().to_owned()]).collect();
-        let present = present(&Pools::of(&seen), &look.missing)?;
-        let view = View { incoming: has_pack.then_some(&pack), pools: &look.pools };
-        let Complete { oids, is_exact } = self.complete(view, &present, &look.known)?;
+        let seen: Vec<PathBuf> = availability.pools.iter().cloned().chain([pack.folder().to_owned()]).collect();
+        let present = find_present(&ObjectLookup::new(&seen), &availability.missing)?;
+        let view = VisibleObjects { quarantine: has_pack.then_some(&pack), pools: &availability.pools };
+        let ConnectedObjects { oids, is_exact } = self.find_connected(view, &present, &availability.known)?;
         let pack = match (has_pack && !oids.is_empty(), is_exact) {
             (false, _) => None,
             (true, true) => Some(pack),
-            (true, false) => Some(checker.narrow(view, &oids, &look.known)?).filter(|pack| !pack.is_empty()),
+            (true, false) => {
+                Some(checker.repack_needed(view, &oids, &availability.known)?).filter(|pack| !pack.is_empty())
+            }
         };
-        let lacking = look.missing.len() - oids.len();
-        Ok(Taken { oids: look.here.into_iter().chain(oids).collect(), lacking, pack })
+        let missing_count = availability.missing.len() - oids.len();
+        Ok(CheckedObjects { oids: availability.here.into_iter().chain(oids).collect(), missing_count, pack })
     }
 
-    /// The objects that refs point to and that are here with everything they need, the most useful first: branches, then
-    /// tags from the last, then pull requests.
-    fn tips(&self, repo_path: &RepoPath, alternates: &[RepoPath]) -> Result<Vec<String>, PackProblem> {
+    /// Returns the targets of refs, which are here with everything that they reference, the most useful first:
+    /// branches, then tags from the last, then pull requests.
+    fn tips(&self, repo_path: &RepoPath, alternates: &[RepoPath]) -> Result<Vec<String>, PackError> {
         let mut groups: [Vec<String>; 3] = Default::default();
         for tips_of in std::iter::once(repo_path)
-            .chain(alternates.iter().filter(|lender| self.lends_all(repo_path, alternates, lender)))
+            .chain(alternates.iter().filter(|alternate| self.can_read_all_of(repo_path, alternates, alternate)))
         {
-            let snapshot = self.directory.snapshot(tips_of)?;
+            let snapshot = self.ref_cache.snapshot(tips_of)?;
             let mut tags = Vec::new();
             for (name, target) in snapshot.refs.iter() {
                 match name {
@@ -153,18 +166,24 @@ impl LocalObjects {
         Ok(groups.into_iter().flatten().filter(|oid| seen.insert(oid.clone())).collect())
     }
 
-    /// Whether everything that a lender's refs need can be read here: what is lent to it is not lent on.
-    fn lends_all(&self, repo_path: &RepoPath, alternates: &[RepoPath], lender: &RepoPath) -> bool {
-        let reads = self.directory.open(lender).map(|open| open.alternates);
+    /// Returns whether everything that an alternate's refs need can be read here: its own alternates are not read
+    /// through it.
+    fn can_read_all_of(&self, repo_path: &RepoPath, alternates: &[RepoPath], alternate: &RepoPath) -> bool {
+        let reads = self.ref_cache.open_repo(alternate).map(|open| open.alternates);
         reads.is_some_and(|reads| reads.iter().all(|other| other == repo_path || alternates.contains(other)))
     }
 
-    /// Finds out which of some objects, which are here, are here with everything they need. Where not all of them are, the
-    /// halves are looked at, and their halves, as often as is worth it.
-    fn complete(&self, view: View<'_>, oids: &[String], known: &[String]) -> Result<Complete, PackProblem> {
+    /// Finds out which of some present objects are here with everything that they reference. If not all of them are,
+    /// both halves are checked, and so on, up to a bounded number of checks.
+    fn find_connected(
+        &self,
+        view: VisibleObjects<'_>,
+        oids: &[String],
+        known: &[String],
+    ) -> Result<ConnectedObjects, PackError> {
         let checker = self.checker();
         let until = Instant::now() + Duration::from_secs(self.limits.check_secs);
-        let mut complete = Complete { oids: Vec::new(), is_exact: false };
+        let mut complete = ConnectedObjects { oids: Vec::new(), is_exact: false };
         let mut parts = vec![oids];
         for nth in 0..limits::MAX_CONNECTIVITY_CHECKS {
             let Some(part) = parts.pop().filter(|_| nth == 0 || Instant::now() < until) else { break };
@@ -172,29 +191,29 @@ impl LocalObjects {
                 continue;
             }
             let tips = part.iter().map(|oid| ("object".to_owned(), oid.clone())).collect();
-            match checker.connect(view, &Tips { branches: Vec::new(), others: tips }, known) {
+            match checker.check_connectivity(view, &RequiredTips { branches: Vec::new(), others: tips }, known) {
                 Ok(connected) => {
                     complete.is_exact = nth == 0 && connected.extra == 0;
                     complete.oids.extend_from_slice(part);
                 }
-                Err(PackProblem::Incomplete(_) | PackProblem::MissingTip { .. }) if part.len() > 1 => {
+                Err(PackError::Incomplete(_) | PackError::MissingTip { .. }) if part.len() > 1 => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
                 }
-                Err(PackProblem::Incomplete(_) | PackProblem::MissingTip { .. }) => {}
+                Err(PackError::Incomplete(_) | PackError::MissingTip { .. }) => {}
                 Err(problem) => return Err(problem),
             }
         }
         Ok(complete)
     }
 
-    fn checker(&self) -> Checker<'_> {
-        Checker { git: &self.git, layout: &self.layout, limits: self.limits }
+    fn checker(&self) -> PackChecker<'_> {
+        PackChecker { git: &self.git, layout: &self.layout, limits: self.limits }
     }
 }
 
-/// Those of some objects that are in some pools.
-fn present(pools: &Pools, oids: &[String]) -> Result<Vec<String>, PackProblem> {
+/// Returns those objects that are in some pools.
+fn find_present(pools: &ObjectLookup, oids: &[String]) -> Result<Vec<String>, PackError> {
     let mut present = Vec::new();
     for oid in oids {
         if pools.has(oid)? {

@@ -1,18 +1,17 @@
-//! Fetching objects from another git server: one call, from the look at what is missing to a checked pack.
+//! Git client: fetches objects from another git server and checks the received pack.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `call` | a connection through the guarded way out, and how long it may be silent |
-//! | `speech` | how anything is asked, and lists of refs |
-//! | `talk` | what is asked to get objects, and what the answers mean |
-//! | `compare` | whether a server has what is served here |
-//! | `spool` | the pack as it comes, in memory or on disk |
-//! | `take` | what is here, and whether what came is sound and complete |
-//! | `retry_after` | when a server wants to be asked again |
-//! | `complaints` | failures, each told once |
+//! | `connection` | HTTP connection through the guarded dialer, and timeouts |
+//! | `protocol` | requests of the git smart protocol, and lists of refs |
+//! | `negotiation` | the request for objects, and the meaning of the responses |
+//! | `ref_comparison` | comparison of a server's refs with those served here |
+//! | `spool` | a pack while it is received, in memory or on disk |
+//! | `local_objects` | which objects are here, and the check of a received pack |
+//! | `retry_after` | parsing of `Retry-After` |
+//! | `failure_log` | log lines of failures, rate-limited per URL |
 //!
-//! Nothing of a fetch that fails or is called off stays on the disk. The machine does not know of such an end: whoever calls
-//! a fetch off tells it.
+//! A fetch that fails or is cancelled leaves no files behind. The caller that cancels a fetch has to tell the machine.
 
 mod connection;
 mod failure_log;
@@ -31,217 +30,225 @@ use std::time::Duration;
 use grasp_core::disk_budget::QuotaUser;
 use grasp_core::fetch::io::{FetchOutcome, FetchRequest, FetchResult, RequestForm, WantedKind};
 use grasp_core::limits;
-use grasp_git::receive::{Incoming, PackLimits, PackProblem};
+use grasp_git::receive::{PackError, PackLimits, Quarantine};
 use tokio::time::timeout;
 use tracing::debug;
 
-use self::spool::Spooled;
-use super::client::connection::Patience;
-use super::client::failure_log::Complaints;
-use super::client::local_objects::{LocalObjects, Look, Taken};
-use super::client::negotiation::Talk;
+use self::spool::SpooledPack;
+use super::client::connection::FetchTimeouts;
+use super::client::failure_log::FailureLog;
+use super::client::local_objects::{CheckedObjects, LocalObjects, ObjectAvailability};
+use super::client::negotiation::PackRequest;
 use crate::clock::Clock;
 use crate::git::handlers::GitService;
 use crate::http::fair_semaphore::{FairPermit, FairSemaphore};
-use crate::http::network_limits::Network;
+use crate::http::network_limits::ClientNetwork;
 use crate::net::dialer::Dialer;
 
-/// The line in which fetches wait for a check: that of a network in which nobody is. Pushes come in turn with them.
-const HUNT: Network = Network::V4([0, 0, 0]);
+/// Queue in which fetches wait for a pack check: a network that has no clients. The queues of all networks take turns,
+/// so fetches and pushes alternate.
+const FETCH_QUEUE: ClientNetwork = ClientNetwork::V4([0, 0, 0]);
 
-/// How long to wait before asking again for a turn where too many wait: pushes come first then.
-const CROWDED: Duration = Duration::from_secs(1);
+/// Delay before the next attempt to get a permit while the queue is full. Pushes go first then.
+const PERMIT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Where objects are fetched to, and how others are reached.
+/// Fetches objects into the repositories of this server.
 pub(crate) struct FetchClient {
-    larder: LocalObjects,
-    /// What one fetch may bring, as the settings are now.
+    local_objects: LocalObjects,
+    /// Limits of a received pack under the current settings.
     limits: Box<dyn Fn() -> PackLimits + Send + Sync>,
-    checking: Arc<FairSemaphore>,
+    check_permits: Arc<FairSemaphore>,
     dialer: Arc<Dialer>,
     clock: Clock,
-    patience: Patience,
-    complaints: Complaints,
+    timeouts: FetchTimeouts,
+    failure_log: FailureLog,
 }
 
-/// What came of a fetch.
-pub(crate) struct Fetched {
-    /// What the hunt is told, once the registrar has the pack.
-    pub(crate) catch: FetchResult,
-    /// What the registrar is to be given: everything that the sought objects need and the site cannot read, and nothing
-    /// else. Its folder goes when it is dropped, unless it was moved away. There is none if everything was here.
-    pub(crate) pack: Option<Incoming>,
+/// Result of a fetch.
+pub(crate) struct FetchReply {
+    /// Result for the fetch machine, to be reported after the writer has the pack.
+    pub(crate) result: FetchResult,
+    /// Pack for the writer: exactly the objects that the wanted objects need and that the repository cannot read yet.
+    /// Its folder is deleted when it is dropped, unless it was moved. `None` if all objects were here.
+    pub(crate) pack: Option<Quarantine>,
 }
 
-/// Why a fetch ends badly.
+/// Failure of a fetch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct FetchError {
-    end: FetchOutcome,
-    /// For a person.
-    why: String,
+    outcome: FetchOutcome,
+    /// Description for logs.
+    reason: String,
 }
 
 impl FetchError {
-    fn new(end: FetchOutcome, why: impl ToString) -> Self {
-        Self { end, why: why.to_string() }
+    fn new(outcome: FetchOutcome, reason: impl ToString) -> Self {
+        Self { outcome, reason: reason.to_string() }
     }
 
-    fn ours(why: impl ToString) -> Self {
-        Self::new(FetchOutcome::LocalError, why)
+    fn local(reason: impl ToString) -> Self {
+        Self::new(FetchOutcome::LocalError, reason)
     }
 }
 
-impl From<PackProblem> for FetchError {
-    fn from(problem: PackProblem) -> Self {
-        let end = match problem {
-            PackProblem::DiskFull | PackProblem::Server(_) => FetchOutcome::LocalError,
+impl From<PackError> for FetchError {
+    fn from(problem: PackError) -> Self {
+        let outcome = match problem {
+            PackError::DiskFull | PackError::Server(_) => FetchOutcome::LocalError,
             _ => FetchOutcome::InvalidData,
         };
-        Self::new(end, problem)
+        Self::new(outcome, problem)
     }
 }
 
 impl FetchClient {
-    /// One that fetches to where pushes go, checked as they are and in turn with them.
+    /// Creates a client that stores packs where pushes go. They are checked like pushes and share the same permits.
     pub(crate) fn new(git: &Arc<GitService>, dialer: Arc<Dialer>, clock: Clock) -> Self {
-        let house = git.clone();
-        let limits = move || house.settings().pack_limits();
-        let larder = LocalObjects {
+        let service = git.clone();
+        let limits = move || service.git_settings().pack_limits();
+        let local_objects = LocalObjects {
             git: git.git.clone(),
             layout: git.layout.clone(),
-            directory: git.directory.clone(),
+            ref_cache: git.ref_cache.clone(),
             limits: limits(),
             reserve_bytes: git.reserve_bytes,
-            budget: git.budget.clone(),
+            budget: git.disk_budget.clone(),
         };
         Self {
-            larder,
+            local_objects,
             limits: Box::new(limits),
-            checking: git.checking.clone(),
+            check_permits: git.check_permits.clone(),
             dialer,
             clock,
-            patience: Patience::default(),
-            complaints: Complaints::default(),
+            timeouts: FetchTimeouts::default(),
+            failure_log: FailureLog::default(),
         }
     }
 
-    /// Fetches. `answering` is called when the server begins to answer with what was asked for. Dropping the future calls
-    /// the fetch off: what it has begun ends by itself and leaves nothing.
-    pub(crate) async fn fetch(&self, fetch: &FetchRequest, answering: impl FnOnce() + Send) -> Fetched {
-        let look = match self.look(fetch).await {
-            Ok(look) => look,
-            Err(sorry) => return self.sorry(fetch, Vec::new(), &sorry),
+    /// Fetches objects. `on_first_bytes` is called when the server begins to send the requested data.
+    ///
+    /// Dropping the future cancels the fetch: tasks that it started end by themselves and leave no files.
+    pub(crate) async fn fetch(&self, fetch: &FetchRequest, on_first_bytes: impl FnOnce() + Send) -> FetchReply {
+        let availability = match self.availability(fetch).await {
+            Ok(availability) => availability,
+            Err(error) => return self.failed(fetch, Vec::new(), &error),
         };
-        let here = look.here.clone();
-        if look.missing.is_empty() {
-            // What can be in no repository is not asked for.
-            let end = if look.impossible { FetchOutcome::InvalidData } else { FetchOutcome::Sent };
-            return Fetched { catch: FetchResult { oids: here, outcome: end }, pack: None };
+        let here = availability.here.clone();
+        if availability.missing.is_empty() {
+            // Invalid object ids are not requested.
+            let outcome = if availability.has_invalid_oids { FetchOutcome::InvalidData } else { FetchOutcome::Sent };
+            return FetchReply { result: FetchResult { oids: here, outcome }, pack: None };
         }
-        if look.most_bytes == 0 {
-            return self.sorry(fetch, here, &FetchError::ours("a quota of the repository or its owner is used up"));
+        if availability.max_bytes == 0 {
+            return self.failed(
+                fetch,
+                here,
+                &FetchError::local("the disk quota of the repository or its owner is used up"),
+            );
         }
-        match Box::pin(self.call(fetch, look, answering)).await {
-            Ok(Some(taken)) => self.caught(fetch, taken),
-            // It has nothing at all.
-            Ok(None) => Fetched { catch: FetchResult { oids: here, outcome: FetchOutcome::Sent }, pack: None },
-            Err(sorry) => self.sorry(fetch, here, &sorry),
+        match Box::pin(self.request_pack(fetch, availability, on_first_bytes)).await {
+            Ok(Some(checked)) => self.succeeded(fetch, checked),
+            // The server has no refs.
+            Ok(None) => FetchReply { result: FetchResult { oids: here, outcome: FetchOutcome::Sent }, pack: None },
+            Err(error) => self.failed(fetch, here, &error),
         }
     }
 
-    fn larder(&self) -> LocalObjects {
-        LocalObjects { limits: (self.limits)(), ..self.larder.clone() }
+    fn local_objects(&self) -> LocalObjects {
+        LocalObjects { limits: (self.limits)(), ..self.local_objects.clone() }
     }
 
-    /// What is here of what is sought.
-    async fn look(&self, fetch: &FetchRequest) -> Result<Look, FetchError> {
-        let (larder, repo_path, oids) = (self.larder(), fetch.repo_path.clone(), fetch.oids.clone());
-        let is_state = fetch.events.iter().any(|(_, what)| *what == WantedKind::State);
-        let whose = if is_state { QuotaUser::Maintainers } else { QuotaUser::Others };
-        let look = move || {
-            let mut look = larder.look(&repo_path, &oids)?;
-            look.most_bytes = larder.room(&repo_path, whose);
-            Ok(look)
+    /// Finds out which of the wanted objects are here.
+    async fn availability(&self, fetch: &FetchRequest) -> Result<ObjectAvailability, FetchError> {
+        let (local_objects, repo_path, oids) = (self.local_objects(), fetch.repo_path.clone(), fetch.oids.clone());
+        let is_state = fetch.events.iter().any(|(_, kind)| *kind == WantedKind::State);
+        let quota_user = if is_state { QuotaUser::Maintainers } else { QuotaUser::Others };
+        let check = move || {
+            let mut availability = local_objects.availability(&repo_path, &oids)?;
+            availability.max_bytes = local_objects.allowed_bytes(&repo_path, quota_user);
+            Ok(availability)
         };
-        blocking(look).await?
+        blocking(check).await?
     }
 
-    /// Calls the server and checks what it sends. Nothing comes of a server that has no refs at all.
-    async fn call(
+    /// Requests the missing objects and checks the received pack. Returns `None` if the server has no refs.
+    async fn request_pack(
         &self,
         fetch: &FetchRequest,
-        look: Look,
-        answering: impl FnOnce() + Send,
-    ) -> Result<Option<Taken>, FetchError> {
-        let talk = Talk::new(self, fetch, &look);
-        let spooled = timeout(self.patience.whole, talk.hold(answering)).await;
-        let spooled = spooled.map_err(|_| FetchError::new(FetchOutcome::Failed, "it took too long"))??;
+        availability: ObjectAvailability,
+        on_first_bytes: impl FnOnce() + Send,
+    ) -> Result<Option<CheckedObjects>, FetchError> {
+        let pack_request = PackRequest::new(self, fetch, &availability);
+        let spooled = timeout(self.timeouts.total, pack_request.run(on_first_bytes)).await;
+        let spooled = spooled.map_err(|_| FetchError::new(FetchOutcome::Failed, "fetch timed out"))??;
         let Some(spooled) = spooled else { return Ok(None) };
-        let turn = self.turn().await;
-        let (larder, repo_path, oids) = (self.larder(), fetch.repo_path.clone(), fetch.oids.clone());
-        let taken = blocking(move || {
-            let Spooled { pack, received, share } = spooled;
-            // The place is taken for as long as the check works, whoever waits for it.
-            let taken = larder.take((&repo_path, &oids), look.prunings, (pack, received));
-            if matches!(&taken, Ok(Taken { pack: Some(_), .. })) {
-                share.keep();
+        let permit = self.check_permit().await;
+        let (local_objects, repo_path, oids) = (self.local_objects(), fetch.repo_path.clone(), fetch.oids.clone());
+        let checked = blocking(move || {
+            let SpooledPack { pack, received, share } = spooled;
+            // The permit is held until the check is done, even if the fetch is cancelled.
+            let checked = local_objects.check_pack((&repo_path, &oids), availability.prunings, (pack, received));
+            if matches!(&checked, Ok(CheckedObjects { pack: Some(_), .. })) {
+                share.commit();
             }
-            drop(turn);
-            taken
+            drop(permit);
+            checked
         });
-        taken.await?.map(Some)
+        checked.await?.map(Some)
     }
 
-    /// A place among those who check.
-    async fn turn(&self) -> FairPermit {
+    /// Waits for a permit to check a pack.
+    async fn check_permit(&self) -> FairPermit {
         loop {
-            match self.checking.take(Some(HUNT)).await {
-                Ok(turn) => return turn,
-                Err(_) => tokio::time::sleep(CROWDED).await,
+            match self.check_permits.acquire(Some(FETCH_QUEUE)).await {
+                Ok(permit) => return permit,
+                Err(_) => tokio::time::sleep(PERMIT_RETRY_DELAY).await,
             }
         }
     }
 
-    fn caught(&self, fetch: &FetchRequest, taken: Taken) -> Fetched {
-        let Taken { oids, lacking, pack } = taken;
-        debug!(url = %fetch.target, complete = oids.len(), lacking, "a git server has answered");
-        // Whoever is asked for objects by their ids and does not say that it lacks one has to send them.
-        let end = if lacking == 0 || fetch.form == RequestForm::ByRef {
+    fn succeeded(&self, fetch: &FetchRequest, checked: CheckedObjects) -> FetchReply {
+        let CheckedObjects { oids, missing_count, pack } = checked;
+        debug!(target: "fetch", url = %fetch.target, complete = oids.len(), missing_count, "pack checked");
+        // A server that accepts a request for object ids has to send all of them.
+        let outcome = if missing_count == 0 || fetch.form == RequestForm::ByRef {
             FetchOutcome::Sent
         } else {
             FetchOutcome::InvalidData
         };
-        if end == FetchOutcome::InvalidData {
-            self.complaints.tell(&fetch.target.to_string(), "what it sent lacks what it was asked for");
+        if outcome == FetchOutcome::InvalidData {
+            self.failure_log.log(&fetch.target.to_string(), "the pack lacks requested objects");
         }
-        Fetched { catch: FetchResult { oids, outcome: end }, pack }
+        FetchReply { result: FetchResult { oids, outcome }, pack }
     }
 
-    fn sorry(&self, fetch: &FetchRequest, here: Vec<String>, sorry: &FetchError) -> Fetched {
-        match sorry.end {
+    fn failed(&self, fetch: &FetchRequest, here: Vec<String>, error: &FetchError) -> FetchReply {
+        match error.outcome {
             FetchOutcome::Failed | FetchOutcome::InvalidData | FetchOutcome::LocalError => {
-                self.complaints.tell(&fetch.target.to_string(), &sorry.why)
+                self.failure_log.log(&fetch.target.to_string(), &error.reason)
             }
-            _ => debug!(url = %fetch.target, outcome = sorry.end.label(), error = ?sorry.why, "nothing fetched"),
+            _ => {
+                debug!(target: "fetch", url = %fetch.target, outcome = error.outcome.label(), error = ?error.reason, "fetch failed")
+            }
         }
-        Fetched { catch: FetchResult { oids: here, outcome: sorry.end.clone() }, pack: None }
+        FetchReply { result: FetchResult { oids: here, outcome: error.outcome.clone() }, pack: None }
     }
 }
 
 async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, FetchError> {
-    tokio::task::spawn_blocking(work).await.map_err(FetchError::ours)
+    tokio::task::spawn_blocking(work).await.map_err(FetchError::local)
 }
 
-impl Default for Patience {
+impl Default for FetchTimeouts {
     fn default() -> Self {
         let secs = Duration::from_secs;
         Self {
             connect: secs(limits::GIT_CONNECT_TIMEOUT_SECS),
-            first: secs(limits::GIT_FIRST_BYTE_TIMEOUT_SECS),
+            first_byte: secs(limits::GIT_FIRST_BYTE_TIMEOUT_SECS),
             silence: secs(limits::GIT_SILENCE_TIMEOUT_SECS),
-            prepare: secs(limits::GIT_PACK_START_TIMEOUT_SECS),
-            pace: secs(limits::MIN_PACK_RATE_SECS),
-            whole: secs(limits::GIT_REQUEST_TIMEOUT_SECS),
+            pack_start: secs(limits::GIT_PACK_START_TIMEOUT_SECS),
+            rate_interval: secs(limits::MIN_PACK_RATE_SECS),
+            total: secs(limits::GIT_REQUEST_TIMEOUT_SECS),
         }
     }
 }

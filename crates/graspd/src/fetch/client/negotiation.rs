@@ -1,167 +1,183 @@
-//! What is asked of a git server to get objects, and what its answers mean.
+//! Request for objects from a git server, and the meaning of its responses.
 
 use grasp_core::fetch::io::{FetchOutcome, FetchRequest, RequestForm, WantedKind};
 use grasp_core::limits;
 use grasp_git::fetch;
-use grasp_git::fetch::{AnswerParser, BadAnswer, Greeting, Listing, Wish};
+use grasp_git::fetch::{FetchResponseError, FetchResponseParser, FetchWants, RefAdvertisement, WantSelector};
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::{Response, header};
 
-use super::connection::{Answer, Call};
-use super::local_objects::Look;
-use super::protocol::{BRANCHES_AND_TAGS, Begun, Protocol, RESULT, Speech};
-use super::spool::{Spool, Spooled};
+use super::connection::{PackBody, ServerConnection};
+use super::local_objects::ObjectAvailability;
+use super::protocol::{BRANCHES_AND_TAGS, GitProtocol, OnFirstBytes, Protocol, RESULT_TYPE};
+use super::spool::{PackSpool, SpooledPack};
 use super::{FetchClient, FetchError};
 use crate::net::USER_AGENT;
 
-/// Bytes that an answer has beside its pack, at most: what frames it, and progress.
-const BESIDE: u64 = 2 * limits::MAX_PROGRESS_BYTES as u64;
+/// Largest size of a response without its pack: framing and progress messages.
+const MAX_FRAMING_BYTES: u64 = 2 * limits::MAX_PROGRESS_BYTES as u64;
 
-/// A conversation.
-pub(super) struct Talk<'a> {
-    room: &'a FetchClient,
+/// A request for the missing objects of one fetch.
+pub(super) struct PackRequest<'a> {
+    client: &'a FetchClient,
     fetch: &'a FetchRequest,
-    look: &'a Look,
-    speech: Speech<'a>,
+    availability: &'a ObjectAvailability,
+    protocol_client: GitProtocol<'a>,
 }
 
-impl<'a> Talk<'a> {
-    pub(super) fn new(room: &'a FetchClient, fetch: &'a FetchRequest, look: &'a Look) -> Self {
-        let speech = Speech { room, target: &fetch.target, form: Some(fetch.form) };
-        Self { room, fetch, look, speech }
+impl<'a> PackRequest<'a> {
+    pub(super) fn new(client: &'a FetchClient, fetch: &'a FetchRequest, availability: &'a ObjectAvailability) -> Self {
+        let protocol_client = GitProtocol { client, target: &fetch.target, form: Some(fetch.form) };
+        Self { client, fetch, availability, protocol_client }
     }
 
-    /// Asks for what is missing. Nothing comes back from a server that shows no refs at all.
-    pub(super) async fn hold(&self, answering: impl FnOnce() + Send) -> Result<Option<Spooled>, FetchError> {
-        let mut answering = Some(answering);
-        let mut begun = || {
-            if let Some(answering) = answering.take() {
-                answering();
+    /// Requests the missing objects. Returns `None` if the server has no refs.
+    pub(super) async fn run(&self, on_first_bytes: impl FnOnce() + Send) -> Result<Option<SpooledPack>, FetchError> {
+        let mut callback = Some(on_first_bytes);
+        let mut on_first_bytes = || {
+            if let Some(callback) = callback.take() {
+                callback();
             }
         };
-        let mut call = Call::open(&self.room.dialer, &self.fetch.target, self.room.patience).await?;
+        let mut connection =
+            ServerConnection::open(&self.client.dialer, &self.fetch.target, self.client.timeouts).await?;
         match self.fetch.form {
-            RequestForm::ByOid => self.by_oids(&mut call, &mut begun).await.map(Some),
-            RequestForm::ByRef => self.by_refs(&mut call, &mut begun).await,
+            RequestForm::ByOid => self.by_oids(&mut connection, &mut on_first_bytes).await.map(Some),
+            RequestForm::ByRef => self.by_refs(&mut connection, &mut on_first_bytes).await,
         }
     }
 
-    /// One request for exactly what is missing.
-    async fn by_oids(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<Spooled, FetchError> {
-        let body = fetch::fetch(USER_AGENT, self.wish(&self.look.missing));
-        let answer = call.send(&self.speech.post(body, Protocol::Second)?).await?;
-        self.speech.judge(&answer)?;
-        let is_result = has_type(answer.headers(), RESULT);
-        self.receive(answer, AnswerParser::second(), begun).await.map_err(|unheard| match unheard {
-            Unheard::FetchError(sorry) => sorry,
-            Unheard::Bad(bad) => FetchError::new(by_oids_end(&bad, is_result), bad),
+    /// Requests exactly the missing objects, in one request.
+    async fn by_oids(
+        &self,
+        connection: &mut ServerConnection<'_>,
+        on_first_bytes: OnFirstBytes<'_>,
+    ) -> Result<SpooledPack, FetchError> {
+        let body = fetch::fetch_v2(USER_AGENT, self.pack_wants(&self.availability.missing));
+        let response = connection.send(&self.protocol_client.upload_pack_request(body, Protocol::V2)?).await?;
+        self.protocol_client.check_status(&response)?;
+        let is_result = has_type(response.headers(), RESULT_TYPE);
+        self.receive(response, FetchResponseParser::v2(), on_first_bytes).await.map_err(|error| match error {
+            ReceiveError::Fetch(error) => error,
+            ReceiveError::Response(bad) => FetchError::new(by_oid_outcome(&bad, is_result), bad),
         })
     }
 
-    /// A look at its refs, and a request for those that show what is missing or may lead to it.
-    async fn by_refs(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<Option<Spooled>, FetchError> {
+    /// Lists the server's refs, then requests those that point to missing objects or may have them in their history.
+    async fn by_refs(
+        &self,
+        connection: &mut ServerConnection<'_>,
+        on_first_bytes: OnFirstBytes<'_>,
+    ) -> Result<Option<SpooledPack>, FetchError> {
         let prefixes = self.prefixes();
-        let listing = Listing::new(self.look.missing.iter().cloned(), prefixes.iter().cloned());
-        let (greeting, listing) = self.speech.refs(call, begun, listing, &prefixes).await?;
+        let listing = WantSelector::new(self.availability.missing.iter().cloned(), prefixes.iter().cloned());
+        let (greeting, listing) = self.protocol_client.refs(connection, on_first_bytes, listing, &prefixes).await?;
         let wants = listing.wants();
         if wants.is_empty() {
             return Ok(None);
         }
-        let wish = self.wish(&wants);
+        let request = self.pack_wants(&wants);
         let (body, protocol, parser) = match greeting {
-            Greeting::First(offer) => {
-                let body = fetch::fetch_first(USER_AGENT, wish, offer);
-                (body, Protocol::First, AnswerParser::first(offer.side_band_64k))
+            RefAdvertisement::V0(offer) => {
+                let body = fetch::fetch_v0(USER_AGENT, request, offer);
+                (body, Protocol::V0, FetchResponseParser::v0(offer.side_band_64k))
             }
-            Greeting::Second(_) => (fetch::fetch(USER_AGENT, wish), Protocol::Second, AnswerParser::second()),
+            RefAdvertisement::V2(_) => (fetch::fetch_v2(USER_AGENT, request), Protocol::V2, FetchResponseParser::v2()),
         };
-        let answer = call.send(&self.speech.post(body, protocol)?).await?;
-        self.speech.judge(&answer)?;
-        self.receive(answer, parser, begun).await.map(Some).map_err(|unheard| match unheard {
-            Unheard::FetchError(sorry) => sorry,
-            Unheard::Bad(BadAnswer::Verbose) => FetchError::new(FetchOutcome::InvalidData, BadAnswer::Verbose),
-            Unheard::Bad(bad) => FetchError::new(FetchOutcome::Failed, bad),
+        let response = connection.send(&self.protocol_client.upload_pack_request(body, protocol)?).await?;
+        self.protocol_client.check_status(&response)?;
+        self.receive(response, parser, on_first_bytes).await.map(Some).map_err(|error| match error {
+            ReceiveError::Fetch(error) => error,
+            ReceiveError::Response(FetchResponseError::TooVerbose) => {
+                FetchError::new(FetchOutcome::InvalidData, FetchResponseError::TooVerbose)
+            }
+            ReceiveError::Response(bad) => FetchError::new(FetchOutcome::Failed, bad),
         })
     }
 
-    fn wish<'w>(&'w self, wants: &'w [String]) -> Wish<'w> {
-        Wish { wants, haves: &self.look.haves }
+    fn pack_wants<'w>(&'w self, wants: &'w [String]) -> FetchWants<'w> {
+        FetchWants { wants, haves: &self.availability.haves }
     }
 
-    /// What the names of refs begin with that may lead to what is sought.
+    /// Returns prefixes of the refs that may lead to the wanted objects.
     fn prefixes(&self) -> Vec<String> {
-        let pull_requests = self.fetch.events.iter().filter(|(_, what)| *what == WantedKind::PullRequest);
+        let pull_requests = self.fetch.events.iter().filter(|(_, kind)| *kind == WantedKind::PullRequest);
         let pull_requests =
             pull_requests.take(limits::MAX_REQUESTED_PULL_REQUESTS).map(|(event, _)| format!("refs/nostr/{event}"));
         BRANCHES_AND_TAGS.map(str::to_owned).into_iter().chain(pull_requests).collect()
     }
 
-    /// Takes in a pack.
+    /// Receives a pack.
     async fn receive(
         &self,
-        answer: Response<Incoming>,
-        mut parser: AnswerParser,
-        begun: Begun<'_>,
-    ) -> Result<Spooled, Unheard> {
-        let larder = self.room.larder();
-        let mut answer = Answer::new(answer.into_body(), self.room.patience);
-        let most = self.look.most_bytes;
-        if answer.claimed() > most.saturating_add(most / 64).saturating_add(BESIDE) {
-            return Err(Unheard::FetchError(FetchError::new(
+        response: Response<Incoming>,
+        mut parser: FetchResponseParser,
+        on_first_bytes: OnFirstBytes<'_>,
+    ) -> Result<SpooledPack, ReceiveError> {
+        let local_objects = self.client.local_objects();
+        let mut body = PackBody::new(response.into_body(), self.client.timeouts);
+        let max_bytes = self.availability.max_bytes;
+        if body.announced_bytes() > max_bytes.saturating_add(max_bytes / 64).saturating_add(MAX_FRAMING_BYTES) {
+            return Err(ReceiveError::Fetch(FetchError::new(
                 FetchOutcome::InvalidData,
-                "the answer is larger than is taken",
+                "the announced response size exceeds the limit",
             )));
         }
-        let mut spool = Spool::new(&larder, most).await?;
+        let mut spool = PackSpool::new(&local_objects, max_bytes).await?;
         while !parser.is_done() {
-            let Some(bytes) = answer.next().await? else { break };
-            let gathered = spool.gathered();
-            let before = gathered.len();
-            parser.feed(&bytes, gathered)?;
-            let came = (gathered.len() - before) as u64;
+            let Some(bytes) = body.next().await? else { break };
+            let buffer = spool.buffer();
+            let before = buffer.len();
+            parser.feed(&bytes, buffer)?;
+            let received = (buffer.len() - before) as u64;
             if parser.has_begun() {
-                begun();
+                on_first_bytes();
             }
-            answer.keep_pace(came)?;
-            spool.write().await?;
+            body.check_rate(received)?;
+            spool.flush_if_full().await?;
         }
         parser.finish()?;
         Ok(spool.finish().await?)
     }
 }
 
-/// Why there is no pack: what that means is for who asked.
-enum Unheard {
-    FetchError(FetchError),
-    Bad(BadAnswer),
+/// Failure to receive a pack. The caller decides what it means.
+enum ReceiveError {
+    Fetch(FetchError),
+    Response(FetchResponseError),
 }
 
-impl From<FetchError> for Unheard {
-    fn from(sorry: FetchError) -> Self {
-        Self::FetchError(sorry)
+impl From<FetchError> for ReceiveError {
+    fn from(error: FetchError) -> Self {
+        Self::Fetch(error)
     }
 }
 
-impl From<BadAnswer> for Unheard {
-    fn from(bad: BadAnswer) -> Self {
-        Self::Bad(bad)
+impl From<FetchResponseError> for ReceiveError {
+    fn from(bad: FetchResponseError) -> Self {
+        Self::Response(bad)
     }
 }
 
-/// What an answer to a request for exact objects means that has no pack.
-fn by_oids_end(bad: &BadAnswer, is_result: bool) -> FetchOutcome {
+/// Returns the outcome of a request for object ids whose response has no pack.
+fn by_oid_outcome(bad: &FetchResponseError, is_result: bool) -> FetchOutcome {
     match bad {
-        BadAnswer::Fatal(_) | BadAnswer::Truncated => FetchOutcome::Failed,
-        BadAnswer::Verbose => FetchOutcome::InvalidData,
-        // Our own kind has no other way to say that it cannot.
-        BadAnswer::Refused(why) if why == "this took too long" || why == "the server cannot start git" => {
+        FetchResponseError::Fatal(_) | FetchResponseError::Truncated => FetchOutcome::Failed,
+        FetchResponseError::TooVerbose => FetchOutcome::InvalidData,
+        // graspd reports its own temporary failures by these texts.
+        FetchResponseError::Rejected(reason)
+            if reason == "this took too long" || reason == "the server cannot start git" =>
+        {
             FetchOutcome::Failed
         }
-        BadAnswer::NotOurRef(_) | BadAnswer::Refused(_) => FetchOutcome::NotByOid,
-        // A page for people.
-        BadAnswer::Packet(_) | BadAnswer::Line(_) if !is_result => FetchOutcome::Absent,
-        BadAnswer::Packet(_) | BadAnswer::Line(_) | BadAnswer::NoPack | BadAnswer::Nothing => FetchOutcome::NotByOid,
+        FetchResponseError::NotOurRef(_) | FetchResponseError::Rejected(_) => FetchOutcome::NotByOid,
+        // An HTML page.
+        FetchResponseError::Packet(_) | FetchResponseError::UnexpectedLine(_) if !is_result => FetchOutcome::Absent,
+        FetchResponseError::Packet(_)
+        | FetchResponseError::UnexpectedLine(_)
+        | FetchResponseError::NoPack
+        | FetchResponseError::Empty => FetchOutcome::NotByOid,
     }
 }
 

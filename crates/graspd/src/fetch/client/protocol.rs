@@ -1,131 +1,135 @@
-//! What is said to a git server whatever is wanted of it, and its list of refs.
+//! Requests of the git smart protocol over HTTP, and the list of refs.
 
 use bytes::Bytes;
 use grasp_core::fetch::io::{FetchOutcome, RequestForm};
 use grasp_core::limits;
 use grasp_core::net::OutboundUrl;
 use grasp_git::fetch;
-use grasp_git::fetch::ref_advertisement::BadGreeting;
-use grasp_git::fetch::{Greeting, GreetingParser, Hearer, ListParser};
+use grasp_git::fetch::ref_advertisement::RefListError;
+use grasp_git::fetch::{LsRefsParser, RefAdvertisement, RefAdvertisementParser, RefVisitor};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{Request, Response, StatusCode, header};
 
-use super::connection::{Answer, Call};
+use super::connection::{PackBody, ServerConnection};
 use super::{FetchClient, FetchError, retry_after};
 use crate::net::USER_AGENT;
 
-/// What we call ourselves to web servers: some let nobody near their repositories who is not called git.
-const WEB_AGENT: &str = concat!("git/2 graspd/", env!("CARGO_PKG_VERSION"));
+/// User agent of HTTP requests. It begins with `git/`, because some servers reject other clients.
+const HTTP_USER_AGENT: &str = concat!("git/2 graspd/", env!("CARGO_PKG_VERSION"));
 
-/// What git's own servers say a list of refs and a pack is.
-const REQUEST: &str = "application/x-git-upload-pack-request";
-pub(super) const RESULT: &str = "application/x-git-upload-pack-result";
-const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
+/// Content types of the git smart protocol.
+const REQUEST_TYPE: &str = "application/x-git-upload-pack-request";
+pub(super) const RESULT_TYPE: &str = "application/x-git-upload-pack-result";
+const ADVERTISEMENT_TYPE: &str = "application/x-git-upload-pack-advertisement";
 
-/// What the names of branches and tags begin with.
+/// Prefixes of the names of branches and tags.
 pub(super) const BRANCHES_AND_TAGS: [&str; 2] = ["refs/heads/", "refs/tags/"];
 
-/// Which protocol a request is made in.
+/// Version of the git protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
-    First,
-    Second,
+    V0,
+    V2,
 }
 
-/// Told when the server begins to answer with what was asked for.
-pub(super) type Begun<'b> = &'b mut (dyn FnMut() + Send);
+/// Callback for the first bytes of the requested data.
+pub(super) type OnFirstBytes<'b> = &'b mut (dyn FnMut() + Send);
 
-/// Whom we speak to.
+/// Sends requests of the git protocol to one server.
 #[derive(Clone, Copy)]
-pub(super) struct Speech<'a> {
-    pub(super) room: &'a FetchClient,
+pub(super) struct GitProtocol<'a> {
+    pub(super) client: &'a FetchClient,
     pub(super) target: &'a OutboundUrl,
-    /// How objects are asked for, if any are.
+    /// Form of the request for objects; `None` if only refs are listed.
     pub(super) form: Option<RequestForm>,
 }
 
-impl Speech<'_> {
-    /// Has somebody hear of its refs whose names begin with one of these, or in v0 of all that it has.
-    pub(super) async fn refs<H: Hearer>(
+impl GitProtocol<'_> {
+    /// Passes the server's refs that begin with one of the prefixes to `hearer`. In protocol v0, passes all refs.
+    pub(super) async fn refs<H: RefVisitor>(
         &self,
-        call: &mut Call<'_>,
-        begun: Begun<'_>,
+        connection: &mut ServerConnection<'_>,
+        on_first_bytes: OnFirstBytes<'_>,
         hearer: H,
         prefixes: &[String],
-    ) -> Result<(Greeting, H), FetchError> {
-        let answer = call.send(&self.get()?).await?;
-        self.judge(&answer)?;
-        let mut parser = GreetingParser::new(hearer);
-        self.list(answer, begun, |bytes| parser.feed(bytes)).await?;
-        let (greeting, mut hearer) = parser.finish().map_err(no_list)?;
-        let (Greeting::First(offer) | Greeting::Second(offer)) = greeting;
+    ) -> Result<(RefAdvertisement, H), FetchError> {
+        let response = connection.send(&self.info_refs_request()?).await?;
+        self.check_status(&response)?;
+        let mut parser = RefAdvertisementParser::new(hearer);
+        self.read_ref_list(response, on_first_bytes, |bytes| parser.feed(bytes)).await?;
+        let (greeting, mut hearer) = parser.finish().map_err(ref_list_error)?;
+        let (RefAdvertisement::V0(offer) | RefAdvertisement::V2(offer)) = greeting;
         if !offer.sha1 {
-            return Err(FetchError::new(FetchOutcome::Absent, "its objects have ids of another kind"));
+            return Err(FetchError::new(FetchOutcome::Absent, "the repository does not use SHA-1 object ids"));
         }
-        if let Greeting::Second(_) = greeting {
+        if let RefAdvertisement::V2(_) = greeting {
             let body = fetch::ls_refs(USER_AGENT, prefixes);
-            let answer = call.send(&self.post(body, Protocol::Second)?).await?;
-            self.judge(&answer)?;
-            let mut parser = ListParser::new(hearer);
-            self.list(answer, begun, |bytes| parser.feed(bytes)).await?;
-            hearer = parser.finish().map_err(no_list)?;
+            let response = connection.send(&self.upload_pack_request(body, Protocol::V2)?).await?;
+            self.check_status(&response)?;
+            let mut parser = LsRefsParser::new(hearer);
+            self.read_ref_list(response, on_first_bytes, |bytes| parser.feed(bytes)).await?;
+            hearer = parser.finish().map_err(ref_list_error)?;
         }
         Ok((greeting, hearer))
     }
 
-    fn get(&self) -> Result<Request<Full<Bytes>>, FetchError> {
+    fn info_refs_request(&self) -> Result<Request<Full<Bytes>>, FetchError> {
         let request = Request::get(self.path("info/refs?service=git-upload-pack"))
-            .header(header::ACCEPT, ADVERTISEMENT)
+            .header(header::ACCEPT, ADVERTISEMENT_TYPE)
             .body(Full::default());
-        self.dressed(request, Protocol::Second)
+        self.with_common_headers(request, Protocol::V2)
     }
 
-    pub(super) fn post(&self, body: Vec<u8>, protocol: Protocol) -> Result<Request<Full<Bytes>>, FetchError> {
+    pub(super) fn upload_pack_request(
+        &self,
+        body: Vec<u8>,
+        protocol: Protocol,
+    ) -> Result<Request<Full<Bytes>>, FetchError> {
         let request = Request::post(self.path("git-upload-pack"))
-            .header(header::CONTENT_TYPE, REQUEST)
-            .header(header::ACCEPT, RESULT)
+            .header(header::CONTENT_TYPE, REQUEST_TYPE)
+            .header(header::ACCEPT, RESULT_TYPE)
             .body(Full::from(body));
-        self.dressed(request, protocol)
+        self.with_common_headers(request, protocol)
     }
 
     fn path(&self, below: &str) -> String {
         format!("{}/{below}", self.target.path().trim_end_matches('/'))
     }
 
-    /// A request with what all of them have.
-    fn dressed(
+    /// Adds the headers that all requests have.
+    fn with_common_headers(
         &self,
         request: Result<Request<Full<Bytes>>, hyper::http::Error>,
         protocol: Protocol,
     ) -> Result<Request<Full<Bytes>>, FetchError> {
-        let mut request = request.map_err(FetchError::ours)?;
+        let mut request = request.map_err(FetchError::local)?;
         let headers = request.headers_mut();
-        headers.insert(header::HOST, HeaderValue::try_from(self.target.authority()).map_err(FetchError::ours)?);
-        headers.insert(header::USER_AGENT, HeaderValue::from_static(WEB_AGENT));
+        headers.insert(header::HOST, HeaderValue::try_from(self.target.authority()).map_err(FetchError::local)?);
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(HTTP_USER_AGENT));
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        if protocol == Protocol::Second {
+        if protocol == Protocol::V2 {
             headers.insert("git-protocol", HeaderValue::from_static("version=2"));
         }
         Ok(request)
     }
 
-    /// Whether an answer is one.
-    pub(super) fn judge(&self, answer: &Response<Incoming>) -> Result<(), FetchError> {
-        let status = answer.status();
+    /// Checks the status and encoding of a response.
+    pub(super) fn check_status(&self, response: &Response<Incoming>) -> Result<(), FetchError> {
+        let status = response.status();
         let wait = || {
-            let value = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
-            retry_after::read(value, self.room.clock.wall())
+            let value = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
+            retry_after::parse(value, self.client.clock.wall())
         };
-        let end = match status {
+        let outcome = match status {
             StatusCode::OK => {
-                let encoding = answer.headers().get(header::CONTENT_ENCODING);
+                let encoding = response.headers().get(header::CONTENT_ENCODING);
                 return match encoding.is_none_or(|encoding| encoding == "identity" || encoding.is_empty()) {
                     true => Ok(()),
                     false => Err(FetchError::new(
                         FetchOutcome::InvalidData,
-                        "the answer is packed although nobody asked for that",
+                        "the response is compressed although compression was not requested",
                     )),
                 };
             }
@@ -135,49 +139,49 @@ impl Speech<'_> {
             }
             StatusCode::REQUEST_TIMEOUT => FetchOutcome::Failed,
             status if status.is_redirection() => {
-                // Nobody may send us on; a person may want to know, if something is sought there.
+                // Redirects are not followed. They are logged if objects are wanted from the server.
                 if self.form.is_some() {
-                    self.room.complaints.tell(&self.target.to_string(), &format!("the answer is {status}"));
+                    self.client.failure_log.log(&self.target.to_string(), &format!("HTTP status {status}"));
                 }
                 FetchOutcome::Absent
             }
-            // It may understand another question.
+            // The server may support requests by ref.
             status if status.is_client_error() && self.form == Some(RequestForm::ByOid) => FetchOutcome::NotByOid,
             status if status.is_client_error() => FetchOutcome::Absent,
             _ => FetchOutcome::Failed,
         };
-        Err(FetchError::new(end, format!("the answer is {status}")))
+        Err(FetchError::new(outcome, format!("HTTP status {status}")))
     }
 
-    /// Reads a list of refs.
-    async fn list(
+    /// Reads a list of refs from a response.
+    async fn read_ref_list(
         &self,
-        answer: Response<Incoming>,
-        begun: Begun<'_>,
-        mut feed: impl FnMut(&[u8]) -> Result<(), BadGreeting>,
+        response: Response<Incoming>,
+        on_first_bytes: OnFirstBytes<'_>,
+        mut feed: impl FnMut(&[u8]) -> Result<(), RefListError>,
     ) -> Result<(), FetchError> {
         let too_long = || FetchError::new(FetchOutcome::InvalidData, "the list of refs is too long");
-        let mut answer = Answer::new(answer.into_body(), self.room.patience);
+        let mut body = PackBody::new(response.into_body(), self.client.timeouts);
         let mut left = limits::MAX_REF_LIST_BYTES;
-        if answer.claimed() > left {
+        if body.announced_bytes() > left {
             return Err(too_long());
         }
-        while let Some(bytes) = answer.next().await? {
+        while let Some(bytes) = body.next().await? {
             left = left.checked_sub(bytes.len() as u64).ok_or_else(too_long)?;
-            feed(&bytes).map_err(no_list)?;
-            answer.keep_pace(bytes.len() as u64)?;
-            begun();
+            feed(&bytes).map_err(ref_list_error)?;
+            body.check_rate(bytes.len() as u64)?;
+            on_first_bytes();
         }
         Ok(())
     }
 }
 
-/// What a list of refs means that is none.
-fn no_list(bad: BadGreeting) -> FetchError {
-    let end = match bad {
-        BadGreeting::Truncated => FetchOutcome::Failed,
-        // A page for people, a server that only has files, or one that says no.
-        BadGreeting::Packet(_) | BadGreeting::Line(_) | BadGreeting::Refused(_) => FetchOutcome::Absent,
+/// Returns the error for an invalid list of refs.
+fn ref_list_error(bad: RefListError) -> FetchError {
+    let outcome = match bad {
+        RefListError::Truncated => FetchOutcome::Failed,
+        // An HTML page, a server without the smart protocol, or a rejection.
+        RefListError::Packet(_) | RefListError::UnexpectedLine(_) | RefListError::Rejected(_) => FetchOutcome::Absent,
     };
-    FetchError::new(end, bad)
+    FetchError::new(outcome, bad)
 }

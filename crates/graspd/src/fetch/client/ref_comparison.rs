@@ -1,41 +1,56 @@
-//! A look at another git server: whether its branches and tags are those that are served here.
+//! Mirror check: compares the branches and tags of another git server with those served here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use grasp_core::fetch::io::{FetchOutcome, MirrorCheck, RefComparison};
 use grasp_core::limits;
-use grasp_git::fetch::Inventory;
+use grasp_git::fetch::RefDiff;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::connection::Call;
-use super::protocol::{BRANCHES_AND_TAGS, Speech};
+use super::connection::ServerConnection;
+use super::protocol::{BRANCHES_AND_TAGS, GitProtocol};
 use super::{FetchClient, FetchError, blocking};
 
 impl FetchClient {
-    /// Looks.
-    pub(crate) async fn compare(&self, look: &MirrorCheck) -> Result<RefComparison, FetchOutcome> {
-        let patience = Duration::from_secs(limits::MIRROR_CHECK_TIMEOUT_SECS);
-        let shown = timeout(patience, Box::pin(self.shown(look))).await;
-        let shown = shown.unwrap_or_else(|_| Err(FetchError::new(FetchOutcome::Failed, "it took too long")));
-        debug!(repo = %look.repo_path, url = %look.target, ?shown, "looked at a git server");
-        shown.map_err(|sorry| sorry.end)
+    /// Compares the refs of a mirror with the served ones.
+    pub(crate) async fn compare(&self, check: &MirrorCheck) -> Result<RefComparison, FetchOutcome> {
+        let time_limit = Duration::from_secs(limits::MIRROR_CHECK_TIMEOUT_SECS);
+        let comparison = timeout(time_limit, Box::pin(self.compare_refs(check))).await;
+        let comparison =
+            comparison.unwrap_or_else(|_| Err(FetchError::new(FetchOutcome::Failed, "mirror check timed out")));
+        match &comparison {
+            Ok(refs) => debug!(target: "fetch", repo = %check.repo_path,
+                url = %check.target,
+                served = refs.served,
+                missing = refs.missing,
+                different = refs.different,
+                "mirror checked"
+            ),
+            Err(error) => debug!(target: "fetch", repo = %check.repo_path,
+                url = %check.target,
+                outcome = error.outcome.label(),
+                error = ?error.reason,
+                "mirror check failed"
+            ),
+        }
+        comparison.map_err(|error| error.outcome)
     }
 
-    async fn shown(&self, look: &MirrorCheck) -> Result<RefComparison, FetchError> {
-        let (directory, repo_path) = (self.larder.directory.clone(), look.repo_path.clone());
-        let snapshot = blocking(move || directory.snapshot(&repo_path)).await?.map_err(FetchError::ours)?;
+    async fn compare_refs(&self, check: &MirrorCheck) -> Result<RefComparison, FetchError> {
+        let (ref_cache, repo_path) = (self.local_objects.ref_cache.clone(), check.repo_path.clone());
+        let snapshot = blocking(move || ref_cache.snapshot(&repo_path)).await?.map_err(FetchError::local)?;
         let served =
             snapshot.refs.iter().filter(|(name, _)| BRANCHES_AND_TAGS.iter().any(|space| name.starts_with(space)));
         let served: BTreeMap<String, String> =
             served.map(|(name, target)| (name.to_owned(), target.oid.clone())).collect();
         let of = served.len();
-        let mut call = Call::open(&self.dialer, &look.target, self.patience).await?;
-        let speech = Speech { room: self, target: &look.target, form: None };
+        let mut connection = ServerConnection::open(&self.dialer, &check.target, self.timeouts).await?;
+        let protocol_client = GitProtocol { client: self, target: &check.target, form: None };
         let prefixes = BRANCHES_AND_TAGS.map(str::to_owned);
-        let (_, inventory) = speech.refs(&mut call, &mut || (), Inventory::new(served), &prefixes).await?;
-        let (missing, differs) = inventory.lacks();
+        let (_, inventory) = protocol_client.refs(&mut connection, &mut || (), RefDiff::new(served), &prefixes).await?;
+        let (missing, differs) = inventory.counts();
         Ok(RefComparison { served: of, missing: missing + differs, different: differs })
     }
 }

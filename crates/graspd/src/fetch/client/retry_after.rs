@@ -1,21 +1,20 @@
-//! `Retry-After`: so many seconds, or a date.
+//! Parsing of the `Retry-After` header: a number of seconds or a date.
 
 use grasp_core::time::Timestamp;
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// How many seconds a server wants us to wait; nothing if it cannot be read. How much of it is believed is for others to
-/// decide.
-pub(super) fn read(value: &str, now: Timestamp) -> Option<u64> {
+/// Returns the number of seconds to wait, or `None` if the value is invalid. The fetch machine bounds it.
+pub(super) fn parse(value: &str, now: Timestamp) -> Option<u64> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than a number has are a long time.
+        // A number that does not fit is a very long time.
         return Some(value.parse().unwrap_or(u64::MAX));
     }
     date(value).map(|date| date.secs_since(now))
 }
 
-/// The one form of a date that may still be written: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses the only date format that servers may send: `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn date(text: &str) -> Option<Timestamp> {
     let mut parts = text.split_once(", ")?.1.split(' ');
     let mut next = || parts.next();
@@ -34,7 +33,8 @@ fn number(text: &str, most: u64) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= most && text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Days from the beginning of 1970. Years begin in March, so that the day that some have is the last of them.
+/// Returns the number of days since 1970-01-01. The calculation uses years that begin in March, so that a leap day is
+/// the last day of a year.
 fn days(year: u64, month: u64, day: u64) -> u64 {
     let year = if month < 3 { year - 1 } else { year };
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -71,7 +71,7 @@ mod tests {
             ("Sun, 06 Nov 1994 +8:49:37 GMT", None),
             ("Sun, 06 Nov 1994 08:49:37 GMT x", None),
         ] {
-            assert_eq!(read(text, now), wait, "{text}");
+            assert_eq!(parse(text, now), wait, "{text}");
         }
     }
 }

@@ -1,79 +1,79 @@
-//! The pack of an answer as it comes, apart from everything that is served.
+//! A pack while it is received, in a folder of its own outside the repositories.
 
 use std::sync::Arc;
 
 use grasp_git::layout::Layout;
-use grasp_git::receive::{Incoming, PackLimits, PackProblem, PackSink, Received};
+use grasp_git::receive::{PackData, PackError, PackLimits, PackSink, Quarantine};
 
 use super::local_objects::LocalObjects;
 use super::{FetchError, blocking};
-use crate::monitor::disk_budget::Share;
+use crate::monitor::disk_budget::DiskReservation;
 
-/// Bytes that are gathered before they are written to disk.
-pub(super) const GATHER: usize = 512 * 1024;
+/// Number of bytes that are buffered before they are written to disk.
+pub(super) const WRITE_CHUNK_BYTES: usize = 512 * 1024;
 
-/// A pack that has come in whole and is not checked yet.
-pub(super) struct Spooled {
-    pub(super) pack: Incoming,
-    pub(super) received: Received,
-    /// What it takes of the disk budget, for as long as it is not known whether it stays.
-    pub(super) share: Share,
+/// A completely received pack that is not checked yet.
+pub(super) struct SpooledPack {
+    pub(super) pack: Quarantine,
+    pub(super) received: PackData,
+    /// Its share of the disk budget until it is known whether the pack is kept.
+    pub(super) share: DiskReservation,
 }
 
-/// A pack that is being received. Dropping it removes it.
-pub(super) struct Spool {
-    /// Together with its folder, so that nobody writes where somebody removes.
-    inner: Option<(PackSink, Incoming)>,
+/// A pack that is being received. Dropping it deletes it.
+pub(super) struct PackSpool {
+    /// Sink and folder move together, so that no write happens in a folder that is being deleted.
+    inner: Option<(PackSink, Quarantine)>,
     layout: Arc<Layout>,
     reserve_bytes: u64,
-    share: Share,
-    gathered: Vec<u8>,
+    share: DiskReservation,
+    buffer: Vec<u8>,
 }
 
-impl Spool {
-    /// A place for a pack of at most so many bytes.
-    pub(super) async fn new(larder: &LocalObjects, max_bytes: u64) -> Result<Self, FetchError> {
-        let limits = PackLimits { max_bytes, ..larder.limits };
-        let place = larder.layout.clone();
-        let create = move || Incoming::create(&place).map(|incoming| (PackSink::new(&incoming, limits), incoming));
-        let inner = blocking(create).await?.map_err(PackProblem::from)?;
+impl PackSpool {
+    /// Creates a spool for a pack of at most `max_bytes`.
+    pub(super) async fn new(local_objects: &LocalObjects, max_bytes: u64) -> Result<Self, FetchError> {
+        let limits = PackLimits { max_bytes, ..local_objects.limits };
+        let layout = local_objects.layout.clone();
+        let create = move || Quarantine::create(&layout).map(|incoming| (PackSink::new(&incoming, limits), incoming));
+        let inner = blocking(create).await?.map_err(PackError::from)?;
         Ok(Self {
             inner: Some(inner),
-            layout: larder.layout.clone(),
-            reserve_bytes: larder.reserve_bytes,
-            share: larder.budget.share(),
-            gathered: Vec::new(),
+            layout: local_objects.layout.clone(),
+            reserve_bytes: local_objects.reserve_bytes,
+            share: local_objects.budget.reserve(),
+            buffer: Vec::new(),
         })
     }
 
-    /// Where the next bytes go.
-    pub(super) fn gathered(&mut self) -> &mut Vec<u8> {
-        &mut self.gathered
+    /// Returns the buffer for the next bytes.
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer
     }
 
-    /// Writes what has been gathered, if it is worth it.
-    pub(super) async fn write(&mut self) -> Result<(), FetchError> {
-        if self.gathered.len() >= GATHER { self.flush().await } else { Ok(()) }
+    /// Writes the buffer to disk if it is large enough.
+    pub(super) async fn flush_if_full(&mut self) -> Result<(), FetchError> {
+        if self.buffer.len() >= WRITE_CHUNK_BYTES { self.flush().await } else { Ok(()) }
     }
 
-    /// There is no more to come.
-    pub(super) async fn finish(mut self) -> Result<Spooled, FetchError> {
+    /// Ends the pack.
+    pub(super) async fn finish(mut self) -> Result<SpooledPack, FetchError> {
         self.flush().await?;
-        let (sink, pack) = self.inner.take().ok_or_else(gone)?;
-        Ok(Spooled { pack, received: sink.finish()?, share: self.share })
+        let (sink, pack) = self.inner.take().ok_or_else(spool_failed)?;
+        Ok(SpooledPack { pack, received: sink.finish()?, share: self.share })
     }
 
     async fn flush(&mut self) -> Result<(), FetchError> {
-        let (mut sink, incoming) = self.inner.take().ok_or_else(gone)?;
-        let bytes = std::mem::take(&mut self.gathered);
+        let (mut sink, incoming) = self.inner.take().ok_or_else(spool_failed)?;
+        let bytes = std::mem::take(&mut self.buffer);
         if !self.share.grow(bytes.len()) {
-            return Err(PackProblem::DiskFull.into());
+            return Err(PackError::DiskFull.into());
         }
         let (layout, reserve) = (self.layout.clone(), self.reserve_bytes);
         let write = move || {
-            // What is small is let through; what is large must not take the room that events need.
-            if bytes.len() >= GATHER && layout.free_bytes()? < reserve {
-                return Err(PackProblem::DiskFull);
+            // Small packs are always accepted; large ones must not use the disk space reserved for events.
+            if bytes.len() >= WRITE_CHUNK_BYTES && layout.free_bytes()? < reserve {
+                return Err(PackError::DiskFull);
             }
             sink.write(&bytes)?;
             Ok((sink, incoming))
@@ -83,6 +83,6 @@ impl Spool {
     }
 }
 
-fn gone() -> FetchError {
-    FetchError::ours("the pack is gone")
+fn spool_failed() -> FetchError {
+    FetchError::local("an earlier write of the pack failed")
 }

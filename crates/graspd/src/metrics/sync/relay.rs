@@ -1,60 +1,64 @@
-//! The numbers of one relay at one moment, and of several as if they were one.
+//! Gauge values of one relay, or of several relays that share a label.
 
 use grasp_core::sync::RelaySnapshot;
 use grasp_core::sync::relay::ConnectionStatus;
 
-/// See the module.
+use crate::metrics::gauge_value;
+
+/// Gauge values of one or more relays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Sample {
+pub(super) struct RelaySample {
+    /// [`ConnectionStatus`] as a number, or [`NOT_DIALLED`].
     pub(super) connected: i64,
     pub(super) status: i64,
     pub(super) failures: i64,
     pub(super) live: i64,
     pub(super) requests: i64,
-    /// Seconds up, of all.
-    up: (u64, u64),
-    /// Events that are there too, of all that were compared.
+    /// Seconds connected, of all seconds.
+    up_secs: (u64, u64),
+    /// Events that the relay also has, of all compared events.
     shared: (u64, u64),
 }
 
-/// The connection of a relay that is not dialled: the operator wants that, or it is this server.
-const LEFT_ALONE: i64 = -1;
+/// Value of `connected` for a relay that is not dialled, because the operator paused it or because it is this server.
+const NOT_DIALLED: i64 = -1;
 
-/// The worse of two connections. One that is left alone is no worse than any.
-fn worse(a: i64, b: i64) -> i64 {
-    if a.min(b) == LEFT_ALONE { a.max(b) } else { a.min(b) }
+/// Returns the worse of two values of `connected`. A relay that is not dialled is not worse than any other.
+fn worse_connection(left: i64, right: i64) -> i64 {
+    if left.min(right) == NOT_DIALLED { left.max(right) } else { left.min(right) }
 }
 
-impl Sample {
-    pub(super) fn of(link: &RelaySnapshot) -> Self {
-        let totals = &link.totals;
+impl RelaySample {
+    pub(super) fn new(relay: &RelaySnapshot) -> Self {
+        let totals = &relay.totals;
         Self {
-            connected: if link.is_paused || link.is_self { LEFT_ALONE } else { link.status as i64 },
-            status: link.health as i64,
-            failures: i64::from(link.failures),
-            live: number(link.subscriptions.0),
-            requests: number(link.subscriptions.1),
-            up: (totals.up_secs, totals.up_secs.saturating_add(totals.down_secs)),
+            connected: if relay.is_paused || relay.is_self { NOT_DIALLED } else { relay.status as i64 },
+            status: relay.health as i64,
+            failures: i64::from(relay.failures),
+            live: gauge_value(relay.subscriptions.0 as u64),
+            requests: gauge_value(relay.subscriptions.1 as u64),
+            up_secs: (totals.up_secs, totals.up_secs.saturating_add(totals.down_secs)),
             shared: (totals.shared, totals.compared),
         }
     }
 
-    /// Both: the worst state, and the sum of what can be added.
-    pub(super) fn and(self, other: Self) -> Self {
-        let sum = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
+    /// Returns the values of two samples together: the worst state, and the sum of everything that can be added.
+    pub(super) fn combine(self, other: Self) -> Self {
+        let sum =
+            |left: (u64, u64), right: (u64, u64)| (left.0.saturating_add(right.0), left.1.saturating_add(right.1));
         Self {
-            connected: worse(self.connected, other.connected),
+            connected: worse_connection(self.connected, other.connected),
             status: self.status.max(other.status),
             failures: self.failures.max(other.failures),
             live: self.live.saturating_add(other.live),
             requests: self.requests.saturating_add(other.requests),
-            up: sum(self.up, other.up),
+            up_secs: sum(self.up_secs, other.up_secs),
             shared: sum(self.shared, other.shared),
         }
     }
 
     pub(super) fn uptime(&self) -> Option<f64> {
-        ratio(self.up)
+        ratio(self.up_secs)
     }
 
     pub(super) fn coverage(&self) -> Option<f64> {
@@ -62,19 +66,14 @@ impl Sample {
     }
 }
 
-/// Whether there is a connection.
-pub(super) fn is_up(status: ConnectionStatus) -> bool {
+/// Returns whether a status means that a connection exists.
+pub(super) fn is_connected(status: ConnectionStatus) -> bool {
     match status {
         ConnectionStatus::Disconnected | ConnectionStatus::Connecting => false,
         ConnectionStatus::Syncing | ConnectionStatus::Connected | ConnectionStatus::ConnectedHistoricSyncFailures => {
             true
         }
     }
-}
-
-/// A count as gauges have it.
-pub(super) fn number(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn ratio((part, whole): (u64, u64)) -> Option<f64> {

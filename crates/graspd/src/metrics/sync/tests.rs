@@ -9,10 +9,10 @@ use super::super::Metrics;
 use super::*;
 
 fn url(nth: usize) -> RelayUrl {
-    RelayUrl::parse(&format!("wss://r{nth:03}.example")).expect("a relay")
+    RelayUrl::parse(&format!("wss://r{nth:03}.example")).expect("an invalid relay URL")
 }
 
-fn link(nth: usize, repositories: usize) -> RelaySnapshot {
+fn relay(nth: usize, repositories: usize) -> RelaySnapshot {
     RelaySnapshot {
         url: url(nth),
         status: ConnectionStatus::Connected,
@@ -42,29 +42,29 @@ fn link(nth: usize, repositories: usize) -> RelaySnapshot {
     }
 }
 
-fn show(meter: &Metrics, relays: Vec<RelaySnapshot>) {
-    meter.sync().view(&SyncSnapshot { relays, ..SyncSnapshot::default() });
+fn update(metrics: &Metrics, relays: Vec<RelaySnapshot>) {
+    metrics.sync().update(&SyncSnapshot { relays, ..SyncSnapshot::default() });
 }
 
-/// Every series and its value.
-fn series(meter: &Metrics) -> BTreeMap<String, String> {
-    let text = meter.encode();
+/// Returns every series with its value.
+fn series(metrics: &Metrics) -> BTreeMap<String, String> {
+    let text = metrics.encode();
     assert!(text.ends_with("# EOF\n"), "{text}");
     let mut series = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let (name, value) = line.rsplit_once(' ').expect("a value");
-        assert!(series.insert(name.to_owned(), value.to_owned()).is_none(), "{name} is there twice");
+        let (name, value) = line.rsplit_once(' ').expect("a line without a value");
+        assert!(series.insert(name.to_owned(), value.to_owned()).is_none(), "{name} occurs twice");
     }
     series
 }
 
-fn value(meter: &Metrics, name: &str) -> Option<String> {
-    series(meter).get(name).cloned()
+fn value(metrics: &Metrics, name: &str) -> Option<String> {
+    series(metrics).get(name).cloned()
 }
 
-/// All values of the label `relay`.
-fn labels(meter: &Metrics) -> BTreeSet<String> {
-    let names = series(meter).into_keys();
+/// Returns all values of the label `relay`.
+fn relay_labels(metrics: &Metrics) -> BTreeSet<String> {
+    let names = series(metrics).into_keys();
     names.filter_map(|name| Some(name.split_once("relay=\"")?.1.split_once('"')?.0.to_owned())).collect()
 }
 
@@ -84,9 +84,9 @@ fn notes(nth: usize) -> Vec<SyncNote> {
 }
 
 #[test]
-fn every_name_is_declared_once() {
-    let meter = Metrics::new();
-    let text = meter.encode();
+fn every_metric_is_declared_once() {
+    let metrics = Metrics::new();
+    let text = metrics.encode();
     for (name, kind) in [
         ("ngit_sync_relay_connected", "gauge"),
         ("ngit_sync_relay_status", "gauge"),
@@ -119,9 +119,9 @@ fn every_name_is_declared_once() {
 }
 
 #[test]
-fn what_has_few_labels_begins_at_zero() {
-    let meter = Metrics::new();
-    let zeros = series(&meter).into_iter().filter(|(name, value)| value == "0" && name.starts_with("ngit_sync_"));
+fn series_with_fixed_labels_start_at_zero() {
+    let metrics = Metrics::new();
+    let zeros = series(&metrics).into_iter().filter(|(name, value)| value == "0" && name.starts_with("ngit_sync_"));
     let zeros: Vec<_> = zeros.map(|(name, _)| name).collect();
     for name in [
         r#"ngit_sync_events_total{source="direct"}"#,
@@ -147,21 +147,21 @@ fn what_has_few_labels_begins_at_zero() {
         assert!(zeros.contains(&name.to_owned()), "{name} is not in {zeros:?}");
     }
     assert_eq!(zeros.len(), 19);
-    assert_eq!(labels(&meter), BTreeSet::new());
+    assert_eq!(relay_labels(&metrics), BTreeSet::new());
 }
 
 #[test]
-fn a_view_sets_every_gauge() {
-    let meter = Metrics::new();
-    let mut dead = link(2, 1);
+fn snapshot_sets_every_gauge() {
+    let metrics = Metrics::new();
+    let mut dead = relay(2, 1);
     dead.status = ConnectionStatus::Disconnected;
     dead.health = health::HealthStatus::Dead;
     dead.failures = 31;
-    let mut good = link(1, 1);
+    let mut good = relay(1, 1);
     good.status = ConnectionStatus::Syncing;
     good.totals =
         RelayTotals { up_secs: 30, down_secs: 10, received: 5, compared: 8, shared: 6, ..RelayTotals::default() };
-    meter.sync().view(&SyncSnapshot { relays: vec![good, dead], repositories: 1, in_flight: 4, rejected: (9, 2) });
+    metrics.sync().update(&SyncSnapshot { relays: vec![good, dead], repositories: 1, in_flight: 4, rejected: (9, 2) });
     for (name, wanted) in [
         (r#"ngit_sync_relay_connected{relay="wss://r001.example"}"#, Some("2")),
         (r#"ngit_sync_relay_connected{relay="wss://r002.example"}"#, Some("0")),
@@ -182,13 +182,13 @@ fn a_view_sets_every_gauge() {
         ("ngit_sync_rejected_hot_cache_current", Some("2")),
         ("ngit_sync_in_flight", Some("4")),
     ] {
-        assert_eq!(value(&meter, name).as_deref(), wanted, "{name}");
+        assert_eq!(value(&metrics, name).as_deref(), wanted, "{name}");
     }
 }
 
 #[test]
-fn connections_and_health_are_counted_by_the_numbers_of_the_promise() {
-    let meter = Metrics::new();
+fn connection_and_health_have_documented_numbers() {
+    let metrics = Metrics::new();
     let states = [
         (ConnectionStatus::Disconnected, "0"),
         (ConnectionStatus::Connecting, "1"),
@@ -204,21 +204,21 @@ fn connections_and_health_are_counted_by_the_numbers_of_the_promise() {
         (health::HealthStatus::RateLimited, "5"),
     ];
     for ((status, connected), (health, healthy)) in states.into_iter().zip(healths) {
-        show(&meter, vec![RelaySnapshot { status, health, ..link(1, 1) }]);
+        update(&metrics, vec![RelaySnapshot { status, health, ..relay(1, 1) }]);
         let name = r#"ngit_sync_relay_connected{relay="wss://r001.example"}"#;
-        assert_eq!(value(&meter, name).as_deref(), Some(connected));
+        assert_eq!(value(&metrics, name).as_deref(), Some(connected));
         let name = r#"ngit_sync_relay_status{relay="wss://r001.example"}"#;
-        assert_eq!(value(&meter, name).as_deref(), Some(healthy));
+        assert_eq!(value(&metrics, name).as_deref(), Some(healthy));
         let up = if status >= ConnectionStatus::Syncing { "1" } else { "0" };
-        assert_eq!(value(&meter, "ngit_sync_relays_connected_total").as_deref(), Some(up));
+        assert_eq!(value(&metrics, "ngit_sync_relays_connected_total").as_deref(), Some(up));
     }
 }
 
 #[test]
 fn notes_are_counted() {
-    let meter = Metrics::new();
+    let metrics = Metrics::new();
     for note in notes(1).iter().chain(&notes(1)) {
-        meter.sync().note(note);
+        metrics.sync().count_note(note);
     }
     for (name, wanted) in [
         (r#"ngit_sync_connection_attempts_total{relay="wss://r001.example",result="success"}"#, "2"),
@@ -229,22 +229,22 @@ fn notes_are_counted() {
         (r#"ngit_sync_reconnects_total{kind="quick"}"#, "2"),
         (r#"ngit_sync_reconnects_total{kind="long"}"#, "0"),
     ] {
-        assert_eq!(value(&meter, name).as_deref(), Some(wanted), "{name}");
+        assert_eq!(value(&metrics, name).as_deref(), Some(wanted), "{name}");
     }
 }
 
 #[test]
-fn only_what_is_new_counts_as_synced() {
-    let meter = Metrics::new();
-    let refused = SubmitResult::Rejected(Rejection::Unrelated);
-    for judgement in
-        [SubmitResult::Stored, SubmitResult::Held, SubmitResult::Known, refused, SubmitResult::InvalidSignature]
+fn only_new_events_count_as_synced() {
+    let metrics = Metrics::new();
+    let rejected = SubmitResult::Rejected(Rejection::Unrelated);
+    for result in
+        [SubmitResult::Stored, SubmitResult::Held, SubmitResult::Known, rejected, SubmitResult::InvalidSignature]
     {
-        meter.sync().judged(SyncSource::Live, &judgement);
+        metrics.sync().count_result(SyncSource::Live, &result);
     }
-    meter.sync().judged(SyncSource::CatchUp, &SubmitResult::Stored);
-    meter.sync().judged(SyncSource::Daily, &SubmitResult::Stored);
-    meter.sync().direct(5);
+    metrics.sync().count_result(SyncSource::CatchUp, &SubmitResult::Stored);
+    metrics.sync().count_result(SyncSource::Daily, &SubmitResult::Stored);
+    metrics.sync().count_direct(5);
     for (name, wanted) in [
         ("ngit_sync_events_synced_total", "4"),
         (r#"ngit_sync_events_total{source="direct"}"#, "5"),
@@ -257,29 +257,29 @@ fn only_what_is_new_counts_as_synced() {
         (r#"ngit_sync_judged_total{verdict="refused"}"#, "1"),
         (r#"ngit_sync_judged_total{verdict="forged"}"#, "1"),
     ] {
-        assert_eq!(value(&meter, name).as_deref(), Some(wanted), "{name}");
+        assert_eq!(value(&metrics, name).as_deref(), Some(wanted), "{name}");
     }
 }
 
 #[test]
-fn a_hundred_relays_have_a_label_and_the_rest_shares_one() {
-    let meter = Metrics::new();
-    // Of two hundred, the second half has more repositories.
-    let mut relays: Vec<_> = (0..200).map(|nth| link(nth, nth)).collect();
+fn relays_beyond_the_label_limit_share_a_label() {
+    let metrics = Metrics::new();
+    // The second half of 200 relays has more repositories.
+    let mut relays: Vec<_> = (0..200).map(|nth| relay(nth, nth)).collect();
     relays[7].status = ConnectionStatus::Disconnected;
     relays[8].health = health::HealthStatus::Dead;
     relays[9].failures = 12;
     relays[10].totals = RelayTotals { up_secs: 1, down_secs: 3, compared: 2, shared: 1, ..RelayTotals::default() };
     for nth in 0..200 {
-        notes(nth).iter().for_each(|note| meter.sync().note(note));
+        notes(nth).iter().for_each(|note| metrics.sync().count_note(note));
     }
-    show(&meter, relays.clone());
+    update(&metrics, relays.clone());
     for nth in 0..200 {
-        notes(nth).iter().for_each(|note| meter.sync().note(note));
+        notes(nth).iter().for_each(|note| metrics.sync().count_note(note));
     }
-    show(&meter, relays);
+    update(&metrics, relays);
     let wanted: BTreeSet<_> = (100..200).map(|nth| url(nth).to_string()).chain([OTHER.to_owned()]).collect();
-    assert_eq!(labels(&meter), wanted);
+    assert_eq!(relay_labels(&metrics), wanted);
     for (name, wanted) in [
         (r#"ngit_sync_relay_connected{relay="other"}"#, "0"),
         (r#"ngit_sync_relay_status{relay="other"}"#, "4"),
@@ -287,115 +287,115 @@ fn a_hundred_relays_have_a_label_and_the_rest_shares_one() {
         (r#"ngit_sync_peer_uptime_ratio{relay="other"}"#, "0.25"),
         (r#"ngit_sync_peer_coverage_ratio{relay="other"}"#, "0.5"),
         (r#"ngit_sync_subscriptions{relay="other",kind="live"}"#, "300"),
-        // The second half found no place before it was ranked, the first half none after that.
+        // The second half had no label before the first ranking, and the first half none after it.
         (r#"ngit_sync_rate_limited_total{relay="other"}"#, "200"),
         (r#"ngit_sync_rate_limited_total{relay="wss://r150.example"}"#, "1"),
         ("ngit_sync_relays_tracked_total", "200"),
     ] {
-        assert_eq!(value(&meter, name).as_deref(), Some(wanted), "{name}");
+        assert_eq!(value(&metrics, name).as_deref(), Some(wanted), "{name}");
     }
 }
 
 #[test]
-fn whoever_is_gone_leaves_nothing_behind() {
-    let meter = Metrics::new();
-    let before = series(&meter).into_keys().collect::<BTreeSet<_>>();
+fn series_of_removed_relays_are_removed() {
+    let metrics = Metrics::new();
+    let before = series(&metrics).into_keys().collect::<BTreeSet<_>>();
     for round in 0..5 {
         let relays = round * 200..(round + 1) * 200;
-        show(&meter, relays.clone().map(|nth| link(nth, 1)).collect());
+        update(&metrics, relays.clone().map(|nth| relay(nth, 1)).collect());
         for nth in relays {
-            notes(nth).iter().for_each(|note| meter.sync().note(note));
+            notes(nth).iter().for_each(|note| metrics.sync().count_note(note));
         }
-        assert_eq!(labels(&meter).len(), 101);
+        assert_eq!(relay_labels(&metrics).len(), 101);
     }
-    show(&meter, Vec::new());
-    assert_eq!(labels(&meter), BTreeSet::from([OTHER.to_owned()]), "what was counted for all stays");
-    let after: BTreeSet<_> = series(&meter).into_keys().filter(|name| !name.contains(r#"relay="other""#)).collect();
+    update(&metrics, Vec::new());
+    assert_eq!(relay_labels(&metrics), BTreeSet::from([OTHER.to_owned()]), "the counts of all others remain");
+    let after: BTreeSet<_> = series(&metrics).into_keys().filter(|name| !name.contains(r#"relay="other""#)).collect();
     assert_eq!(after, before);
     for gauge in ["relay_connected", "relay_status", "relay_failures", "peer_uptime_ratio", "peer_coverage_ratio"] {
-        assert_eq!(value(&meter, &format!(r#"ngit_sync_{gauge}{{relay="other"}}"#)), None, "{gauge}");
+        assert_eq!(value(&metrics, &format!(r#"ngit_sync_{gauge}{{relay="other"}}"#)), None, "{gauge}");
     }
 }
 
 #[test]
-fn a_ratio_goes_when_nothing_is_compared_any_more() {
-    let meter = Metrics::new();
+fn ratio_is_removed_without_compared_events() {
+    let metrics = Metrics::new();
     let name = r#"ngit_sync_peer_coverage_ratio{relay="wss://r001.example"}"#;
-    show(
-        &meter,
-        vec![RelaySnapshot { totals: RelayTotals { compared: 4, shared: 4, ..RelayTotals::default() }, ..link(1, 1) }],
+    update(
+        &metrics,
+        vec![RelaySnapshot { totals: RelayTotals { compared: 4, shared: 4, ..RelayTotals::default() }, ..relay(1, 1) }],
     );
-    assert_eq!(value(&meter, name).as_deref(), Some("1.0"));
-    show(&meter, vec![link(1, 1)]);
-    assert_eq!(value(&meter, name), None);
+    assert_eq!(value(&metrics, name).as_deref(), Some("1.0"));
+    update(&metrics, vec![relay(1, 1)]);
+    assert_eq!(value(&metrics, name), None);
 }
 
 #[test]
-fn configured_relays_come_first_and_equals_keep_their_labels() {
-    let meter = Metrics::new();
-    show(&meter, (100..200).map(|nth| link(nth, 1)).collect());
-    let configured = RelaySnapshot { is_bootstrap: true, ..link(0, 0) };
-    show(&meter, [configured].into_iter().chain((1..200).map(|nth| link(nth, 1))).collect());
+fn configured_relays_are_labelled_first_and_equal_relays_keep_labels() {
+    let metrics = Metrics::new();
+    update(&metrics, (100..200).map(|nth| relay(nth, 1)).collect());
+    let configured = RelaySnapshot { is_bootstrap: true, ..relay(0, 0) };
+    update(&metrics, [configured].into_iter().chain((1..200).map(|nth| relay(nth, 1))).collect());
     let wanted: BTreeSet<_> =
         [0].into_iter().chain(100..199).map(|nth| url(nth).to_string()).chain([OTHER.to_owned()]).collect();
-    assert_eq!(labels(&meter), wanted);
+    assert_eq!(relay_labels(&metrics), wanted);
 }
 
 #[test]
-fn what_others_bring_is_counted_once() {
-    let meter = Metrics::new();
+fn events_of_unlabelled_relays_are_counted_once() {
+    let metrics = Metrics::new();
     let name = r#"ngit_sync_peer_events_received_total{relay="other"}"#;
     let relays = |received: u64, repositories: usize| {
         let totals = RelayTotals { received, ..RelayTotals::default() };
-        let late = RelaySnapshot { totals, ..link(500, repositories) };
-        (0..100).map(|nth| link(nth, 5)).chain([late]).collect::<Vec<_>>()
+        let late = RelaySnapshot { totals, ..relay(500, repositories) };
+        (0..100).map(|nth| relay(nth, 5)).chain([late]).collect::<Vec<_>>()
     };
-    // What came before this process is not news.
-    show(&meter, relays(1_000, 1));
-    assert_eq!(value(&meter, name).as_deref(), Some("0"));
-    show(&meter, relays(1_007, 1));
-    assert_eq!(value(&meter, name).as_deref(), Some("7"));
-    // With a label of its own it has all of it, and the others' count stays.
-    show(&meter, relays(1_010, 9));
-    assert_eq!(value(&meter, name).as_deref(), Some("7"));
+    // Events from before this process are not counted.
+    update(&metrics, relays(1_000, 1));
+    assert_eq!(value(&metrics, name).as_deref(), Some("0"));
+    update(&metrics, relays(1_007, 1));
+    assert_eq!(value(&metrics, name).as_deref(), Some("7"));
+    // With a label of its own the relay has its total, and the count of the others remains.
+    update(&metrics, relays(1_010, 9));
+    assert_eq!(value(&metrics, name).as_deref(), Some("7"));
     let own = r#"ngit_sync_peer_events_received_total{relay="wss://r500.example"}"#;
-    assert_eq!(value(&meter, own).as_deref(), Some("1010"));
-    show(&meter, relays(1_011, 1));
-    assert_eq!((value(&meter, name).as_deref(), value(&meter, own)), (Some("8"), None));
-    // An operator may have it forgotten; a counter does not go back.
-    show(&meter, relays(0, 1));
-    assert_eq!(value(&meter, name).as_deref(), Some("8"));
+    assert_eq!(value(&metrics, own).as_deref(), Some("1010"));
+    update(&metrics, relays(1_011, 1));
+    assert_eq!((value(&metrics, name).as_deref(), value(&metrics, own)), (Some("8"), None));
+    // The operator can reset the totals of a relay; a counter does not decrease.
+    update(&metrics, relays(0, 1));
+    assert_eq!(value(&metrics, name).as_deref(), Some("8"));
 }
 
 #[test]
-fn an_address_cannot_break_out_of_its_label() {
-    let meter = Metrics::new();
+fn url_is_escaped_in_its_label() {
+    let metrics = Metrics::new();
     for text in ["wss://x.example/\"} 1\nngit_sync_in_flight 9", "wss://x.example/\\\"\u{7f}\u{1}é"] {
-        let url = RelayUrl::parse(text).expect("parsers forgive much");
-        meter.sync().note(&SyncNote::Connected(url, ReconnectKind::Fresh));
+        let url = RelayUrl::parse(text).expect("the parser accepts such URLs");
+        metrics.sync().count_note(&SyncNote::Connected(url, ReconnectKind::Fresh));
     }
-    let text = meter.encode();
-    assert_eq!(labels(&meter).len(), 2, "{text}");
+    let text = metrics.encode();
+    assert_eq!(relay_labels(&metrics).len(), 2, "{text}");
     assert!(!text.contains("} 1\nngit_sync_in_flight 9") && text.is_ascii(), "{text}");
-    assert_eq!(value(&meter, "ngit_sync_in_flight").as_deref(), Some("0"));
+    assert_eq!(value(&metrics, "ngit_sync_in_flight").as_deref(), Some("0"));
 }
 
 #[test]
-fn a_relay_that_is_left_alone_is_not_lost() {
-    let meter = Metrics::new();
-    let mut relays: Vec<_> = (0..limits::MAX_RELAY_LABELS + 2).map(|nth| link(nth, 999 - nth)).collect();
+fn relay_that_is_not_dialled_has_its_own_status() {
+    let metrics = Metrics::new();
+    let mut relays: Vec<_> = (0..limits::MAX_RELAY_LABELS + 2).map(|nth| relay(nth, 999 - nth)).collect();
     relays[1].is_paused = true;
     relays[2].is_self = true;
-    for left_alone in &mut relays[1..3] {
-        left_alone.status = ConnectionStatus::Disconnected;
+    for not_dialled in &mut relays[1..3] {
+        not_dialled.status = ConnectionStatus::Disconnected;
     }
     let last = relays.len() - 1;
     (relays[last].is_paused, relays[last].status) = (true, ConnectionStatus::Disconnected);
-    show(&meter, relays.clone());
+    update(&metrics, relays.clone());
     for (relay, wanted) in [("wss://r000.example", "3"), ("wss://r001.example", "-1"), ("wss://r002.example", "-1")] {
         let name = format!("ngit_sync_relay_connected{{relay=\"{relay}\"}}");
-        assert_eq!(value(&meter, &name).as_deref(), Some(wanted), "{relay}");
+        assert_eq!(value(&metrics, &name).as_deref(), Some(wanted), "{relay}");
     }
-    // Among the rest it is no worse than the others.
-    assert_eq!(value(&meter, r#"ngit_sync_relay_connected{relay="other"}"#).as_deref(), Some("3"));
+    // In the combined value it is not worse than the others.
+    assert_eq!(value(&metrics, r#"ngit_sync_relay_connected{relay="other"}"#).as_deref(), Some("3"));
 }

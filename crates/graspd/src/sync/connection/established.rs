@@ -1,4 +1,4 @@
-//! A connection that stands: reading, writing, and watching over both, at the same time in one task.
+//! An established connection: reading, writing and keepalive, concurrently in one task.
 
 use std::sync::atomic::Ordering;
 
@@ -18,170 +18,177 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tracing::debug;
 
-use super::keepalive::Pulse;
-use super::{FromSocket, Permit, Queued, RelaySocket};
+use super::keepalive::Keepalive;
+use super::{ConnectionEvent, EventPermit, QueuedMessage, RelayConnection};
 use crate::net::stream::OutboundStream;
 
 type Socket = WebSocketStream<OutboundStream>;
 
-/// How a life ends.
-enum End {
-    /// The relay has gone, or does not answer: there is nobody to say goodbye to.
-    Gone,
-    /// The relay has said goodbye.
-    Goodbye,
-    /// The relay has sent a message that is too large.
-    Flooded,
-    /// The room wants it.
-    HungUp,
+/// Cause of the end of a connection.
+enum CloseCause {
+    /// The relay is gone or does not answer. No close handshake is possible.
+    Lost,
+    /// The relay sent a close frame.
+    ClosedByRelay,
+    /// The relay sent a message that is too large.
+    MessageTooLarge,
+    /// The driver closed the connection.
+    ClosedByUs,
 }
 
-impl RelaySocket {
-    pub(super) async fn live(
+impl RelayConnection {
+    pub(super) async fn run_established(
         self,
         socket: Socket,
         nip11: Option<Nip11Info>,
-        queued: mpsc::UnboundedReceiver<Queued>,
+        queued: mpsc::UnboundedReceiver<QueuedMessage>,
     ) -> DisconnectReason {
-        let pulse = Pulse::new(self.shared.clock);
+        let keepalive = Keepalive::new(self.context.clock);
         let (mut sink, mut stream) = socket.split();
-        let silence = 2 * self.shared.patience.ping;
-        let end = tokio::select! {
+        let silence = 2 * self.context.timeouts.ping;
+        let cause = tokio::select! {
             biased;
-            () = self.hang_up.notified() => End::HungUp,
-            end = self.read(&mut stream, nip11, &pulse) => end,
-            end = self.write(&mut sink, queued, &pulse) => end,
-            () = pulse.stops(silence) => {
-                debug!(relay = %self.url, "a relay has fallen silent");
-                End::Gone
+            () = self.disconnect.notified() => CloseCause::ClosedByUs,
+            cause = self.read(&mut stream, nip11, &keepalive) => cause,
+            cause = self.write(&mut sink, queued, &keepalive) => cause,
+            () = keepalive.timed_out(silence) => {
+                debug!(target: "sync", relay = %self.url, "relay timed out");
+                CloseCause::Lost
             }
         };
-        let loss = match end {
-            End::Gone | End::Goodbye => DisconnectReason::Ended,
-            End::Flooded => DisconnectReason::MessageTooLarge,
-            End::HungUp => DisconnectReason::ClosedByUs,
+        let reason = match cause {
+            CloseCause::Lost | CloseCause::ClosedByRelay => DisconnectReason::Ended,
+            CloseCause::MessageTooLarge => DisconnectReason::MessageTooLarge,
+            CloseCause::ClosedByUs => DisconnectReason::ClosedByUs,
         };
         if let Ok(socket) = sink.reunite(stream) {
-            let _ = timeout(self.shared.patience.goodbye, say_goodbye(socket, end)).await;
+            let _ = timeout(self.context.timeouts.close, close(socket, cause)).await;
         }
-        loss
+        reason
     }
 
-    /// Hands over what the relay says, one thing after the other.
-    async fn read(&self, stream: &mut SplitStream<Socket>, nip11: Option<Nip11Info>, pulse: &Pulse) -> End {
-        self.tell(FromSocket::Up(self.session, nip11)).await;
-        pulse.listens();
+    /// Delivers messages of the relay, one after the other.
+    async fn read(
+        &self,
+        stream: &mut SplitStream<Socket>,
+        nip11: Option<Nip11Info>,
+        keepalive: &Keepalive,
+    ) -> CloseCause {
+        self.notify(ConnectionEvent::Connected(self.session, nip11)).await;
+        keepalive.resume_reading();
         loop {
-            let message = stream.next().await;
-            pulse.heard();
-            let (heard, bytes) = match message {
+            let frame = stream.next().await;
+            keepalive.frame_received();
+            let (message, bytes) = match frame {
                 Some(Ok(Message::Text(text))) => {
-                    let largest = (self.shared.max_event_bytes)();
+                    let largest = (self.context.max_event_bytes)();
                     (relay_message::parse(text.as_str(), largest), text.len())
                 }
                 Some(Ok(Message::Binary(_))) => (IncomingMessage::Invalid, 0),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => (IncomingMessage::Alive, 0),
-                Some(Ok(Message::Close(_))) => return End::Goodbye,
-                Some(Err(WsError::Capacity(CapacityError::MessageTooLong { .. }))) => return End::Flooded,
-                Some(Err(problem)) => {
-                    debug!(relay = %self.url, %problem, "a relay's connection broke");
-                    return End::Gone;
+                Some(Ok(Message::Close(_))) => return CloseCause::ClosedByRelay,
+                Some(Err(WsError::Capacity(CapacityError::MessageTooLong { .. }))) => {
+                    return CloseCause::MessageTooLarge;
                 }
-                None => return End::Gone,
+                Some(Err(error)) => {
+                    debug!(target: "sync", relay = %self.url, %error, "relay connection broke");
+                    return CloseCause::Lost;
+                }
+                None => return CloseCause::Lost,
             };
-            self.hand_over(heard, bytes).await;
-            pulse.listens();
+            self.deliver(message, bytes).await;
+            keepalive.resume_reading();
         }
     }
 
-    async fn hand_over(&self, heard: IncomingMessage, bytes: usize) {
-        let (heard, permit) = match heard {
-            IncomingMessage::Event(sub, event, _) if self.shared.known.is_known(event.id) => {
+    async fn deliver(&self, message: IncomingMessage, bytes: usize) {
+        let (message, permit) = match message {
+            IncomingMessage::Event(sub, event, _) if self.context.known.is_known(event.id) => {
                 (IncomingMessage::Event(sub, event, EventPresence::Known), None)
             }
-            IncomingMessage::Event(..) => match self.permit(bytes).await {
-                Some(permit) => (heard, Some(permit)),
+            IncomingMessage::Event(..) => match self.acquire_permit(bytes).await {
+                Some(permit) => (message, Some(permit)),
                 None => return,
             },
-            _ => (heard, None),
+            _ => (message, None),
         };
-        self.tell(FromSocket::Message(self.session, heard, permit)).await;
+        self.notify(ConnectionEvent::Received(self.session, message, permit)).await;
     }
 
-    /// Waits for a place. `None` never happens: nobody closes the semaphores.
-    async fn permit(&self, bytes: usize) -> Option<Permit> {
-        // Half of what a relay has at most: two large ones may be on their way at once.
-        let places = (bytes / limits::SYNC_PERMIT_BYTES).clamp(1, limits::SYNC_PERMITS_PER_RELAY / 2);
-        let places = u32::try_from(places).ok()?;
-        let of_link = self.places.clone().acquire_many_owned(places).await.ok()?;
-        let of_all = self.shared.places.clone().acquire_many_owned(places).await.ok()?;
-        Some(Permit { _of_link: of_link, _of_all: of_all })
+    /// Waits for a permit. Never returns `None`, because the semaphores are never closed.
+    async fn acquire_permit(&self, bytes: usize) -> Option<EventPermit> {
+        // At most half of a relay's permits: two large events can be in flight at once.
+        let permits = (bytes / limits::SYNC_PERMIT_BYTES).clamp(1, limits::SYNC_PERMITS_PER_RELAY / 2);
+        let permits = u32::try_from(permits).ok()?;
+        let relay = self.permits.clone().acquire_many_owned(permits).await.ok()?;
+        let total = self.context.permits.clone().acquire_many_owned(permits).await.ok()?;
+        Some(EventPermit { _relay: relay, _total: total })
     }
 
-    /// Writes what is to be said, and pings.
+    /// Sends queued messages and pings.
     async fn write(
         &self,
         sink: &mut SplitSink<Socket, Message>,
-        mut queued: mpsc::UnboundedReceiver<Queued>,
-        pulse: &Pulse,
-    ) -> End {
-        let mut tick = interval(self.shared.patience.ping);
+        mut queued: mpsc::UnboundedReceiver<QueuedMessage>,
+        keepalive: &Keepalive,
+    ) -> CloseCause {
+        let mut tick = interval(self.context.timeouts.ping);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tick.reset();
         loop {
             let (message, bytes) = tokio::select! {
                 next = queued.recv() => match next {
                     Some(next) => (self.message(&next), next.bytes()),
-                    None => return End::HungUp,
+                    None => return CloseCause::ClosedByUs,
                 },
                 _ = tick.tick() => (Message::Ping(Default::default()), 0),
             };
-            pulse.writes();
+            keepalive.write_started();
             let sent = sink.send(message).await;
-            pulse.written();
+            keepalive.write_finished();
             if sent.is_err() {
-                // It may have said why before it went. Whoever reads will notice the end.
-                sleep(self.shared.patience.goodbye).await;
-                return End::Gone;
+                // The relay may have sent a reason before it closed the connection. The reader will notice the end.
+                sleep(self.context.timeouts.close).await;
+                return CloseCause::Lost;
             }
             if bytes > 0 {
                 let unsent = self.unsent.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-                self.tell(FromSocket::Unsent(self.session, unsent)).await;
+                self.notify(ConnectionEvent::UnsentBytes(self.session, unsent)).await;
             }
         }
     }
 
-    fn message(&self, queued: &Queued) -> Message {
+    fn message(&self, queued: &QueuedMessage) -> Message {
         Message::text(match queued {
-            Queued::Text(text) => Utf8Bytes::from(text.as_str()),
-            Queued::Sign(challenge) => self.answer(challenge).into(),
+            QueuedMessage::Text(text) => Utf8Bytes::from(text.as_str()),
+            QueuedMessage::Sign(challenge) => self.auth_response(challenge).into(),
         })
     }
 
-    /// The answer to a challenge (NIP-42).
-    fn answer(&self, challenge: &str) -> String {
+    /// Returns the AUTH message that answers a challenge (NIP-42).
+    fn auth_response(&self, challenge: &str) -> String {
         let tags = [["relay", &self.url.to_string()], ["challenge", challenge]];
         let event = EventBuilder::new(Kind::Custom(kinds::AUTH), "")
             .tags(tags.iter().filter_map(|tag| Tag::parse(tag.iter().copied()).ok()))
-            .custom_created_at(nostr::types::Timestamp::from(self.shared.clock.wall().0))
-            .finalize(&self.shared.keys);
+            .custom_created_at(nostr::types::Timestamp::from(self.context.clock.wall().0))
+            .finalize(&self.context.keys);
         match event {
             Ok(event) => relay_message::encode_auth(&event.as_json()),
-            // Nothing that is wrong with a challenge makes signing fail; a relay understands this as no answer.
+            // Signing does not fail because of a challenge. An empty event is an invalid answer for the relay.
             Err(_) => relay_message::encode_auth("{}"),
         }
     }
 }
 
-/// Ends a connection as the protocol wants it. Whoever calls sets the deadline.
-async fn say_goodbye(mut socket: Socket, end: End) -> Result<(), WsError> {
+/// Performs the close handshake. The caller sets a timeout.
+async fn close(mut socket: Socket, cause: CloseCause) -> Result<(), WsError> {
     let frame = |code, reason| Some(CloseFrame { code, reason: Utf8Bytes::from_static(reason) });
-    match end {
-        End::Gone => return Ok(()),
-        // The answer to it is ready.
-        End::Goodbye => return socket.flush().await,
-        End::Flooded => return socket.close(frame(CloseCode::Size, "the message is too long")).await,
-        End::HungUp => socket.close(frame(CloseCode::Normal, "")).await?,
+    match cause {
+        CloseCause::Lost => return Ok(()),
+        // tungstenite has queued the answer to the close frame.
+        CloseCause::ClosedByRelay => return socket.flush().await,
+        CloseCause::MessageTooLarge => return socket.close(frame(CloseCode::Size, "message too long")).await,
+        CloseCause::ClosedByUs => socket.close(frame(CloseCode::Normal, "")).await?,
     }
     while let Some(Ok(_)) = socket.next().await {}
     Ok(())

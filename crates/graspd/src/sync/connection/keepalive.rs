@@ -1,4 +1,4 @@
-//! Whether a relay is still there.
+//! Detection of relays that do not respond.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,70 +7,70 @@ use grasp_core::time::MonoTime;
 
 use crate::clock::Clock;
 
-/// No message is being written.
+/// Value of [`Keepalive::writing`] while no message is being written.
 const IDLE: u64 = u64::MAX;
 
-/// The signs of life of one connection. The reading and the writing half leave them, the watcher looks at them; all three
-/// are one task, so nothing here is ever contended.
-pub(super) struct Pulse {
+/// Activity of one connection. The reader and the writer record it, [`timed_out`](Self::timed_out) checks it. All three
+/// run in one task, so the atomics are never contended.
+pub(super) struct Keepalive {
     clock: Clock,
-    /// When a frame last came, or when listening went on.
-    heard: AtomicU64,
-    /// Since when a message is being written, without the time in which the socket was not read.
+    /// When a frame was received last, or when reading was resumed.
+    last_read: AtomicU64,
+    /// Since when a message is being written, without the time during which the socket was not read.
     writing: AtomicU64,
-    /// The socket is not read: whatever the relay says waits outside, and whatever it should read may wait there, too.
-    deaf: AtomicBool,
+    /// The socket is not read. Messages of the relay wait in network buffers, and so may our messages to it.
+    is_paused: AtomicBool,
 }
 
-impl Pulse {
-    /// One of a socket that is not read yet.
+impl Keepalive {
+    /// Creates the state of a socket that is not read yet.
     pub(super) fn new(clock: Clock) -> Self {
-        let heard = AtomicU64::new(clock.mono().0);
-        Self { clock, heard, writing: AtomicU64::new(IDLE), deaf: AtomicBool::new(true) }
+        let last_read = AtomicU64::new(clock.mono().0);
+        Self { clock, last_read, writing: AtomicU64::new(IDLE), is_paused: AtomicBool::new(true) }
     }
 
-    /// A frame has come. It is dealt with before the next is read.
-    pub(super) fn heard(&self) {
-        self.heard.store(self.clock.mono().0, Ordering::Relaxed);
-        self.deaf.store(true, Ordering::Relaxed);
+    /// Records that a frame was received. Reading pauses until it is handled.
+    pub(super) fn frame_received(&self) {
+        self.last_read.store(self.clock.mono().0, Ordering::Relaxed);
+        self.is_paused.store(true, Ordering::Relaxed);
     }
 
-    /// It has been dealt with.
-    pub(super) fn listens(&self) {
+    /// Records that the frame was handled and reading continues.
+    pub(super) fn resume_reading(&self) {
         let now = self.clock.mono().0;
-        let deaf = now - self.heard.swap(now, Ordering::Relaxed);
+        let paused_millis = now - self.last_read.swap(now, Ordering::Relaxed);
         let writing = self.writing.load(Ordering::Relaxed);
         if writing != IDLE {
-            self.writing.store((writing + deaf).min(now), Ordering::Relaxed);
+            self.writing.store((writing + paused_millis).min(now), Ordering::Relaxed);
         }
-        self.deaf.store(false, Ordering::Relaxed);
+        self.is_paused.store(false, Ordering::Relaxed);
     }
 
-    /// A message is being written.
-    pub(super) fn writes(&self) {
+    /// Records the start of a write.
+    pub(super) fn write_started(&self) {
         self.writing.store(self.clock.mono().0, Ordering::Relaxed);
     }
 
-    /// It has been written.
-    pub(super) fn written(&self) {
+    /// Records the end of a write.
+    pub(super) fn write_finished(&self) {
         self.writing.store(IDLE, Ordering::Relaxed);
     }
 
-    /// Returns when nothing was heard, or a message was not taken, for as long as this. While the socket is not read,
-    /// nothing is expected of the relay.
-    pub(super) async fn stops(&self, patience: Duration) {
+    /// Waits until no frame was received, or a write did not progress, for `timeout`. The time during which the socket
+    /// is not read does not count.
+    pub(super) async fn timed_out(&self, timeout: Duration) {
         loop {
             let now = self.clock.mono();
-            let oldest = self.heard.load(Ordering::Relaxed).min(self.writing.load(Ordering::Relaxed));
-            let waited = match self.deaf.load(Ordering::Relaxed) {
+            let oldest = self.last_read.load(Ordering::Relaxed).min(self.writing.load(Ordering::Relaxed));
+            let waited = match self.is_paused.load(Ordering::Relaxed) {
                 true => Duration::ZERO,
                 false => now.since(MonoTime(oldest)),
             };
-            if waited >= patience {
+            if waited >= timeout {
                 return;
             }
-            // A millisecond more, because the clock cuts off what is less.
-            tokio::time::sleep(patience - waited + Duration::from_millis(1)).await;
+            // One millisecond more, because the clock truncates to milliseconds.
+            tokio::time::sleep(timeout - waited + Duration::from_millis(1)).await;
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The connection to a relay: one task from the dial to the goodbye.
+//! Websocket connection to a relay: one task from the dial to the close.
 //!
-//! The sync room says what to say and hears what is heard. An event that is not known here is handed over with a
-//! [`Permit`], and the socket is not read while there is none; then nobody expects it to answer pings either. The last
-//! word about a session is always [`FromSocket::Down`], and it is said once.
+//! The [`driver`](super::driver) sends messages through a [`ConnectionHandle`] and receives [`ConnectionEvent`]s. An
+//! event that is not known here is delivered with an [`EventPermit`]. While there is no permit, the socket is not read,
+//! and the relay is not expected to answer pings. [`ConnectionEvent::Closed`] is always the last event of a session and
+//! is sent exactly once.
 
 mod dial;
 mod established;
@@ -24,107 +25,107 @@ use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_url::RelayUrl;
 use nostr::key::Keys;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
-use tracing::error;
+use tracing::{Instrument, error, info_span};
 
 use crate::clock::Clock;
 use crate::net::dialer::Dialer;
 
-/// Bytes of an answer to a challenge beside the challenge, roughly: it is counted before it is signed.
+/// Approximate size of an AUTH message without its challenge. It is counted before the message is signed.
 const AUTH_BYTES: usize = 512;
 
-/// What a socket tells the sync room.
+/// Event of a connection, for the driver.
 #[derive(Debug)]
-pub(crate) enum FromSocket {
-    /// The connection stands. What its NIP-11 document says, if there is one.
-    Up(SessionId, Option<Nip11Info>),
-    /// The relay says something. An event that is new here comes with a permit.
-    Message(SessionId, IncomingMessage, Option<Permit>),
-    /// So many bytes that were to be said have not left yet. After every message that has.
-    Unsent(SessionId, usize),
-    /// It is over. The last word.
-    Down(SessionId, DisconnectReason),
+pub(crate) enum ConnectionEvent {
+    /// The connection is established. With the relay's NIP-11 document, if it has one.
+    Connected(SessionId, Option<Nip11Info>),
+    /// A message was received. An event that is new here comes with a permit.
+    Received(SessionId, IncomingMessage, Option<EventPermit>),
+    /// Number of queued bytes that are not sent yet. Follows every message that was sent.
+    UnsentBytes(SessionId, usize),
+    /// The connection is closed. Last event of a session.
+    Closed(SessionId, DisconnectReason),
 }
 
-/// A place for an event that is not judged yet. Dropping it gives the place back.
+/// Permit for an event that is not decided yet. Dropping it frees its share of both limits (per relay and in total).
 #[derive(Debug)]
-pub(crate) struct Permit {
-    _of_link: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
+pub(crate) struct EventPermit {
+    _relay: OwnedSemaphorePermit,
+    _total: OwnedSemaphorePermit,
 }
 
-/// Whoever knows which events are here.
-pub(crate) trait Known: Send + Sync {
-    /// Whether an event is served or held. It is asked between two messages, so it has to be quick.
+/// Lookup of events that are already stored.
+pub(crate) trait KnownEvents: Send + Sync {
+    /// Returns whether an event is served or held. Called between two messages, so it has to be quick.
     fn is_known(&self, id: EventId) -> bool;
 }
 
-/// How long things may take.
+/// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    /// From the look-up of the name to the end of the websocket handshake.
+pub(crate) struct ConnectionTimeouts {
+    /// For name resolution, connection and websocket handshake.
     pub(crate) dial: Duration,
-    /// For the whole NIP-11 document.
+    /// For the NIP-11 document.
     pub(crate) nip11: Duration,
-    /// For what of that is left when the connection stands.
+    /// For the NIP-11 document after the websocket is connected.
     pub(crate) nip11_grace: Duration,
-    /// Between two pings; twice this is the silence after which a relay is gone.
+    /// Interval between pings. A relay that is silent for twice this time is disconnected.
     pub(crate) ping: Duration,
-    /// For the end of a connection.
-    pub(crate) goodbye: Duration,
+    /// For the close handshake.
+    pub(crate) close: Duration,
 }
 
-impl Patience {
-    /// The usual, with a setting for the dial: it is the base of the backoff.
+impl ConnectionTimeouts {
+    /// Creates the default timeouts. `dial` is a setting: it is also the base of the backoff.
     pub(crate) fn new(dial: Duration) -> Self {
         Self {
             dial,
             nip11: Duration::from_secs(limits::NIP11_TIMEOUT_SECS),
             nip11_grace: Duration::from_secs(limits::NIP11_WAIT_SECS),
             ping: Duration::from_secs(limits::RELAY_PING_SECS),
-            goodbye: Duration::from_secs(limits::RELAY_CLOSE_TIMEOUT_SECS),
+            close: Duration::from_secs(limits::RELAY_CLOSE_TIMEOUT_SECS),
         }
     }
 }
 
-/// How large an ordinary event may be.
+/// Returns the largest accepted size of an event.
 pub(crate) type MaxEventBytes = Box<dyn Fn() -> usize + Send + Sync>;
 
-/// What all sockets share.
-pub(crate) struct Sockets {
+/// Context that all connections share.
+pub(crate) struct ConnectionContext {
     dialer: Arc<Dialer>,
-    known: Arc<dyn Known>,
-    /// The service's key, for challenges.
+    known: Arc<dyn KnownEvents>,
+    /// Key of the service, for AUTH.
     keys: Keys,
     clock: Clock,
-    /// What the policy takes of an ordinary event, as the settings are now.
+    /// Largest accepted size of an event under the current settings.
     max_event_bytes: MaxEventBytes,
-    patience: Patience,
-    /// Places for events that are not judged yet.
-    places: Arc<Semaphore>,
+    timeouts: ConnectionTimeouts,
+    /// Permits for events that are not decided yet, of all relays.
+    permits: Arc<Semaphore>,
 }
 
-impl Sockets {
+impl ConnectionContext {
     pub(crate) fn new(
         dialer: Arc<Dialer>,
-        known: Arc<dyn Known>,
+        known: Arc<dyn KnownEvents>,
         keys: Keys,
         clock: Clock,
         max_event_bytes: MaxEventBytes,
-        patience: Patience,
+        timeouts: ConnectionTimeouts,
     ) -> Arc<Self> {
-        let places = Arc::new(Semaphore::new(limits::SYNC_PERMITS));
-        Arc::new(Self { dialer, known, keys, clock, max_event_bytes, patience, places })
+        let permits = Arc::new(Semaphore::new(limits::SYNC_PERMITS));
+        Arc::new(Self { dialer, known, keys, clock, max_event_bytes, timeouts, permits })
     }
 }
 
-/// What a message waits as until it is written.
-enum Queued {
+/// A message that waits to be sent.
+enum QueuedMessage {
     Text(String),
-    /// A challenge to answer.
+    /// An AUTH challenge to sign and answer.
     Sign(String),
 }
 
-impl Queued {
+impl QueuedMessage {
     fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -133,100 +134,103 @@ impl Queued {
     }
 }
 
-/// The sync room's end of a socket. Dropping it hangs up.
-pub(crate) struct SocketHandle {
-    queue: mpsc::UnboundedSender<Queued>,
+/// The driver's handle of a connection. Dropping it closes the connection.
+pub(crate) struct ConnectionHandle {
+    queue: mpsc::UnboundedSender<QueuedMessage>,
     unsent: Arc<AtomicUsize>,
-    hang_up: Arc<Notify>,
+    disconnect: Arc<Notify>,
 }
 
-impl SocketHandle {
-    /// Says something, at once or when the connection stands, and tells how many bytes have not left yet, these included.
-    /// It never waits; more than [`limits::SYNC_MAX_UNSENT_BYTES`] is not to be said.
-    pub(crate) fn say(&self, say: OutgoingMessage) -> usize {
-        let queued = match relay_message::encode(&say) {
-            EncodedMessage::Text(text) => Queued::Text(text),
-            EncodedMessage::Sign(challenge) => Queued::Sign(challenge.to_owned()),
+impl ConnectionHandle {
+    /// Queues a message. It is sent as soon as the connection is established. Returns the number of unsent bytes
+    /// including this message. Never waits; the caller must not queue more than [`limits::SYNC_MAX_UNSENT_BYTES`].
+    pub(crate) fn send(&self, message: OutgoingMessage) -> usize {
+        let queued = match relay_message::encode(&message) {
+            EncodedMessage::Text(text) => QueuedMessage::Text(text),
+            EncodedMessage::Sign(challenge) => QueuedMessage::Sign(challenge.to_owned()),
         };
         let bytes = queued.bytes();
         let unsent = self.unsent.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // Who has gone does not listen, and has said so.
+        // A closed connection has reported its end.
         let _ = self.queue.send(queued);
         unsent
     }
 
-    /// Ends the connection, or the attempt at one.
-    pub(crate) fn hang_up(&self) {
-        self.hang_up.notify_one();
+    /// Closes the connection or cancels the dial.
+    pub(crate) fn disconnect(&self) {
+        self.disconnect.notify_one();
     }
 }
 
-impl Drop for SocketHandle {
+impl Drop for ConnectionHandle {
     fn drop(&mut self) {
-        self.hang_up();
+        self.disconnect();
     }
 }
 
-/// One connection to a relay, or the attempt at one.
-pub(crate) struct RelaySocket {
-    shared: Arc<Sockets>,
+/// A connection to a relay, or an attempt to connect.
+pub(crate) struct RelayConnection {
+    context: Arc<ConnectionContext>,
     session: SessionId,
     url: RelayUrl,
-    room: mpsc::Sender<FromSocket>,
+    events: mpsc::Sender<ConnectionEvent>,
     unsent: Arc<AtomicUsize>,
-    hang_up: Arc<Notify>,
-    /// This relay's places for events that are not judged yet.
-    places: Arc<Semaphore>,
+    disconnect: Arc<Notify>,
+    /// Permits of this relay for events that are not decided yet.
+    permits: Arc<Semaphore>,
 }
 
-impl RelaySocket {
-    /// Begins to dial. What happens is told to `room`; when that is full, the sockets that share it take turns.
+impl RelayConnection {
+    /// Starts the connection task. Events are sent to `events`; while that queue is full, the connections that share it
+    /// wait in turn.
     pub(crate) fn spawn(
-        shared: &Arc<Sockets>,
+        context: &Arc<ConnectionContext>,
         session: SessionId,
         url: RelayUrl,
-        room: mpsc::Sender<FromSocket>,
-    ) -> SocketHandle {
+        events: mpsc::Sender<ConnectionEvent>,
+    ) -> ConnectionHandle {
         let (queue, queued) = mpsc::unbounded_channel();
         let unsent = Arc::new(AtomicUsize::new(0));
-        let hang_up = Arc::new(Notify::new());
+        let disconnect = Arc::new(Notify::new());
         let socket = Self {
-            shared: shared.clone(),
+            context: context.clone(),
             session,
             url,
-            room: room.clone(),
+            events: events.clone(),
             unsent: unsent.clone(),
-            hang_up: hang_up.clone(),
-            places: Arc::new(Semaphore::new(limits::SYNC_PERMITS_PER_RELAY)),
+            disconnect: disconnect.clone(),
+            permits: Arc::new(Semaphore::new(limits::SYNC_PERMITS_PER_RELAY)),
         };
-        tokio::spawn(async move {
-            // Whatever happens, the room is told; a stranger's text that makes us stumble ends one session, not sync.
-            let loss = match AssertUnwindSafe(socket.run(queued)).catch_unwind().await {
-                Ok(loss) => loss,
+        let span = info_span!(target: "sync", "relay", url = %socket.url);
+        let task = async move {
+            // The end is reported in any case: a panic caused by untrusted input ends one session, not sync.
+            let reason = match AssertUnwindSafe(socket.run(queued)).catch_unwind().await {
+                Ok(reason) => reason,
                 Err(_) => {
-                    error!(?session, "a relay's socket ended badly");
+                    error!(target: "sync", session = session.0, "relay connection task panicked");
                     DisconnectReason::Ended
                 }
             };
-            let _ = room.send(FromSocket::Down(session, loss)).await;
-        });
-        SocketHandle { queue, unsent, hang_up }
+            let _ = events.send(ConnectionEvent::Closed(session, reason)).await;
+        };
+        tokio::spawn(task.instrument(span));
+        ConnectionHandle { queue, unsent, disconnect }
     }
 
-    async fn run(self, queued: mpsc::UnboundedReceiver<Queued>) -> DisconnectReason {
+    async fn run(self, queued: mpsc::UnboundedReceiver<QueuedMessage>) -> DisconnectReason {
         let dialled = tokio::select! {
             biased;
-            () = self.hang_up.notified() => return DisconnectReason::ClosedByUs,
+            () = self.disconnect.notified() => return DisconnectReason::ClosedByUs,
             dialled = self.dial() => dialled,
         };
         match dialled {
-            Ok((socket, nip11)) => self.live(socket, nip11, queued).await,
-            Err(loss) => loss,
+            Ok((socket, nip11)) => self.run_established(socket, nip11, queued).await,
+            Err(reason) => reason,
         }
     }
 
-    /// Tells the room something. If there is no room any more, nobody cares.
-    async fn tell(&self, news: FromSocket) {
-        let _ = self.room.send(news).await;
+    /// Sends an event to the driver. Ignores that the driver has stopped.
+    async fn notify(&self, event: ConnectionEvent) {
+        let _ = self.events.send(event).await;
     }
 }

@@ -1,19 +1,21 @@
-//! How amounts and states are said.
+//! Formatting of amounts and states, for the status page and for the commands of the operator.
 
 use grasp_core::fetch;
-use grasp_core::sync::{RelaySnapshot, relay};
+use grasp_core::sync::RelaySnapshot;
+use grasp_core::sync::relay::ConnectionStatus;
 
 use crate::monitor::health::ExpiringEvent;
 
-/// How good a word is.
+/// How good a displayed state is. It selects the colour.
 #[derive(Clone, Copy)]
-pub(crate) enum Mood {
+pub(crate) enum Rating {
     Good,
     Fair,
     Bad,
 }
 
-impl Mood {
+impl Rating {
+    /// Returns the CSS class.
     pub(crate) fn class(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -23,58 +25,59 @@ impl Mood {
     }
 }
 
-/// Relays as they are shown: those in trouble first, then by their repositories.
-pub(crate) fn ordered(view: &grasp_core::sync::SyncSnapshot) -> Vec<&RelaySnapshot> {
-    let mut links: Vec<&RelaySnapshot> = view.relays.iter().collect();
-    links.sort_by(|a, b| {
-        let rank = |link: &RelaySnapshot| (!link.is_bootstrap, std::cmp::Reverse(link.repositories));
-        rank(a).cmp(&rank(b)).then_with(|| a.url.cmp(&b.url))
+/// Returns relays in the order of display: configured relays first, then by number of repositories.
+pub(crate) fn display_order(snapshot: &grasp_core::sync::SyncSnapshot) -> Vec<&RelaySnapshot> {
+    let mut relays: Vec<&RelaySnapshot> = snapshot.relays.iter().collect();
+    relays.sort_by(|left, right| {
+        let rank = |relay: &RelaySnapshot| (!relay.is_bootstrap, std::cmp::Reverse(relay.repositories));
+        rank(left).cmp(&rank(right)).then_with(|| left.url.cmp(&right.url))
     });
-    links
+    relays
 }
 
-/// Where a relay stands, in a word.
-pub(crate) fn state(link: &RelaySnapshot) -> (&'static str, Mood) {
+/// Returns the state of a relay as text, and how good it is.
+pub(crate) fn relay_state(relay: &RelaySnapshot) -> (&'static str, Rating) {
     use grasp_core::sync::health::HealthStatus as Health;
-    match (link.status, link.health) {
-        _ if link.is_self => ("this service", Mood::Good),
-        _ if link.is_paused => ("paused", Mood::Fair),
-        (relay::ConnectionStatus::Connected, Health::RateLimited) => ("connected, wants less of us", Mood::Fair),
-        (relay::ConnectionStatus::Connected, _) => ("connected", Mood::Good),
-        (relay::ConnectionStatus::ConnectedHistoricSyncFailures, _) => ("connected, history incomplete", Mood::Fair),
-        (relay::ConnectionStatus::Syncing, _) => ("catching up", Mood::Fair),
-        (relay::ConnectionStatus::Connecting, _) => ("connecting", Mood::Fair),
-        (relay::ConnectionStatus::Disconnected, Health::Dead) => ("dead", Mood::Bad),
-        (relay::ConnectionStatus::Disconnected, Health::RateLimited) => ("wants less of us", Mood::Fair),
-        (relay::ConnectionStatus::Disconnected, _) => ("not connected", Mood::Bad),
+    match (relay.status, relay.health) {
+        _ if relay.is_self => ("this service", Rating::Good),
+        _ if relay.is_paused => ("paused", Rating::Fair),
+        (ConnectionStatus::Connected, Health::RateLimited) => ("connected, rate limited", Rating::Fair),
+        (ConnectionStatus::Connected, _) => ("connected", Rating::Good),
+        (ConnectionStatus::ConnectedHistoricSyncFailures, _) => ("connected, history incomplete", Rating::Fair),
+        (ConnectionStatus::Syncing, _) => ("catching up", Rating::Fair),
+        (ConnectionStatus::Connecting, _) => ("connecting", Rating::Fair),
+        (ConnectionStatus::Disconnected, Health::Dead) => ("dead", Rating::Bad),
+        (ConnectionStatus::Disconnected, Health::RateLimited) => ("rate limited", Rating::Fair),
+        (ConnectionStatus::Disconnected, _) => ("not connected", Rating::Bad),
     }
 }
 
-/// Why an event waits.
-pub(crate) fn waits(event: &ExpiringEvent) -> &'static str {
-    if event.tried { "nobody has its git data so far" } else { "its git data is awaited" }
+/// Returns why an event is still in purgatory, as text.
+pub(crate) fn waiting_reason(event: &ExpiringEvent) -> &'static str {
+    if event.tried { "git data not found on any source yet" } else { "waiting for its git data" }
 }
 
-/// Where a search asks, and what came of it. Hosts alone are told: a path may name what only waits.
-pub(crate) fn place(stop: &fetch::SourceView) -> (&str, String) {
-    let host = stop.url.split("://").nth(1).unwrap_or(&stop.url).split('/').next().unwrap_or_default();
-    let outcome = match &stop.outcome {
-        _ if stop.is_asking => "being_asked".to_owned(),
-        _ if stop.is_waiting => "waiting".to_owned(),
+/// Returns the host of a source and the outcome of the last request to it. Only the host is public, because the path
+/// may contain the name of a repository that is not served.
+pub(crate) fn source_outcome(source: &fetch::SourceView) -> (&str, String) {
+    let host = source.url.split("://").nth(1).unwrap_or(&source.url).split('/').next().unwrap_or_default();
+    let outcome = match &source.outcome {
+        _ if source.is_asking => "being_asked".to_owned(),
+        _ if source.is_waiting => "waiting".to_owned(),
         Some(outcome) => outcome.label().to_owned(),
         None => "not_asked".to_owned(),
     };
     (host, outcome)
 }
 
-/// For how long something of a relay may be missing here.
-pub(crate) fn lag(link: &RelaySnapshot, now: u64) -> Option<u64> {
-    let complete = link.status == relay::ConnectionStatus::Connected && link.covered >= link.repositories;
-    let since = link.historic_sync_completed_at.or(link.last_message_at)?;
-    (!complete).then(|| now.saturating_sub(since.0))
+/// Returns the number of seconds for which events of a relay may be missing here; `None` if nothing is missing.
+pub(crate) fn lag(relay: &RelaySnapshot, now: u64) -> Option<u64> {
+    let is_complete = relay.status == ConnectionStatus::Connected && relay.covered >= relay.repositories;
+    let since = relay.historic_sync_completed_at.or(relay.last_message_at)?;
+    (!is_complete).then(|| now.saturating_sub(since.0))
 }
 
-/// A time in two units at most: `3 d 4 h`, `12 min`, `7 s`.
+/// Formats seconds with at most two units: `3 d 4 h`, `12 min`, `7 s`.
 pub(crate) fn duration(secs: u64) -> String {
     match (secs / 86_400, secs / 3_600 % 24, secs / 60 % 60, secs % 60) {
         (0, 0, 0, secs) => format!("{secs} s"),
@@ -85,7 +88,7 @@ pub(crate) fn duration(secs: u64) -> String {
     }
 }
 
-/// Bytes with three digits: `1.21 GB`.
+/// Formats bytes with three digits: `1.21 GB`.
 pub(crate) fn bytes(amount: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let mut value = amount as f64;
@@ -98,7 +101,7 @@ pub(crate) fn bytes(amount: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// A count with spaces between thousands.
+/// Formats a count with spaces between thousands.
 pub(crate) fn count(amount: u64) -> String {
     let digits = amount.to_string();
     let mut out = String::new();
@@ -111,7 +114,7 @@ pub(crate) fn count(amount: u64) -> String {
     out
 }
 
-/// A share in percent, if there is a whole.
-pub(crate) fn ratio(part: u64, whole: u64) -> Option<String> {
+/// Formats a share in percent; `None` if the whole is zero.
+pub(crate) fn percentage(part: u64, whole: u64) -> Option<String> {
     (whole > 0).then(|| format!("{:.1} %", 100.0 * part as f64 / whole as f64))
 }

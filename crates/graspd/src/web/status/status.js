@@ -1,25 +1,25 @@
-// Keeps the status page up to date: values in place, and the page anew when there is more or less to show.
+// Updates the status page: replaces values in place, and reloads the page when its structure has changed.
 "use strict";
 (() => {
-  const EVERY = 3000;
-  const HIDDEN = 15000;
+  const INTERVAL_MS = 3000;
+  const HIDDEN_INTERVAL_MS = 15000;
   const main = document.querySelector("main");
-  const say = (text) => {
+  const setNote = (text) => {
     const note = document.getElementById("live");
     if (note && note.textContent !== text) note.textContent = text;
   };
-  const redraw = async () => {
-    const answer = await fetch("status", { cache: "no-store" });
-    if (!answer.ok) throw new Error(String(answer.status));
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
-    main.replaceChildren(...fresh.childNodes);
-    main.dataset.shape = fresh.dataset.shape;
+  const reload = async () => {
+    const response = await fetch("status", { cache: "no-store" });
+    if (!response.ok) throw new Error(String(response.status));
+    const loaded = new DOMParser().parseFromString(await response.text(), "text/html").querySelector("main");
+    main.replaceChildren(...loaded.childNodes);
+    main.dataset.shape = loaded.dataset.shape;
   };
-  const look = async () => {
-    const answer = await fetch("status.json", { cache: "no-store" });
-    if (!answer.ok) throw new Error(String(answer.status));
-    const status = await answer.json();
-    if (status.shape !== main.dataset.shape) return redraw();
+  const update = async () => {
+    const response = await fetch("status.json", { cache: "no-store" });
+    if (!response.ok) throw new Error(String(response.status));
+    const status = await response.json();
+    if (status.shape !== main.dataset.shape) return reload();
     for (const node of main.querySelectorAll("[data-k]")) {
       const text = status.shown[node.dataset.k];
       if (text !== undefined && node.textContent !== text) node.textContent = text;
@@ -27,12 +27,12 @@
   };
   const tick = async () => {
     try {
-      await look();
-      say("Live: renewed every few seconds.");
+      await update();
+      setNote("Live: updated every few seconds.");
     } catch {
-      say("The server does not answer; these values are old.");
+      setNote("The server does not respond; these values are outdated.");
     }
-    setTimeout(tick, document.hidden ? HIDDEN : EVERY);
+    setTimeout(tick, document.hidden ? HIDDEN_INTERVAL_MS : INTERVAL_MS);
   };
-  setTimeout(tick, EVERY);
+  setTimeout(tick, INTERVAL_MS);
 })();

@@ -1,4 +1,4 @@
-//! The operator of a server: commands against it.
+//! Runs `graspd` commands against a test server, as its operator does.
 
 use std::fs;
 use std::fs::File;
@@ -11,72 +11,73 @@ use tempfile::TempDir;
 
 use super::{Server, command};
 
-/// What a command has said.
-pub struct Said {
+/// Exit code and output of a command that has ended.
+pub struct CommandOutput {
     pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+    pub stdout: String,
+    pub stderr: String,
 }
 
-impl Said {
-    pub fn of(output: &Output) -> Self {
+impl CommandOutput {
+    pub fn new(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Self { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+        Self { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
     }
 
-    /// It went well; gives what was printed.
-    pub fn well(self) -> String {
-        assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
-        self.out
+    /// Asserts exit code 0 and returns standard output.
+    pub fn expect_success(self) -> String {
+        assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
+        self.stdout
     }
 
-    /// It failed with a status; gives what was said about it.
-    pub fn badly(self, code: i32) -> String {
-        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
-        self.err
+    /// Asserts this exit code and returns standard error.
+    pub fn expect_failure(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
+        self.stderr
     }
 
-    /// It went well and printed one JSON value per line.
-    pub fn json(self) -> Vec<Value> {
-        self.well().lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    /// Asserts exit code 0 and parses standard output as one JSON value per line.
+    pub fn json_lines(self) -> Vec<Value> {
+        self.expect_success().lines().map(|line| serde_json::from_str(line).expect("line is not JSON")).collect()
     }
 
-    /// It went well and printed one JSON value.
-    pub fn object(self) -> Value {
-        let mut lines = self.json();
+    /// Asserts exit code 0 and parses standard output as exactly one JSON value.
+    pub fn json_object(self) -> Value {
+        let mut lines = self.json_lines();
         assert_eq!(lines.len(), 1, "{lines:?}");
         lines.remove(0)
     }
 }
 
 impl Server {
-    /// A server whose log is a file of its folder, and whose log level may stand in a file, too.
+    /// Starts a server that logs to the file `log` of its folder. Its log level can be set in a settings file too,
+    /// because the environment has none.
     pub fn start_with_log(folder: &Arc<TempDir>, settings: &[(&str, &str)]) -> Self {
         let mut command = command(folder.path(), &[&[("LOG_LEVEL", "")], settings].concat());
-        command.stderr(File::create(folder.path().join("log")).expect("a file"));
+        command.stderr(File::create(folder.path().join("log")).expect("cannot create the log file"));
         let mut server = Self::spawn(command);
         server.folder = Some(folder.clone());
         server
     }
 
-    /// What it has logged.
+    /// Returns the log of a server that was started by [`start_with_log`](Self::start_with_log).
     pub fn log(&self) -> String {
-        fs::read_to_string(self.folder().path().join("log")).expect("it was created")
+        fs::read_to_string(self.folder().path().join("log")).expect("cannot read the log file")
     }
 
-    /// A command in the folder of this server.
-    pub fn operator(&self, arguments: &[&str]) -> Command {
+    /// Returns a `graspd` command that will run in the folder of this server.
+    pub fn cli_command(&self, arguments: &[&str]) -> Command {
         let mut command = command(self.folder().path(), &[]);
         command.args(arguments).stdin(Stdio::null());
         command
     }
 
-    /// Runs a command in the folder of this server, to its end.
-    pub fn run(&self, arguments: &[&str]) -> Said {
-        Said::of(&self.operator(arguments).output().expect("graspd runs"))
+    /// Runs a `graspd` command in the folder of this server until it ends.
+    pub fn run(&self, arguments: &[&str]) -> CommandOutput {
+        CommandOutput::new(&self.cli_command(arguments).output().expect("cannot run graspd"))
     }
 
-    /// Its admin socket, if it is where it usually is.
+    /// Returns the default path of the admin socket.
     pub fn admin_socket(&self) -> PathBuf {
         self.folder().path().join("data/relay/admin.sock")
     }

@@ -1,4 +1,4 @@
-//! What attacks need: eyes on the server's processes, packs that no git would make, and bodies without an end.
+//! Support for tests of attacks: measures the server's processes, and makes packs that git itself would not make.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,32 +14,32 @@ use std::{fs, thread};
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 
-use super::test_server::Stage;
+use super::test_server::TestServer;
 use super::{DEADLINE, Server, eventually};
 
 /// A megabyte.
 pub const MB: u64 = 1024 * 1024;
 
-/// Growth of the server's memory that nobody minds. What attacks would like to take is ten times as much.
-pub const FLAT: u64 = 100 * MB;
+/// The growth of the server's memory that a test of an attack allows. The attacks try to use ten times as much.
+pub const MAX_MEMORY_GROWTH: u64 = 100 * MB;
 
-/// Bytes of a process's memory that stand for nothing on disk.
+/// Returns the bytes of anonymous memory of a process (memory that no file backs).
 fn memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// What is known of a process that runs.
+/// A running process.
 #[derive(Clone, Debug)]
 struct Process {
     parent: u32,
     command: String,
 }
 
-/// Everything that runs, by number.
+/// Returns all running processes by process id.
 fn processes() -> BTreeMap<u32, Process> {
-    let entries = fs::read_dir("/proc").expect("processes").flatten();
+    let entries = fs::read_dir("/proc").expect("cannot read /proc").flatten();
     let read = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let parent = stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()?;
@@ -50,12 +50,12 @@ fn processes() -> BTreeMap<u32, Process> {
     entries.filter_map(|entry| read(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// The children of a process, and theirs.
-fn family(of: u32) -> Vec<(u32, Process)> {
+/// Returns the direct and indirect children of a process.
+fn descendants(ancestor: u32) -> Vec<(u32, Process)> {
     let all = processes();
     let is_below = |mut pid: u32| {
         while let Some(process) = all.get(&pid) {
-            if process.parent == of {
+            if process.parent == ancestor {
                 return true;
             }
             pid = process.parent;
@@ -65,41 +65,42 @@ fn family(of: u32) -> Vec<(u32, Process)> {
     all.iter().filter(|(pid, _)| is_below(**pid)).map(|(pid, process)| (*pid, process.clone())).collect()
 }
 
-/// The most that was seen of something.
+/// The highest values that a [`ResourceMonitor`] has measured.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Peaks {
-    /// Bytes that the server has grown by.
+pub struct ResourcePeaks {
+    /// Growth of the server's memory in bytes.
     pub server: u64,
-    /// Bytes of the largest of its children.
+    /// Memory of the largest child process in bytes.
     pub child: u64,
-    /// Children that make packs for clients.
+    /// Number of `git upload-pack` processes.
     pub serving: usize,
-    /// All children.
+    /// Number of all child processes.
     pub children: usize,
 }
 
-/// Looks at a server and its children again and again.
-pub struct Watch {
-    over: Arc<AtomicBool>,
-    peaks: Arc<Mutex<Peaks>>,
-    watcher: Option<JoinHandle<()>>,
+/// Measures a server and its child processes every two milliseconds, until it is dropped.
+pub struct ResourceMonitor {
+    is_stopped: Arc<AtomicBool>,
+    peaks: Arc<Mutex<ResourcePeaks>>,
+    thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
-    pub fn on(server: &Server) -> Self {
+impl ResourceMonitor {
+    pub fn start(server: &Server) -> Self {
         let pid = server.child.id();
         let before = memory(pid).expect("the server runs");
-        let (over, peaks) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Peaks::default())));
-        let (stop, seen) = (over.clone(), peaks.clone());
-        let watcher = thread::spawn(move || {
+        let (is_stopped, peaks) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(ResourcePeaks::default())));
+        let (stop, measured) = (is_stopped.clone(), peaks.clone());
+        let thread = thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 let server = memory(pid).unwrap_or(0).saturating_sub(before);
-                let children = family(pid);
+                let children = descendants(pid);
                 let child = children.iter().filter_map(|(pid, _)| memory(*pid)).max().unwrap_or(0);
-                // One that was started a moment ago has the name of who started it: `pack-objects` that of `upload-pack`.
+                // Only direct children count: a process that was just forked still has the command line of its parent,
+                // so `pack-objects` looks like another `upload-pack` for a moment.
                 let serves = |process: &Process| process.parent == pid && process.command.contains(" upload-pack ");
                 let serving = children.iter().filter(|(_, process)| serves(process)).count();
-                let mut peaks = seen.lock().expect("nobody panics");
+                let mut peaks = measured.lock().expect("lock is not poisoned");
                 peaks.server = peaks.server.max(server);
                 peaks.child = peaks.child.max(child);
                 peaks.serving = peaks.serving.max(serving);
@@ -108,54 +109,53 @@ impl Watch {
                 thread::sleep(Duration::from_millis(2));
             }
         });
-        Self { over, peaks, watcher: Some(watcher) }
+        Self { is_stopped, peaks, thread: Some(thread) }
     }
 
-    /// What was seen so far.
-    pub fn peaks(&self) -> Peaks {
-        *self.peaks.lock().expect("nobody panics")
+    /// Returns the highest values so far.
+    pub fn peaks(&self) -> ResourcePeaks {
+        *self.peaks.lock().expect("lock is not poisoned")
     }
 
-    /// Demands that the server has not grown much, and gives what was seen.
+    /// Asserts that the server's memory has grown by less than [`MAX_MEMORY_GROWTH`]; returns the highest values.
     #[track_caller]
-    pub fn flat(&self, what: &str) -> Peaks {
+    pub fn expect_flat_memory(&self, what: &str) -> ResourcePeaks {
         let peaks = self.peaks();
         eprintln!("{what}: {peaks:?}");
-        assert!(peaks.server < FLAT, "{what}: the server grew by {} MB", peaks.server / MB);
+        assert!(peaks.server < MAX_MEMORY_GROWTH, "{what}: the server grew by {} MB", peaks.server / MB);
         peaks
     }
 }
 
-impl Drop for Watch {
+impl Drop for ResourceMonitor {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        let _ = self.watcher.take().map(JoinHandle::join);
+        self.is_stopped.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Git processes that a server has started.
-pub fn children(server: &Server) -> usize {
-    family(server.child.id()).len()
+/// Returns the number of git processes that a server runs.
+pub fn child_count(server: &Server) -> usize {
+    descendants(server.child.id()).len()
 }
 
-/// Demands that nothing of pushes that failed is left: no folder of a push, no process.
+/// Asserts that failed pushes leave nothing behind: no folder below `incoming` and no process.
 #[track_caller]
-pub fn expect_nothing_left(stage: &Stage) {
-    let incoming = stage.git_folder().join("incoming");
-    eventually("nothing is left of failed pushes", || {
-        fs::read_dir(&incoming).expect("a folder").next().is_none().then_some(())
+pub fn expect_nothing_left(server: &TestServer) {
+    let incoming = server.git_folder().join("incoming");
+    eventually("the folder `incoming` is empty", || {
+        fs::read_dir(&incoming).expect("cannot read the folder").next().is_none().then_some(())
     });
-    eventually("no child is left", || (children(&stage.server) == 0).then_some(()));
+    eventually("all git processes have ended", || (child_count(&server.process) == 0).then_some(()));
 }
 
-/// All files below a folder with their sizes.
+/// Returns all files below a folder with their sizes.
 pub fn files(folder: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder").flatten() {
-            let kind = entry.file_type().expect("a kind");
-            if kind.is_dir() {
+        for entry in fs::read_dir(&folder).expect("cannot read the folder").flatten() {
+            if entry.file_type().expect("cannot read the file type").is_dir() {
                 folders.push(entry.path());
             } else {
                 let bytes = entry.metadata().map_or(0, |metadata| metadata.len());
@@ -166,50 +166,50 @@ pub fn files(folder: &Path) -> BTreeMap<String, u64> {
     found
 }
 
-/// So many zeros, gzipped by a program that was built to be quick.
+/// Returns this many zeros, compressed by the gzip program, which is faster than a debug build of flate2.
 fn gzipped_block(bytes: u64) -> Vec<u8> {
-    let file = tempfile::tempfile().expect("a file");
-    file.set_len(bytes).expect("a file of zeros");
-    let output = Command::new("gzip").arg("-1n").stdin(file).output().expect("gzip runs");
+    let file = tempfile::tempfile().expect("cannot create a temporary file");
+    file.set_len(bytes).expect("cannot set the file length");
+    let output = Command::new("gzip").arg("-1n").stdin(file).output().expect("cannot run gzip");
     assert!(output.status.success());
     output.stdout
 }
 
-/// So many megabytes of zeros, gzipped.
+/// Returns this many megabytes of zeros, compressed with gzip.
 pub fn gzipped_zeros(megabytes: u64) -> Vec<u8> {
-    gzipped_block(64 * MB).repeat(usize::try_from(megabytes / 64).expect("small"))
+    gzipped_block(64 * MB).repeat(usize::try_from(megabytes / 64).expect("number fits in usize"))
 }
 
-/// Gzips bytes.
+/// Compresses bytes with gzip.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes).expect("in memory");
-    encoder.finish().expect("in memory")
+    encoder.write_all(bytes).expect("writing to memory cannot fail");
+    encoder.finish().expect("writing to memory cannot fail")
 }
 
-/// The kinds of objects in a pack.
+/// Object types of the pack format.
 pub const COMMIT: u8 = 1;
 pub const BLOB: u8 = 3;
 const OFS_DELTA: u8 = 6;
 
-/// A pack that is written by hand, object by object.
-pub struct Packer {
+/// Writes a pack object by object, valid or not.
+pub struct PackBuilder {
     bytes: Vec<u8>,
     objects: u32,
 }
 
-impl Packer {
+impl PackBuilder {
     pub fn new() -> Self {
         Self { bytes: b"PACK\0\0\0\x02\0\0\0\0".to_vec(), objects: 0 }
     }
 
-    /// Where the next object will be.
-    pub fn place(&self) -> usize {
+    /// Returns the offset of the next object.
+    pub fn offset(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Kind and size, as packs have them.
-    fn head(&mut self, kind: u8, size: u64) {
+    /// Writes type and size of an object.
+    fn object_header(&mut self, kind: u8, size: u64) {
         self.objects += 1;
         let mut byte = kind << 4 | (size & 15) as u8;
         let mut rest = size >> 4;
@@ -221,71 +221,72 @@ impl Packer {
         self.bytes.push(byte);
     }
 
-    /// An object.
+    /// Writes an object.
     pub fn object(&mut self, kind: u8, content: &[u8]) {
-        self.head(kind, content.len() as u64);
+        self.object_header(kind, content.len() as u64);
         self.zlib(content);
     }
 
-    /// A blob of zeros that says it has so many bytes, and has so many.
-    pub fn zeros(&mut self, says: u64, has: u64) {
-        self.head(BLOB, says);
-        // What gzip writes is the same as zlib's, between another head and another checksum.
-        let gzipped = gzipped_block(has);
+    /// Writes a blob of zeros whose header declares `declared` bytes and whose content has `actual` bytes.
+    pub fn zeros(&mut self, declared: u64, actual: u64) {
+        self.object_header(BLOB, declared);
+        // gzip and zlib have the same compressed data, with different headers and checksums.
+        let gzipped = gzipped_block(actual);
         self.bytes.extend_from_slice(b"\x78\x01");
         self.bytes.extend_from_slice(&gzipped[10..gzipped.len() - 8]);
-        self.bytes.extend_from_slice(&((has % 65_521) << 16 | 1).to_be_bytes()[4..]);
+        self.bytes.extend_from_slice(&((actual % 65_521) << 16 | 1).to_be_bytes()[4..]);
     }
 
-    /// A delta to the object at a place: the base, of this size, so many times over. Gives the size that it makes.
-    pub fn times(&mut self, base: usize, size: u64, times: u64) -> u64 {
+    /// Writes a delta against the object at the offset `base`, which has `size` bytes. The result is the base repeated
+    /// `times` times; returns its size.
+    pub fn repeat_base(&mut self, base: usize, size: u64, times: u64) -> u64 {
         let mut delta = Vec::new();
         varint(&mut delta, size);
         varint(&mut delta, size * times);
         for _ in 0..times {
-            // From the beginning, in pieces of at most 16 MB.
-            let mut at = 0;
-            while at < size {
-                let now = (size - at).min(0xff_ffff);
+            // One copy instruction copies at most 16 MB.
+            let mut copied = 0;
+            while copied < size {
+                let length = (size - copied).min(0xff_ffff);
                 delta.push(0xff);
-                delta.extend_from_slice(&(at as u32).to_le_bytes());
-                delta.extend_from_slice(&(now as u32).to_le_bytes()[..3]);
-                at += now;
+                delta.extend_from_slice(&(copied as u32).to_le_bytes());
+                delta.extend_from_slice(&(length as u32).to_le_bytes()[..3]);
+                copied += length;
             }
         }
-        let mut back = self.place() - base;
-        self.head(OFS_DELTA, delta.len() as u64);
-        let mut offset = vec![(back & 0x7f) as u8];
-        while back >> 7 > 0 {
-            back = (back >> 7) - 1;
-            offset.push(0x80 | (back & 0x7f) as u8);
+        let mut distance = self.offset() - base;
+        self.object_header(OFS_DELTA, delta.len() as u64);
+        let mut encoded = vec![(distance & 0x7f) as u8];
+        while distance >> 7 > 0 {
+            distance = (distance >> 7) - 1;
+            encoded.push(0x80 | (distance & 0x7f) as u8);
         }
-        self.bytes.extend(offset.iter().rev());
+        self.bytes.extend(encoded.iter().rev());
         self.zlib(&delta);
         size * times
     }
 
     fn zlib(&mut self, bytes: &[u8]) {
         let mut encoder = ZlibEncoder::new(&mut self.bytes, Compression::new(9));
-        encoder.write_all(bytes).expect("in memory");
-        encoder.finish().expect("in memory");
+        encoder.write_all(bytes).expect("writing to memory cannot fail");
+        encoder.finish().expect("writing to memory cannot fail");
     }
 
-    /// The pack, with the right number of objects and the right checksum.
+    /// Returns the pack, with the right number of objects and the right checksum.
     pub fn finish(mut self) -> Vec<u8> {
         self.bytes[8..12].copy_from_slice(&self.objects.to_be_bytes());
-        sealed(self.bytes)
+        append_sha1(self.bytes)
     }
 }
 
-/// Bytes with their SHA-1 behind them.
-pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    fs::write(file.path(), &bytes).expect("written");
-    let output = Command::new("sha1sum").arg("--binary").arg(file.path()).output().expect("sha1sum runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let digits = said.get(..40).unwrap_or_else(|| panic!("no checksum: {said}"));
-    bytes.extend((0..20).map(|n| u8::from_str_radix(&digits[2 * n..2 * n + 2], 16).expect("hex")));
+/// Appends the SHA-1 of bytes to them.
+pub fn append_sha1(mut bytes: Vec<u8>) -> Vec<u8> {
+    let file = tempfile::NamedTempFile::new().expect("cannot create a temporary file");
+    fs::write(file.path(), &bytes).expect("cannot write the file");
+    let output = Command::new("sha1sum").arg("--binary").arg(file.path()).output().expect("cannot run sha1sum");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let digits = text.get(..40).unwrap_or_else(|| panic!("not a checksum: {text}"));
+    bytes.extend((0..20).map(|n| u8::from_str_radix(&digits[2 * n..2 * n + 2], 16).expect("valid hex")));
     bytes
 }
 
@@ -297,15 +298,15 @@ fn varint(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// Connects, with a deadline on everything.
+/// Connects to a server, with timeouts for reading and writing.
 pub fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(server.address).expect("connects");
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    stream.set_write_timeout(Some(DEADLINE)).expect("a timeout");
+    let stream = TcpStream::connect(server.address).expect("cannot connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
+    stream.set_write_timeout(Some(DEADLINE)).expect("cannot set the timeout");
     stream
 }
 
-/// Reads everything that comes on a connection until it is closed, by a reset as well.
+/// Reads from a connection until it is closed or reset.
 pub fn read_to_close(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
@@ -313,7 +314,7 @@ pub fn read_to_close(stream: &mut TcpStream) -> Vec<u8> {
         match stream.read(&mut buffer) {
             Ok(0) => return all,
             Ok(read) => all.extend_from_slice(&buffer[..read]),
-            Err(problem) if problem.kind() == std::io::ErrorKind::WouldBlock => panic!("it neither ends nor goes on"),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("connection is still open"),
             Err(_) => return all,
         }
     }

@@ -1,4 +1,4 @@
-//! The real git with no configuration of ours, and people who sign.
+//! Runs the installed git with an empty configuration, and signs the events of repository maintainers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,110 +13,110 @@ use grasp_core::repo::{Identifier, ServiceAddress};
 use grasp_sim::signer::Author;
 use tempfile::TempDir;
 
-/// A time in the past that all events of these tests stand around.
-pub const THEN: u64 = 1_700_000_000;
+/// The time, in the past, from which tests count the `created_at` of their events.
+pub const BASE_TIME: u64 = 1_700_000_000;
 
 pub const MAIN: &str = "refs/heads/main";
 pub const DEVELOP: &str = "refs/heads/develop";
 pub const OLD: &str = "refs/heads/old";
 
-/// Protocols that git clients speak.
+/// Versions of the git protocol.
 pub const PROTOCOLS: [&str; 3] = ["0", "1", "2"];
 
-/// Refs and where they stand.
+/// Refs by name, with their object ids.
 pub type Refs = BTreeMap<String, String>;
 
-/// Refs from pairs.
+/// Returns refs from pairs of name and object id.
 pub fn refs(pairs: &[(&str, &str)]) -> Refs {
     pairs.iter().map(|(name, oid)| ((*name).to_owned(), (*oid).to_owned())).collect()
 }
 
-/// What git said and how it ended.
+/// Exit status and output of a git command.
 #[derive(Debug)]
-pub struct Said {
+pub struct GitOutput {
     pub success: bool,
-    pub out: Vec<u8>,
-    pub err: String,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
 }
 
-impl Said {
-    /// Standard output as text.
+impl GitOutput {
+    /// Returns standard output as trimmed text.
     pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.out).trim().to_owned()
+        String::from_utf8_lossy(&self.stdout).trim().to_owned()
     }
 
-    /// Demands success.
+    /// Asserts success.
     #[track_caller]
-    pub fn done(self) -> Self {
-        assert!(self.success, "git failed: {}\n{}", self.err, self.text());
+    pub fn expect_success(self) -> Self {
+        assert!(self.success, "git failed: {}\n{}", self.stderr, self.text());
         self
     }
 
-    /// Demands failure, with all of these words on standard error.
+    /// Asserts failure, with all of these words on standard error.
     #[track_caller]
-    pub fn refused(&self, words: &[&str]) {
-        assert!(!self.success, "git succeeded: {}\n{}", self.err, self.text());
+    pub fn expect_failure(&self, words: &[&str]) {
+        assert!(!self.success, "git succeeded: {}\n{}", self.stderr, self.text());
         for word in words {
-            assert!(self.err.contains(word), "no {word:?} in: {}", self.err);
+            assert!(self.stderr.contains(word), "no {word:?} in: {}", self.stderr);
         }
     }
 }
 
-/// Runs git with an empty home, in a folder, with this file as input.
-fn run(home: &Path, folder: &Path, args: &[&str], input: Stdio) -> Said {
+/// Runs git in a folder, with an empty home folder.
+fn run(home: &Path, folder: &Path, args: &[&str], input: Stdio) -> GitOutput {
     let mut command = Command::new("git");
     command
         .env_clear()
-        .env("PATH", std::env::var_os("PATH").expect("a search path"))
+        .env("PATH", super::programs::search_path())
         .env("HOME", home)
         .env("LC_ALL", "C")
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_TERMINAL_PROMPT", "0");
     for role in ["AUTHOR", "COMMITTER"] {
         command
-            .env(format!("GIT_{role}_NAME"), "Somebody")
-            .env(format!("GIT_{role}_EMAIL"), "somebody@elsewhere.example")
+            .env(format!("GIT_{role}_NAME"), "Test Author")
+            .env(format!("GIT_{role}_EMAIL"), "author@test.example")
             .env(format!("GIT_{role}_DATE"), "1600000000 +0000");
     }
-    let output = command.current_dir(folder).args(args).stdin(input).output().expect("git runs");
-    Said {
+    let output = command.current_dir(folder).args(args).stdin(input).output().expect("cannot run git");
+    GitOutput {
         success: output.status.success(),
-        out: output.stdout,
-        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        stdout: output.stdout,
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
 }
 
 /// Runs git outside of any repository.
-pub fn git(args: &[&str]) -> Said {
-    let home = TempDir::new().expect("a folder");
+pub fn git(args: &[&str]) -> GitOutput {
+    let home = TempDir::new().expect("cannot create a temporary folder");
     run(home.path(), home.path(), args, Stdio::null())
 }
 
-/// What a repository shows to everybody.
+/// The refs and HEAD that a server advertises for a repository.
 #[derive(PartialEq, Eq, Debug, Default)]
-pub struct Remote {
-    /// Without HEAD and without peeled tags.
+pub struct RemoteRefs {
+    /// All refs except HEAD and peeled tags.
     pub refs: Refs,
-    /// Where HEAD points, if it points to something that exists.
+    /// The branch that HEAD points to, if that branch exists.
     pub head: Option<String>,
 }
 
-/// Asks a server for its refs.
+/// Runs `git ls-remote`.
 #[track_caller]
-pub fn ls_remote(url: &str) -> Remote {
-    read_remote(&git(&["ls-remote", "--symref", url]).done())
+pub fn ls_remote(url: &str) -> RemoteRefs {
+    parse_ls_remote(&git(&["ls-remote", "--symref", url]).expect_success())
 }
 
-/// Asks a server for its refs; nothing if it has no such repository.
-pub fn try_ls_remote(url: &str) -> Option<Remote> {
-    let said = git(&["ls-remote", "--symref", url]);
-    said.success.then(|| read_remote(&said))
+/// Runs `git ls-remote`; returns `None` if it fails.
+pub fn try_ls_remote(url: &str) -> Option<RemoteRefs> {
+    let output = git(&["ls-remote", "--symref", url]);
+    output.success.then(|| parse_ls_remote(&output))
 }
 
-fn read_remote(said: &Said) -> Remote {
-    let mut remote = Remote::default();
-    for line in said.text().lines() {
-        let (value, name) = line.split_once('\t').unwrap_or_else(|| panic!("no ref: {line}"));
+fn parse_ls_remote(output: &GitOutput) -> RemoteRefs {
+    let mut remote = RemoteRefs::default();
+    for line in output.text().lines() {
+        let (value, name) = line.split_once('\t').unwrap_or_else(|| panic!("not a ref: {line}"));
         if let Some(branch) = value.strip_prefix("ref: ") {
             remote.head = Some(branch.to_owned());
         } else if name != "HEAD" && !name.ends_with("^{}") {
@@ -126,23 +126,23 @@ fn read_remote(said: &Said) -> Remote {
     remote
 }
 
-/// A working tree with a home of its own.
-pub struct Work {
+/// A git repository with a working tree, and a home folder of its own.
+pub struct WorkTree {
     folder: TempDir,
 }
 
-impl Work {
-    /// A new repository on the branch `main`, without a commit.
+impl WorkTree {
+    /// Creates a repository on the branch `main`, without a commit.
     pub fn new() -> Self {
-        let work = Self::nothing();
-        work.git(&["init", "--quiet", "--initial-branch=main"]).done();
+        let work = Self::without_repo();
+        work.git(&["init", "--quiet", "--initial-branch=main"]).expect_success();
         work
     }
 
-    fn nothing() -> Self {
-        let work = Self { folder: TempDir::new().expect("a folder") };
+    fn without_repo() -> Self {
+        let work = Self { folder: TempDir::new().expect("cannot create a temporary folder") };
         for folder in [work.home(), work.tree()] {
-            fs::create_dir(folder).expect("a new folder");
+            fs::create_dir(folder).expect("cannot create a folder");
         }
         work
     }
@@ -151,117 +151,119 @@ impl Work {
         self.folder.path().join("home")
     }
 
-    /// Where the files are.
+    /// Returns the folder of the working tree.
     pub fn tree(&self) -> PathBuf {
         self.folder.path().join("tree")
     }
 
-    /// `git clone`, with further arguments; options of git itself (`-c`) go first.
-    pub fn try_clone(options: &[&str], url: &str, args: &[&str]) -> (Self, Said) {
-        let work = Self::nothing();
-        let said = work.git(&[options, &["clone", "--quiet"], args, &[url, "."]].concat());
-        (work, said)
+    /// Runs `git clone` with further arguments; `options` are options of git itself (`-c`).
+    pub fn try_clone(options: &[&str], url: &str, args: &[&str]) -> (Self, GitOutput) {
+        let work = Self::without_repo();
+        let output = work.git(&[options, &["clone", "--quiet"], args, &[url, "."]].concat());
+        (work, output)
     }
 
-    /// A full clone that must succeed.
+    /// Makes a full clone, which must succeed.
     #[track_caller]
     pub fn clone(url: &str) -> Self {
-        let (work, said) = Self::try_clone(&[], url, &[]);
-        said.done();
+        let (work, output) = Self::try_clone(&[], url, &[]);
+        output.expect_success();
         work
     }
 
-    /// Runs git here.
-    pub fn git(&self, args: &[&str]) -> Said {
+    /// Runs git in the working tree.
+    pub fn git(&self, args: &[&str]) -> GitOutput {
         run(&self.home(), &self.tree(), args, Stdio::null())
     }
 
-    /// Runs git here with input.
-    pub fn feed(&self, args: &[&str], input: &[u8]) -> Said {
+    /// Runs git in the working tree, with this standard input.
+    pub fn git_with_input(&self, args: &[&str], input: &[u8]) -> GitOutput {
         let path = self.folder.path().join("input");
-        fs::write(&path, input).expect("a file");
-        run(&self.home(), &self.tree(), args, File::open(path).expect("it was written").into())
+        fs::write(&path, input).expect("cannot write the file");
+        run(&self.home(), &self.tree(), args, File::open(path).expect("cannot open the file").into())
     }
 
-    /// Writes a file and commits it on the current branch; gives the commit.
+    /// Writes a file and commits it on the current branch; returns the commit.
     #[track_caller]
     pub fn commit(&self, file: &str, content: &str) -> String {
-        fs::write(self.tree().join(file), content).expect("a file");
-        self.git(&["add", "--all"]).done();
+        fs::write(self.tree().join(file), content).expect("cannot write the file");
+        self.git(&["add", "--all"]).expect_success();
         let message: String = content.chars().take(50).collect();
-        self.git(&["commit", "--quiet", "--allow-empty", "--message", &message]).done();
+        self.git(&["commit", "--quiet", "--allow-empty", "--message", &message]).expect_success();
         self.oid("HEAD")
     }
 
-    /// A commit on a branch that begins with it; the tree has that one file.
+    /// Makes a commit without a parent, whose tree has one file, on a new branch; returns the commit.
     #[track_caller]
-    pub fn orphan(&self, branch: &str, content: &str) -> String {
-        self.git(&["checkout", "--quiet", "--orphan", branch]).done();
+    pub fn commit_orphan(&self, branch: &str, content: &str) -> String {
+        self.git(&["checkout", "--quiet", "--orphan", branch]).expect_success();
         self.commit("orphan", content)
     }
 
-    /// Goes to a new branch at the current commit.
+    /// Switches to a new branch at the current commit.
     #[track_caller]
     pub fn branch(&self, name: &str) {
-        self.git(&["checkout", "--quiet", "-B", name]).done();
+        self.git(&["checkout", "--quiet", "-B", name]).expect_success();
     }
 
-    /// An annotated tag of the current commit; gives the tag object.
+    /// Makes an annotated tag of the current commit; returns the tag object.
     #[track_caller]
     pub fn tag(&self, name: &str) -> String {
-        self.git(&["tag", "--annotate", "--message", name, name]).done();
+        self.git(&["tag", "--annotate", "--message", name, name]).expect_success();
         self.oid(name)
     }
 
-    /// The object of a revision.
+    /// Returns the object id of a revision.
     #[track_caller]
     pub fn oid(&self, revision: &str) -> String {
-        self.git(&["rev-parse", "--verify", revision]).done().text()
+        self.git(&["rev-parse", "--verify", revision]).expect_success().text()
     }
 
-    /// Whether an object is here.
+    /// Returns whether the repository has an object.
     pub fn has(&self, oid: &str) -> bool {
         self.git(&["cat-file", "-e", oid]).success
     }
 
-    /// Demands that everything the refs need is here and whole.
+    /// Asserts with `git fsck` that the repository is complete and valid.
     #[track_caller]
     pub fn fsck(&self) {
-        self.git(&["fsck", "--full", "--strict"]).done();
+        self.git(&["fsck", "--full", "--strict"]).expect_success();
     }
 
-    /// `git push`.
-    pub fn push(&self, url: &str, refspecs: &[&str]) -> Said {
+    /// Runs `git push`.
+    pub fn push(&self, url: &str, refspecs: &[&str]) -> GitOutput {
         self.push_with(&[], url, refspecs)
     }
 
-    /// `git push` with further arguments.
-    pub fn push_with(&self, args: &[&str], url: &str, refspecs: &[&str]) -> Said {
+    /// Runs `git push` with further arguments.
+    pub fn push_with(&self, args: &[&str], url: &str, refspecs: &[&str]) -> GitOutput {
         self.git(&[&["push"], args, &[url], refspecs].concat())
     }
 
-    /// `git fetch` with a protocol.
-    pub fn fetch(&self, protocol: &str, url: &str, args: &[&str]) -> Said {
+    /// Runs `git fetch` with a version of the protocol.
+    pub fn fetch(&self, protocol: &str, url: &str, args: &[&str]) -> GitOutput {
         let version = format!("protocol.version={protocol}");
         self.git(&[&["-c", &version, "fetch", "--quiet", url], args].concat())
     }
 
-    /// A pack with exactly these objects.
+    /// Returns a pack with exactly these objects.
     #[track_caller]
     pub fn pack(&self, oids: &[&str]) -> Vec<u8> {
-        self.feed(&["pack-objects", "--quiet", "--stdout"], (oids.join("\n") + "\n").as_bytes()).done().out
+        self.git_with_input(&["pack-objects", "--quiet", "--stdout"], (oids.join("\n") + "\n").as_bytes())
+            .expect_success()
+            .stdout
     }
 }
 
-/// Whether an object can be had from a repository by its id.
-pub fn fetchable(protocol: &str, url: &str, oid: &str) -> bool {
-    let work = Work::new();
-    let said = work.fetch(protocol, url, &[oid]);
-    assert_eq!(said.success, work.has(oid), "{}", said.err);
-    said.success
+/// Returns whether an object can be fetched from a repository by its id.
+pub fn can_fetch(protocol: &str, url: &str, oid: &str) -> bool {
+    let work = WorkTree::new();
+    let output = work.fetch(protocol, url, &[oid]);
+    assert_eq!(output.success, work.has(oid), "{}", output.stderr);
+    output.success
 }
 
-/// Somebody who has a service and signs.
+/// A user who announces repositories on one service and signs their events.
 pub struct Maintainer {
     pub author: Author,
     service: ServiceAddress,
@@ -269,10 +271,10 @@ pub struct Maintainer {
 
 impl Maintainer {
     pub fn new(n: u8, service: &ServiceAddress) -> Self {
-        Self::of(Author::new(n), service)
+        Self::from_author(Author::new(n), service)
     }
 
-    pub fn of(author: Author, service: &ServiceAddress) -> Self {
+    pub fn from_author(author: Author, service: &ServiceAddress) -> Self {
         Self { author, service: service.clone() }
     }
 
@@ -280,35 +282,35 @@ impl Maintainer {
         self.author.key().npub()
     }
 
-    /// The coordinate of an announcement.
+    /// Returns the coordinate of this user's announcement of `d`.
     pub fn repo(&self, d: &str) -> String {
         self.author.repo(d)
     }
 
-    /// An announcement that lists the service.
+    /// Returns an announcement that lists the service, and these other maintainers.
     pub fn announce(&self, d: &str, at: u64, others: &[&Maintainer]) -> Arc<SignedEvent> {
         let others: Vec<&Author> = others.iter().map(|other| &other.author).collect();
-        self.author.listed(&self.service, d, at, &others)
+        self.author.announcement(&self.service, d, at, &others)
     }
 
-    /// An announcement that lists the service, with tags of one's own instead of maintainers.
+    /// Returns an announcement that lists the service, with further tags but without other maintainers.
     pub fn announce_with(&self, d: &str, at: u64, more: Vec<Vec<String>>) -> Arc<SignedEvent> {
-        self.author.listed_with(&self.service, d, at, more)
+        self.author.announcement_with(&self.service, d, at, more)
     }
 
-    /// An announcement that does not list the service.
+    /// Returns an announcement that does not list the service.
     pub fn announce_elsewhere(&self, d: &str, at: u64, others: &[&Maintainer]) -> Arc<SignedEvent> {
         let others: Vec<&Author> = others.iter().map(|other| &other.author).collect();
-        self.author.unlisted(d, at, &others)
+        self.author.announcement_elsewhere(d, at, &others)
     }
 
-    /// A state whose HEAD points to the first of its refs, if that is a branch.
+    /// Returns a state whose HEAD points to the first of its refs, if that is a branch.
     pub fn state(&self, d: &str, at: u64, refs: &[(&str, &str)]) -> Arc<SignedEvent> {
         let head = refs.first().filter(|(name, _)| name.starts_with("refs/heads/")).map(|(name, _)| *name);
         self.state_with_head(d, at, refs, head.map(|name| format!("ref: {name}")).as_deref())
     }
 
-    /// A state with this value of HEAD.
+    /// Returns a state with this value of HEAD.
     pub fn state_with_head(&self, d: &str, at: u64, refs: &[(&str, &str)], head: Option<&str>) -> Arc<SignedEvent> {
         let mut tags = vec![vec!["d".to_owned(), d.to_owned()]];
         tags.extend(refs.iter().map(|(name, oid)| vec![(*name).to_owned(), (*oid).to_owned()]));
@@ -316,48 +318,62 @@ impl Maintainer {
         self.author.sign_owned(kinds::STATE, at, tags, "")
     }
 
-    /// A state with one branch `main` whose id stands in this relation to another event's id.
-    pub fn state_ranked(&self, d: &str, at: u64, oid: &str, rank: impl Fn(&SignedEvent) -> bool) -> Arc<SignedEvent> {
+    /// Returns a state with the branch `main` for which `matches` is true, for example because of its event id. A nonce
+    /// tag is varied to find it.
+    pub fn state_matching(
+        &self,
+        d: &str,
+        at: u64,
+        oid: &str,
+        matches: impl Fn(&SignedEvent) -> bool,
+    ) -> Arc<SignedEvent> {
         let with_nonce = |nonce: u32| {
             let nonce = nonce.to_string();
             let tags: [&[&str]; 4] = [&["d", d], &[MAIN, oid], &["HEAD", &format!("ref: {MAIN}")], &["nonce", &nonce]];
             self.author.sign(kinds::STATE, at, &tags, "")
         };
-        (0..10_000).map(with_nonce).find(|event| rank(event)).expect("one of many")
+        (0..10_000).map(with_nonce).find(|event| matches(event)).expect("no nonce gives a matching event")
     }
 
-    /// A pull request to repositories, given by coordinate.
+    /// Returns a pull request to repositories, given by their coordinates.
     pub fn pull_request(&self, at: u64, targets: &[&str], tip: &str, clone: &[&str]) -> Arc<SignedEvent> {
-        self.offer(kinds::PULL_REQUEST, at, targets, tip, clone)
+        self.pull_request_event(kinds::PULL_REQUEST, at, targets, tip, clone)
     }
 
-    /// A pull request or an update of one.
-    pub fn offer(&self, kind: u16, at: u64, targets: &[&str], tip: &str, clone: &[&str]) -> Arc<SignedEvent> {
+    /// Returns a pull request or an update of one, depending on `kind`.
+    pub fn pull_request_event(
+        &self,
+        kind: u16,
+        at: u64,
+        targets: &[&str],
+        tip: &str,
+        clone: &[&str],
+    ) -> Arc<SignedEvent> {
         let mut tags = vec![vec!["c".to_owned(), tip.to_owned()]];
         tags.push(std::iter::once("clone").chain(clone.iter().copied()).map(str::to_owned).collect());
         tags.extend(targets.iter().map(|target| vec!["a".to_owned(), (*target).to_owned()]));
         self.author.sign_owned(kind, at, tags, "please merge")
     }
 
-    /// Deletes events by id.
+    /// Returns a deletion request for events, by id.
     pub fn delete(&self, at: u64, events: &[&SignedEvent]) -> Arc<SignedEvent> {
         self.author.delete(at, events)
     }
 
-    /// Deletes what stands at a coordinate.
-    pub fn delete_all(&self, at: u64, kind: u16, d: &str) -> Arc<SignedEvent> {
+    /// Returns a deletion request for all versions at a coordinate.
+    pub fn delete_coordinate(&self, at: u64, kind: u16, d: &str) -> Arc<SignedEvent> {
         let coordinate = Coordinate { kind, pubkey: self.author.key(), d: d.to_owned() }.to_string();
         self.author.deletion(at, &[&["a", &coordinate]])
     }
 }
 
-/// The path of a repository below the base path, with its leading slash.
+/// Returns the path of a repository below the base path, with a leading slash.
 pub fn repo_path(npub: &str, d: &str) -> String {
-    format!("/{npub}/{}.git", Identifier::new(d).expect("names a repository").percent_encoded())
+    format!("/{npub}/{}.git", Identifier::new(d).expect("valid repository identifier").percent_encoded())
 }
 
-/// A random text that does not compress, to make packs large.
-pub fn noise(bytes: usize) -> String {
+/// Returns pseudo-random hex digits, which compress to about half their length, to make packs large.
+pub fn incompressible_text(bytes: usize) -> String {
     let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut text = String::with_capacity(bytes);
     while text.len() < bytes {

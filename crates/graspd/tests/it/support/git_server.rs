@@ -1,5 +1,5 @@
-//! A git server that is no GRASP server: `git http-backend` behind a small HTTP server on loopback, which counts, and can be
-//! told to misbehave.
+//! A git server that is not a GRASP server: `git http-backend` behind a small HTTP server on loopback. It records its
+//! requests and can be made to fail.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,48 +12,47 @@ use std::{fs, thread};
 
 use tempfile::TempDir;
 
-use super::git::Work;
-use super::peers::place;
+use super::git::WorkTree;
+use super::peers::unused_address;
 
-/// How it behaves.
+/// How a [`GitServer`] answers requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Mood {
-    /// As it should.
-    Kind,
-    /// It takes requests and never answers.
+pub enum GitServerMode {
+    Normal,
+    /// Reads requests and never answers.
     Silent,
-    /// It answers everything with this status, and further header lines.
-    Refusing(u16, String),
-    /// It waits before each answer.
+    /// Answers every request with this status and these further header lines.
+    Failing(u16, String),
+    /// Waits before each answer.
     Slow(Duration),
 }
 
-/// One that runs.
+/// A running git server.
 pub struct GitServer {
-    place: SocketAddr,
+    address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 struct Shared {
     folder: TempDir,
-    mood: Mutex<Mood>,
-    asked: Mutex<Vec<(Instant, String)>>,
+    mode: Mutex<GitServerMode>,
+    requests: Mutex<Vec<(Instant, String)>>,
     open: AtomicUsize,
-    most_open: AtomicUsize,
+    max_open: AtomicUsize,
 }
 
 impl GitServer {
     pub fn start() -> Self {
-        let place = place();
-        let listener = TcpListener::bind(place).expect("a free address");
+        let address = unused_address();
+        let listener = TcpListener::bind(address).expect("cannot bind the address");
         let shared = Arc::new(Shared {
-            folder: TempDir::new().expect("a folder"),
-            mood: Mutex::new(Mood::Kind),
-            asked: Mutex::default(),
+            folder: TempDir::new().expect("cannot create a temporary folder"),
+            mode: Mutex::new(GitServerMode::Normal),
+            requests: Mutex::default(),
             open: AtomicUsize::new(0),
-            most_open: AtomicUsize::new(0),
+            max_open: AtomicUsize::new(0),
         });
-        // It ends with the test's process.
+        // The thread ends with the process of the test.
         let server = shared.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -61,66 +60,67 @@ impl GitServer {
                 thread::spawn(move || shared.serve(stream));
             }
         });
-        Self { place, shared }
+        Self { address, shared }
     }
 
     pub fn url(&self, name: &str) -> String {
-        format!("http://{}/{name}.git", self.place)
+        format!("http://{}/{name}.git", self.address)
     }
 
-    /// Gives it refs of a working tree; the repository is made if it is new.
+    /// Pushes refs of a working tree into a repository of this server, which is created if it does not exist.
     #[track_caller]
-    pub fn take(&self, name: &str, work: &Work, refspecs: &[&str]) {
+    pub fn import_refs(&self, name: &str, work: &WorkTree, refspecs: &[&str]) {
         let path = self.path(name);
         if !path.exists() {
-            let path = path.to_str().expect("a plain path");
-            work.git(&["init", "--quiet", "--bare", path]).done();
+            let path = path.to_str().expect("path is UTF-8");
+            work.git(&["init", "--quiet", "--bare", path]).expect_success();
         }
-        work.push(path.to_str().expect("a plain path"), refspecs).done();
+        work.push(path.to_str().expect("path is UTF-8"), refspecs).expect_success();
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.shared.folder.path().join(format!("{name}.git"))
     }
 
-    pub fn be(&self, mood: Mood) {
-        *self.shared.mood.lock().unwrap_or_else(PoisonError::into_inner) = mood;
+    pub fn set_mode(&self, mode: GitServerMode) {
+        *self.shared.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
     }
 
-    /// What it was asked for: method and path.
-    pub fn asked(&self) -> Vec<String> {
-        self.shared.asked().iter().map(|(_, what)| what.clone()).collect()
+    /// Returns method and path of all requests so far.
+    pub fn requests(&self) -> Vec<String> {
+        self.shared.requests().iter().map(|(_, request)| request.clone()).collect()
     }
 
-    /// When it was asked.
-    pub fn asked_at(&self) -> Vec<Instant> {
-        self.shared.asked().iter().map(|(at, _)| *at).collect()
+    /// Returns the times of all requests so far.
+    pub fn request_times(&self) -> Vec<Instant> {
+        self.shared.requests().iter().map(|(at, _)| *at).collect()
     }
 
-    /// The most requests that were open at once.
-    pub fn most_open(&self) -> usize {
-        self.shared.most_open.load(Ordering::SeqCst)
+    /// Returns the highest number of requests that were open at the same time.
+    pub fn max_open_requests(&self) -> usize {
+        self.shared.max_open.load(Ordering::SeqCst)
     }
 }
 
 impl Shared {
     fn serve(&self, stream: TcpStream) {
         let open = self.open.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most_open.fetch_max(open, Ordering::SeqCst);
-        let answer = self.answer(&stream);
-        // Whoever has the whole answer may ask again at once.
+        self.max_open.fetch_max(open, Ordering::SeqCst);
+        let response = self.respond(&stream);
+        // Counted down before the response is sent: a client that has the whole response may send its next request at
+        // once.
         self.open.fetch_sub(1, Ordering::SeqCst);
-        // Whoever called may have gone.
-        if let Ok(answer) = answer {
-            let _ = (&stream).write_all(&answer);
+        if let Ok(response) = response {
+            // The client may have closed the connection.
+            let _ = (&stream).write_all(&response);
         }
     }
 
-    fn asked(&self) -> MutexGuard<'_, Vec<(Instant, String)>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn requests(&self) -> MutexGuard<'_, Vec<(Instant, String)>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answer(&self, stream: &TcpStream) -> std::io::Result<Vec<u8>> {
+    fn respond(&self, stream: &TcpStream) -> std::io::Result<Vec<u8>> {
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut first = String::new();
         reader.read_line(&mut first)?;
@@ -135,27 +135,28 @@ impl Shared {
         }
         let header = |name: &str| headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone());
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        // Before anybody can know that it was asked.
-        let mood = self.mood.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.asked().push((Instant::now(), format!("{method} {path}")));
+        // Read before the request is recorded: a test that waits for the request may change the mode directly
+        // afterwards.
+        let mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.requests().push((Instant::now(), format!("{method} {path}")));
         let body = match header("content-length").and_then(|length| length.parse().ok()) {
             Some(length) => {
                 let mut body = vec![0; length];
                 reader.read_exact(&mut body)?;
                 body
             }
-            None if header("transfer-encoding").is_some() => chunks(&mut reader)?,
+            None if header("transfer-encoding").is_some() => read_chunks(&mut reader)?,
             None => Vec::new(),
         };
-        match mood {
-            Mood::Kind => {}
-            // Until the other side gives up.
-            Mood::Silent => return reader.read(&mut [0]).map(|_| Vec::new()),
-            Mood::Refusing(status, lines) => {
-                let answer = format!("HTTP/1.1 {status} no\r\n{lines}Content-Length: 0\r\nConnection: close\r\n\r\n");
-                return Ok(answer.into_bytes());
+        match mode {
+            GitServerMode::Normal => {}
+            // Until the client closes the connection.
+            GitServerMode::Silent => return reader.read(&mut [0]).map(|_| Vec::new()),
+            GitServerMode::Failing(status, lines) => {
+                let head = format!("HTTP/1.1 {status} no\r\n{lines}Content-Length: 0\r\nConnection: close\r\n\r\n");
+                return Ok(head.into_bytes());
             }
-            Mood::Slow(wait) => thread::sleep(wait),
+            GitServerMode::Slow(wait) => thread::sleep(wait),
         }
         let mut child = Command::new("git")
             .arg("http-backend")
@@ -171,24 +172,24 @@ impl Shared {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        let mut input = child.stdin.take().expect("it was piped");
-        let feeding = thread::spawn(move || drop(input.write_all(&body)));
-        let mut said = Vec::new();
-        child.stdout.take().expect("it was piped").read_to_end(&mut said)?;
+        let mut input = child.stdin.take().expect("standard input is piped");
+        let writer = thread::spawn(move || drop(input.write_all(&body)));
+        let mut output = Vec::new();
+        child.stdout.take().expect("standard output is piped").read_to_end(&mut output)?;
         child.wait()?;
-        let _ = feeding.join();
-        let end = said.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(said.len());
-        let head = String::from_utf8_lossy(&said[..end]).into_owned();
+        let _ = writer.join();
+        let end = output.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(output.len());
+        let head = String::from_utf8_lossy(&output[..end]).into_owned();
         let status = head.lines().find_map(|line| line.strip_prefix("Status: ")).unwrap_or("200 OK").to_owned();
         let lines: String =
             head.lines().filter(|line| !line.starts_with("Status:")).map(|line| format!("{line}\r\n")).collect();
-        let body = said.get(end + 4..).unwrap_or_default();
+        let body = output.get(end + 4..).unwrap_or_default();
         let head = format!("HTTP/1.1 {status}\r\n{lines}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
         Ok([head.as_bytes(), body].concat())
     }
 }
 
-fn chunks(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
+fn read_chunks(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {
         let mut size = String::new();
@@ -205,7 +206,7 @@ fn chunks(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
 
 impl Drop for GitServer {
     fn drop(&mut self) {
-        // Its threads may still serve from it.
+        // The threads of the server keep the folder alive, so it is removed here.
         let _ = fs::remove_dir_all(self.shared.folder.path());
     }
 }

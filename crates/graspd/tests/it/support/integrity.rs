@@ -1,4 +1,5 @@
-//! What must be true of a server's folders and of what it serves, whatever has happened.
+//! Invariants of a server: repositories on disk are complete, no temporary file is left, and every object that a served
+//! event needs can be fetched. Checked after crashes, kills and full disks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,65 +12,66 @@ use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocket;
 
-use super::git::{Remote, git, try_ls_remote};
-use super::wire::{ask, info_refs};
+use super::git::{RemoteRefs, git, try_ls_remote};
+use super::wire::{info_refs, request};
 use super::{Client, DEADLINE, Server, eventually};
 
-/// What everybody can see of a server, and what waits.
+/// The events, refs, purgatory and folders of a server at one moment, for comparison.
 #[derive(PartialEq, Eq, Debug, Default)]
-pub struct Seen {
+pub struct ServerSnapshot {
     /// Ids of served events.
     pub served: BTreeSet<String>,
-    /// The refs of each repository that is open, by its path.
-    pub refs: BTreeMap<String, Remote>,
-    /// What waits there.
-    pub waiting: BTreeMap<String, BTreeSet<String>>,
-    /// Repository folders, below the git folder.
+    /// The refs of each existing repository, by its path.
+    pub refs: BTreeMap<String, RemoteRefs>,
+    /// The ids of the events that each repository holds in purgatory, by its path.
+    pub held: BTreeMap<String, BTreeSet<String>>,
+    /// Repository folders, relative to the git folder.
     pub folders: BTreeSet<String>,
-    /// Uploads that are kept apart.
+    /// Number of staged uploads: pull request refs whose event is unknown.
     pub staged: usize,
 }
 
-impl Seen {
-    pub fn waits_for_nothing(&self) -> bool {
-        self.waiting.values().all(BTreeSet::is_empty)
+impl ServerSnapshot {
+    pub fn has_empty_purgatory(&self) -> bool {
+        self.held.values().all(BTreeSet::is_empty)
     }
 
-    /// Looks at a server, at repositories given by path.
-    pub fn at(server: &Server, folder: &Path, paths: &[String]) -> Self {
-        let mut seen = Self::glance(server, folder, paths);
-        for path in seen.refs.keys() {
-            let answer = ask(server, "GET", &format!("{path}/purgatory"), &[]);
-            let document: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-            let waiting = document["waiting"].as_array().into_iter().flatten();
-            seen.waiting.insert(path.clone(), waiting.map(|event| text(&event["event"])).collect());
+    /// Reads everything from a server; `paths` are the paths of its repositories.
+    pub fn take(server: &Server, folder: &Path, paths: &[String]) -> Self {
+        let mut snapshot = Self::take_without_purgatory(server, folder, paths);
+        for path in snapshot.refs.keys() {
+            let response = request(server, "GET", &format!("{path}/purgatory"), &[]);
+            let document: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+            let held = document["waiting"].as_array().into_iter().flatten();
+            snapshot.held.insert(path.clone(), held.map(|event| text(&event["event"])).collect());
         }
-        seen
+        snapshot
     }
 
-    /// The same without asking the server's desk, which would be work for it: not what waits.
-    pub fn glance(server: &Server, folder: &Path, paths: &[String]) -> Self {
+    /// Reads everything but the held events, so that the writer thread has nothing to do.
+    pub fn take_without_purgatory(server: &Server, folder: &Path, paths: &[String]) -> Self {
         let refs = |path: &String| {
             let url = format!("http://{}{}{path}", server.address, server.base);
             try_ls_remote(&url).map(|remote| (path.clone(), remote))
         };
-        let below = |path: PathBuf| path.strip_prefix(folder).expect("below it").display().to_string();
+        let relative =
+            |path: PathBuf| path.strip_prefix(folder).expect("path is below the git folder").display().to_string();
         Self {
-            served: served(&mut server.connect()).iter().map(|event| text(&event["id"])).collect(),
+            served: served_events(&mut server.connect()).iter().map(|event| text(&event["id"])).collect(),
             refs: paths.iter().filter_map(refs).collect(),
-            waiting: BTreeMap::new(),
-            folders: repositories(folder).into_iter().map(below).collect(),
+            held: BTreeMap::new(),
+            folders: repo_folders(folder).into_iter().map(relative).collect(),
             staged: entries(&folder.join("staged")).len(),
         }
     }
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().expect("a text").to_owned()
+    value.as_str().expect("value is a string").to_owned()
 }
 
-/// Everything that is served.
-pub fn served(client: &mut Client) -> Vec<Value> {
+/// Returns all served events.
+pub fn served_events(client: &mut Client) -> Vec<Value> {
     client.send(&json!(["REQ", "all", {"limit": 5_000}]));
     let mut events = Vec::new();
     loop {
@@ -82,9 +84,9 @@ pub fn served(client: &mut Client) -> Vec<Value> {
     }
 }
 
-/// The object ids that an event must not be served without.
-pub fn needs(event: &Value) -> Vec<String> {
-    let tags = event["tags"].as_array().expect("tags");
+/// Returns the object ids that must be present for an event to be served.
+pub fn needed_objects(event: &Value) -> Vec<String> {
+    let tags = event["tags"].as_array().expect("event has tags");
     let values = |wanted: fn(&str) -> bool| {
         tags.iter().filter(move |tag| tag[0].as_str().is_some_and(wanted)).map(|tag| text(&tag[1])).collect()
     };
@@ -95,98 +97,100 @@ pub fn needs(event: &Value) -> Vec<String> {
     }
 }
 
-/// A connection to a server that may not be there.
+/// Connects to a server that may not be running.
 fn try_connect(address: SocketAddr) -> Option<WebSocket<TcpStream>> {
     let stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(DEADLINE)).ok()?;
     tungstenite::client(format!("ws://{address}"), stream).ok().map(|(socket, _)| socket)
 }
 
-/// Publishes over a connection of its own; nothing if the server is not there to answer.
+/// Publishes an event on a new connection; returns `None` if the server is not running or ends before it answers.
 pub fn try_publish(address: SocketAddr, event: &SignedEvent) -> Option<(bool, String)> {
     let mut socket = try_connect(address)?;
     socket.send(Message::text(format!("[\"EVENT\",{}]", event.json()))).ok()?;
     loop {
         let Message::Text(text) = socket.read().ok()? else { continue };
-        let answer: Value = serde_json::from_str(&text).expect("JSON");
-        if answer[0] == "OK" && answer[1] == event.id.to_string().as_str() {
-            return Some((answer[2].as_bool()?, answer[3].as_str()?.to_owned()));
+        let message: Value = serde_json::from_str(&text).expect("message is not JSON");
+        if message[0] == "OK" && message[1] == event.id.to_string().as_str() {
+            return Some((message[2].as_bool()?, message[3].as_str()?.to_owned()));
         }
     }
 }
 
-/// Whether an event is served; nothing if the server is not there to answer.
+/// Returns whether an event is served, or `None` if the server is not running or ends before it answers.
 pub fn try_served(address: SocketAddr, event: &SignedEvent) -> Option<bool> {
     let mut socket = try_connect(address)?;
     socket.send(Message::text(json!(["REQ", "q", {"ids": [event.id.to_string()]}]).to_string())).ok()?;
     let mut served = false;
     loop {
         let Message::Text(text) = socket.read().ok()? else { continue };
-        let answer: Value = serde_json::from_str(&text).expect("JSON");
-        match answer[0].as_str() {
+        let message: Value = serde_json::from_str(&text).expect("message is not JSON");
+        match message[0].as_str() {
             Some("EVENT") => served = true,
             Some("EOSE") => return Some(served),
-            _ => panic!("unexpected {answer}"),
+            _ => panic!("unexpected {message}"),
         }
     }
 }
 
-/// What is in a folder; nothing if there is none.
+/// Returns the entries of a folder, sorted; none if it does not exist.
 pub fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut entries: Vec<PathBuf> =
-        fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("an entry").path()).collect();
+        fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("cannot read the folder").path()).collect();
     entries.sort();
     entries
 }
 
-/// Every repository folder.
-pub fn repositories(folder: &Path) -> Vec<PathBuf> {
-    let owners = ["repos", "prs"].into_iter().flat_map(|room| entries(&folder.join(room)));
+/// Returns all repository folders below the git folder.
+pub fn repo_folders(folder: &Path) -> Vec<PathBuf> {
+    let owners = ["repos", "prs"].into_iter().flat_map(|name| entries(&folder.join(name)));
     owners.flat_map(|owner| entries(&owner)).collect()
 }
 
-/// Demands that every repository on disk is whole and that nothing half done lies about, soon.
-pub fn expect_sound(folder: &Path) {
-    for place in ["incoming", "trash"] {
-        eventually(&format!("{place} is empty"), || entries(&folder.join(place)).is_empty().then_some(()));
+/// Waits until `incoming` and `trash` are empty, then asserts that every repository on disk is complete and contains no
+/// temporary file.
+pub fn expect_intact_repos(folder: &Path) {
+    for name in ["incoming", "trash"] {
+        eventually(&format!("{name} is empty"), || entries(&folder.join(name)).is_empty().then_some(()));
     }
-    for repository in repositories(folder) {
-        let place = repository.display().to_string();
-        assert!(repository.join("HEAD").exists(), "{place} is no repository");
-        git(&["--git-dir", &place, "fsck", "--full", "--strict"]).done();
-        let half: Vec<PathBuf> = ["", "objects/info", "pool/pack"]
+    for repo in repo_folders(folder) {
+        let git_dir = repo.display().to_string();
+        assert!(repo.join("HEAD").exists(), "{git_dir} is not a git repository");
+        git(&["--git-dir", &git_dir, "fsck", "--full", "--strict"]).expect_success();
+        let temporary: Vec<PathBuf> = ["", "objects/info", "pool/pack"]
             .iter()
-            .flat_map(|part| entries(&repository.join(part)))
+            .flat_map(|folder| entries(&repo.join(folder)))
             .filter(|path| {
                 let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
                 [".new", ".lock"].iter().any(|end| name.ends_with(end)) || name.starts_with("tmp_")
             })
             .collect();
-        assert!(half.is_empty(), "{half:?}");
+        assert!(temporary.is_empty(), "temporary files: {temporary:?}");
     }
 }
 
-/// Demands that everything that served events need can be had from one of these repositories, with all that it needs.
-pub fn expect_objects(server: &Server, paths: &[String]) {
+/// Asserts that every object that a served event needs is in one of these repositories, with all objects that it refers
+/// to.
+pub fn expect_needed_objects(server: &Server, paths: &[String]) {
     let clones: Vec<tempfile::TempDir> = paths
         .iter()
         .filter(|path| info_refs(server, path, "git-upload-pack", &[]).status == 200)
         .map(|path| {
-            let clone = tempfile::TempDir::new().expect("a folder");
+            let clone = tempfile::TempDir::new().expect("cannot create a temporary folder");
             let url = format!("http://{}{}{path}", server.address, server.base);
-            git(&["clone", "--quiet", "--mirror", &url, &clone.path().display().to_string()]).done();
+            git(&["clone", "--quiet", "--mirror", &url, &clone.path().display().to_string()]).expect_success();
             clone
         })
         .collect();
     let has = |oid: &String| {
         clones.iter().any(|clone| {
-            let place = clone.path().display().to_string();
-            git(&["--git-dir", &place, "rev-list", "--objects", "--quiet", oid]).success
+            let git_dir = clone.path().display().to_string();
+            git(&["--git-dir", &git_dir, "rev-list", "--objects", "--quiet", oid]).success
         })
     };
-    for event in served(&mut server.connect()) {
-        for oid in needs(&event) {
-            assert!(has(&oid), "{oid} is missing for {event}");
+    for event in served_events(&mut server.connect()) {
+        for oid in needed_objects(&event) {
+            assert!(has(&oid), "object {oid} is missing for the served event {event}");
         }
     }
 }

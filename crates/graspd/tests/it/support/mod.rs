@@ -1,4 +1,4 @@
-//! A real server in a folder of its own, and a plain websocket client for it.
+//! Support for end-to-end tests: a `graspd` process in a temporary folder, and a websocket client.
 #![allow(unreachable_pub, reason = "shared by every module of the tests")]
 
 pub mod admin;
@@ -8,6 +8,7 @@ pub mod git_server;
 pub mod integrity;
 pub mod nginx;
 pub mod peers;
+pub mod programs;
 pub mod small_disk;
 pub mod test_server;
 pub mod wire;
@@ -26,56 +27,56 @@ use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocket;
 
-/// How long anything may take before a test gives up. Generous: machines that run tests are busy.
+/// Time after which a test gives up waiting. Generous, because the machines that run tests are busy.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Waits until `ready` gives something; panics with `what` after the deadline.
+/// Polls `ready` until it returns a value. Panics with `what` after the deadline.
 pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = ready() {
             return found;
         }
-        assert!(start.elapsed() < DEADLINE, "never happened: {what}");
+        assert!(start.elapsed() < DEADLINE, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A running graspd. Dropping it kills it.
+/// A running `graspd` process. Killed when dropped.
 pub struct Server {
     pub child: Child,
     pub address: SocketAddr,
     pub base: String,
-    /// Everything it said on standard output so far.
-    pub welcome: Vec<String>,
+    /// The lines that the server printed to standard output at start.
+    pub startup_output: Vec<String>,
     folder: Option<Arc<TempDir>>,
 }
 
 impl Server {
-    /// A server in a new folder, with these settings (`("POLICY", "open")`).
+    /// Starts a server in a new folder, with these settings (`("POLICY", "open")`).
     pub fn start(settings: &[(&str, &str)]) -> Self {
-        let folder = Arc::new(TempDir::new().expect("a folder"));
+        let folder = Arc::new(TempDir::new().expect("cannot create a temporary folder"));
         Self::start_in(&folder, settings)
     }
 
-    /// A server in a folder that may have been used before.
+    /// Starts a server in a folder that may have been used before.
     pub fn start_in(folder: &Arc<TempDir>, settings: &[(&str, &str)]) -> Self {
         let mut server = Self::spawn(command(folder.path(), settings));
         server.folder = Some(folder.clone());
         server
     }
 
-    /// Waits until a command has become a server that listens.
+    /// Runs a command that starts a server, and waits until the server listens.
     pub fn spawn(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("graspd starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let mut welcome = Vec::new();
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("cannot start graspd");
+        let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
+        let mut startup_output = Vec::new();
         let mut address = None;
         let mut base = String::new();
-        while welcome.len() < 5 {
-            let Some(Ok(line)) = lines.next() else { panic!("graspd ended before it listened: {:?}", child.wait()) };
-            if let Some(at) = line.trim().strip_prefix("listening") {
-                address = at.trim().parse().ok();
+        while startup_output.len() < 5 {
+            let Some(Ok(line)) = lines.next() else { panic!("graspd exited before it listened: {:?}", child.wait()) };
+            if let Some(value) = line.trim().strip_prefix("listening") {
+                address = value.trim().parse().ok();
             }
             if let Some(url) = line.trim().strip_prefix("relay") {
                 base = url
@@ -84,13 +85,13 @@ impl Server {
                     .and_then(|(_, rest)| rest.split_once('/'))
                     .map_or(String::new(), |(_, path)| format!("/{path}"));
             }
-            welcome.push(line);
+            startup_output.push(line);
         }
-        Self { child, address: address.expect("graspd says where it listens"), base, welcome, folder: None }
+        Self { child, address: address.expect("graspd prints its address"), base, startup_output, folder: None }
     }
 
     pub fn folder(&self) -> &Arc<TempDir> {
-        self.folder.as_ref().expect("started in a folder")
+        self.folder.as_ref().expect("the server was started by `start` or `start_in`")
     }
 
     pub fn url(&self) -> String {
@@ -98,38 +99,38 @@ impl Server {
     }
 
     pub fn connect(&self) -> Client {
-        self.try_connect().expect("a websocket handshake")
+        self.try_connect().expect("websocket handshake failed")
     }
 
-    /// Nothing if it is turned away.
+    /// Connects; returns `None` if the server rejects the handshake.
     pub fn try_connect(&self) -> Option<Client> {
         Client::try_connect(self.address, &self.url())
     }
 
-    /// `kill -9`, and waits until it is gone.
+    /// Kills the server with SIGKILL and waits for its end.
     pub fn kill(&mut self) {
-        self.child.kill().expect("it was running");
-        self.child.wait().expect("it is gone");
+        self.child.kill().expect("cannot kill the server");
+        self.child.wait().expect("cannot wait for the server");
     }
 
-    /// SIGTERM; gives the exit code.
+    /// Sends SIGTERM, waits for the end and returns the exit code.
     pub fn stop(&mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
-        eventually("graspd stops", || self.child.try_wait().expect("can be waited for")).code()
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("cannot run kill").success());
+        eventually("graspd exits", || self.child.try_wait().expect("cannot wait for the server")).code()
     }
 
-    /// One HTTP request as text; gives the whole answer.
+    /// Sends one HTTP request, given as text, and returns the whole response.
     pub fn http(&self, request: &str) -> String {
-        let mut stream = TcpStream::connect(self.address).expect("connects");
-        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-        std::io::Write::write_all(&mut stream, request.as_bytes()).expect("writes");
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("reads");
-        String::from_utf8_lossy(&answer).into_owned()
+        let mut stream = TcpStream::connect(self.address).expect("cannot connect");
+        stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
+        std::io::Write::write_all(&mut stream, request.as_bytes()).expect("cannot send the request");
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).expect("cannot read the response");
+        String::from_utf8_lossy(&response).into_owned()
     }
 
-    /// GET with headers; the connection closes afterwards.
+    /// Sends a GET request with these header lines and returns the whole response. The connection is closed afterwards.
     pub fn get(&self, path: &str, headers: &str) -> String {
         self.http(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n"))
     }
@@ -142,12 +143,16 @@ impl Drop for Server {
     }
 }
 
-/// The command that starts a server in a folder on a free port of loopback, with an otherwise empty environment. What
-/// begins with `GRASPD_` is no setting but for tests of debug builds, and stays as it is.
+/// Returns the command that starts a server in a folder, on a free port of loopback.
+///
+/// Its environment contains only the settings and the search path, so that the server runs the same git as the test.
+/// Names get the prefix `NGIT_`, except those that begin with `GRASPD_`: these are not settings but switches for tests
+/// of debug builds.
 pub fn command(folder: &Path, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_graspd"));
     command.current_dir(folder).env_clear().env("NGIT_BIND_ADDRESS", "127.0.0.1:0").env("NGIT_LOG_LEVEL", "warn");
-    // Nothing leaves loopback: only tests of sync turn it on.
+    command.env("PATH", programs::search_path());
+    // Off, so that no test connects to the internet. Tests of sync turn it on.
     command.env("NGIT_SYNC_ENABLE", "false");
     for (name, value) in settings {
         let prefix = if name.starts_with("GRASPD_") { "" } else { "NGIT_" };
@@ -156,20 +161,20 @@ pub fn command(folder: &Path, settings: &[(&str, &str)]) -> Command {
     command
 }
 
-/// A websocket client that reads and writes JSON arrays.
+/// A websocket client that sends and receives JSON arrays.
 pub struct Client {
     pub socket: WebSocket<TcpStream>,
 }
 
 impl Client {
     pub fn connect(address: SocketAddr, url: &str) -> Self {
-        Self::try_connect(address, url).expect("a websocket handshake")
+        Self::try_connect(address, url).expect("websocket handshake failed")
     }
 
     fn try_connect(address: SocketAddr, url: &str) -> Option<Self> {
-        let stream = TcpStream::connect(address).expect("connects");
-        stream.set_nodelay(true).expect("an option");
-        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        let stream = TcpStream::connect(address).expect("cannot connect");
+        stream.set_nodelay(true).expect("cannot set TCP_NODELAY");
+        stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
         let (socket, _) = tungstenite::client(url, stream).ok()?;
         Some(Self { socket })
     }
@@ -179,54 +184,57 @@ impl Client {
     }
 
     pub fn send_text(&mut self, text: &str) {
-        self.socket.send(Message::text(text)).expect("sends");
+        self.socket.send(Message::text(text)).expect("cannot send the message");
     }
 
-    /// The next JSON message.
+    /// Waits for the next JSON message.
     pub fn receive(&mut self) -> Value {
         let start = Instant::now();
         loop {
-            // Every ping of the server would begin the socket's own patience anew.
+            // The read timeout of the socket alone would start again with every ping of the server.
             assert!(start.elapsed() < DEADLINE, "no message within the deadline");
-            match self.socket.read().expect("a message within the deadline") {
-                Message::Text(text) => return serde_json::from_str(&text).expect("JSON"),
+            match self.socket.read().expect("no message within the deadline") {
+                Message::Text(text) => return serde_json::from_str(&text).expect("message is not JSON"),
                 Message::Ping(_) | Message::Pong(_) => {}
                 other => panic!("unexpected {other:?}"),
             }
         }
     }
 
-    /// Publishes and gives the OK's flag and text.
+    /// Publishes an event; returns flag and text of the `OK` message.
     pub fn publish(&mut self, event: &SignedEvent) -> (bool, String) {
         self.send_text(&format!("[\"EVENT\",{}]", event.json()));
         let id = event.id.to_string();
         loop {
-            let answer = self.receive();
-            if answer[0] == "OK" && answer[1] == id.as_str() {
-                return (answer[2].as_bool().expect("a flag"), answer[3].as_str().expect("a text").to_owned());
+            let message = self.receive();
+            if message[0] == "OK" && message[1] == id.as_str() {
+                let accepted = message[2].as_bool().expect("OK has a flag");
+                return (accepted, message[3].as_str().expect("OK has a text").to_owned());
             }
         }
     }
 
-    /// Asks, and gives the ids of the stored events in order, up to EOSE; then closes the subscription.
+    /// Returns the ids of the stored events that match, in order, up to EOSE; then closes the subscription.
     pub fn query(&mut self, filters: &[Value]) -> Vec<String> {
         let ids = self.subscribe("q", filters);
         self.send(&json!(["CLOSE", "q"]));
         ids
     }
 
-    /// Asks and stays subscribed; gives the ids of the stored events in order, up to EOSE.
+    /// Opens a subscription; returns the ids of the stored events that match, in order, up to EOSE.
     pub fn subscribe(&mut self, sub: &str, filters: &[Value]) -> Vec<String> {
         let mut request = vec![json!("REQ"), json!(sub)];
         request.extend_from_slice(filters);
         self.send(&Value::Array(request));
         let mut ids = Vec::new();
         loop {
-            let answer = self.receive();
-            match answer[0].as_str() {
-                Some("EVENT") if answer[1] == sub => ids.push(answer[2]["id"].as_str().expect("an id").to_owned()),
-                Some("EOSE") if answer[1] == sub => return ids,
-                Some("CLOSED") if answer[1] == sub => panic!("refused: {answer}"),
+            let message = self.receive();
+            match message[0].as_str() {
+                Some("EVENT") if message[1] == sub => {
+                    ids.push(message[2]["id"].as_str().expect("event has an id").to_owned())
+                }
+                Some("EOSE") if message[1] == sub => return ids,
+                Some("CLOSED") if message[1] == sub => panic!("subscription closed: {message}"),
                 _ => {}
             }
         }

@@ -1,4 +1,4 @@
-//! A server, a client of its relay, and what is expected of both.
+//! A test server with a relay client, and assertions about what it serves.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,267 +7,270 @@ use grasp_core::nostr::SignedEvent;
 use grasp_core::repo::ServiceAddress;
 use serde_json::json;
 
-use super::git::{MAIN, Maintainer, Refs, Remote, Work, ls_remote, refs, repo_path};
+use super::git::{BASE_TIME, MAIN, Maintainer, Refs, RemoteRefs, WorkTree, ls_remote, refs, repo_path};
 use super::{Client, Server, eventually};
 
-/// How a server ends.
+/// The signal that ends a server.
 #[derive(Clone, Copy, Debug)]
-pub enum End {
-    /// SIGTERM.
-    Asked,
-    /// `kill -9`.
-    Killed,
+pub enum StopSignal {
+    /// SIGTERM: the server shuts down in order.
+    Term,
+    /// SIGKILL: the server cannot react.
+    Kill,
 }
 
-/// A server with a client.
-pub struct Stage {
-    pub server: Server,
+/// A server and a client that is connected to its relay.
+pub struct TestServer {
+    pub process: Server,
     pub client: Client,
     pub service: ServiceAddress,
     settings: Vec<(&'static str, &'static str)>,
 }
 
-impl Stage {
-    /// A server whose name stays the same when it gets another port.
+impl TestServer {
+    /// Starts a server with the domain `grasp.test`, so that its address in events stays the same when its port
+    /// changes.
     pub fn new() -> Self {
-        Self::with(&[])
+        Self::with_settings(&[])
     }
 
-    /// The same with further settings.
-    pub fn with(settings: &[(&'static str, &'static str)]) -> Self {
-        Self::bare(&[&[("DOMAIN", "grasp.test")], settings].concat())
+    /// Starts a server with the domain `grasp.test` and further settings.
+    pub fn with_settings(settings: &[(&'static str, &'static str)]) -> Self {
+        Self::with_only(&[&[("DOMAIN", "grasp.test")], settings].concat())
     }
 
-    /// A server with these settings only.
-    pub fn bare(settings: &[(&'static str, &'static str)]) -> Self {
-        Self::of(Server::start(settings), settings.to_vec())
+    /// Starts a server with these settings only.
+    pub fn with_only(settings: &[(&'static str, &'static str)]) -> Self {
+        Self::from_process(Server::start(settings), settings.to_vec())
     }
 
-    fn of(server: Server, settings: Vec<(&'static str, &'static str)>) -> Self {
-        let relay = server.welcome.iter().find_map(|line| line.trim().strip_prefix("relay"));
-        let at = relay.and_then(|url| url.split_once("://")).map(|(_, at)| at).expect("graspd says where its relay is");
-        let (domain, _) = at.split_once('/').unwrap_or((at, ""));
-        let service = ServiceAddress::new(domain, &server.base).expect("an address");
-        let client = server.connect();
-        Self { server, client, service, settings }
+    fn from_process(process: Server, settings: Vec<(&'static str, &'static str)>) -> Self {
+        let relay_url = process.startup_output.iter().find_map(|line| line.trim().strip_prefix("relay"));
+        let (_, address) = relay_url.and_then(|url| url.split_once("://")).expect("graspd prints its relay URL");
+        let (domain, _) = address.split_once('/').unwrap_or((address, ""));
+        let service = ServiceAddress::new(domain, &process.base).expect("valid service address");
+        let client = process.connect();
+        Self { process, client, service, settings }
     }
 
-    /// Ends the server and starts another one in its folder.
-    pub fn again(self, end: End) -> Self {
+    /// Ends the server and starts another one in its folder, with the same settings.
+    pub fn restart(self, signal: StopSignal) -> Self {
         let settings: Vec<_> = self.settings.clone();
-        self.restart(end, settings)
+        self.restart_as(signal, settings)
     }
 
-    /// The same with other settings beside its name.
-    pub fn again_with(self, end: End, settings: &[(&'static str, &'static str)]) -> Self {
-        self.restart(end, [&[("DOMAIN", "grasp.test")], settings].concat())
+    /// Ends the server and starts another one in its folder, with the same domain but these other settings.
+    pub fn restart_with(self, signal: StopSignal, settings: &[(&'static str, &'static str)]) -> Self {
+        self.restart_as(signal, [&[("DOMAIN", "grasp.test")], settings].concat())
     }
 
-    fn restart(mut self, end: End, settings: Vec<(&'static str, &'static str)>) -> Self {
-        match end {
-            End::Asked => assert_eq!(self.server.stop(), Some(0)),
-            End::Killed => self.server.kill(),
+    fn restart_as(mut self, signal: StopSignal, settings: Vec<(&'static str, &'static str)>) -> Self {
+        match signal {
+            StopSignal::Term => assert_eq!(self.process.stop(), Some(0)),
+            StopSignal::Kill => self.process.kill(),
         }
-        Self::of(Server::start_in(self.server.folder(), &settings), settings)
+        Self::from_process(Server::start_in(self.process.folder(), &settings), settings)
     }
 
-    /// Starts another server in the folder of one that has ended.
-    pub fn again_after_its_end(self) -> Self {
-        Self::of(Server::start_in(self.server.folder(), &self.settings), self.settings.clone())
+    /// Starts another server in the folder of this one, which has already ended.
+    pub fn start_after_exit(self) -> Self {
+        Self::from_process(Server::start_in(self.process.folder(), &self.settings), self.settings.clone())
     }
 
-    pub fn person(&self, n: u8) -> Maintainer {
+    /// Returns the maintainer with the `n`th test key.
+    pub fn maintainer(&self, n: u8) -> Maintainer {
         Maintainer::new(n, &self.service)
     }
 
-    /// Four people: O, M, R and X of the spec's examples.
-    pub fn cast(&self) -> [Maintainer; 4] {
-        [1, 2, 3, 4].map(|n| self.person(n))
+    /// Returns four maintainers: O, M, R and X of the examples in `docs/protocol.md#maintainer-sets`.
+    pub fn maintainers(&self) -> [Maintainer; 4] {
+        [1, 2, 3, 4].map(|n| self.maintainer(n))
     }
 
-    fn at(&self, path: &str) -> String {
-        format!("http://{}{}{path}", self.server.address, self.server.base)
+    fn http_url(&self, path: &str) -> String {
+        format!("http://{}{}{path}", self.process.address, self.process.base)
     }
 
-    /// The git URL of an announced repository.
+    /// Returns the git URL of an announced repository.
     pub fn url(&self, who: &Maintainer, d: &str) -> String {
-        self.at(&repo_path(&who.npub(), d))
+        self.http_url(&repo_path(&who.npub(), d))
     }
 
-    /// The git URL of what somebody submits (GRASP-06).
+    /// Returns the git URL of pull-request submissions (GRASP-06) by `who`.
     pub fn prs_url(&self, who: &Maintainer, d: &str) -> String {
-        self.at(&format!("/prs{}", repo_path(&who.npub(), d)))
+        self.http_url(&format!("/prs{}", repo_path(&who.npub(), d)))
     }
 
-    /// The URL under which the service is known, for `clone` tags.
+    /// Returns the public URL of pull-request submissions by `who`, for `clone` tags.
     pub fn public_prs_url(&self, who: &Maintainer, d: &str) -> String {
         format!("https://{}{}/prs{}", self.service.domain(), self.service.base(), repo_path(&who.npub(), d))
     }
 
-    /// The folder of the git data.
+    /// Returns the folder of the git data.
     pub fn git_folder(&self) -> PathBuf {
-        self.server.folder().path().join("data/git")
+        self.process.folder().path().join("data/git")
     }
 
-    /// Publishes something that must be taken, now or when its data comes.
+    /// Publishes an event that must be accepted, either served at once or held.
     #[track_caller]
     pub fn publish(&mut self, event: &SignedEvent) {
         let (accepted, text) = self.client.publish(event);
         assert!(accepted, "{text}: {}", event.json());
     }
 
-    /// Publishes something that must wait and is shown to nobody.
+    /// Publishes an event that must be held in purgatory and not served.
     #[track_caller]
-    pub fn hold(&mut self, event: &SignedEvent) {
+    pub fn publish_held(&mut self, event: &SignedEvent) {
         let (accepted, text) = self.client.publish(event);
         assert!(accepted && text.starts_with("purgatory: "), "{accepted} {text:?}: {}", event.json());
-        assert!(!self.served(event), "served: {}", event.json());
+        assert!(!self.is_served(event), "served: {}", event.json());
     }
 
-    /// Publishes something that must be refused for this reason.
+    /// Publishes an event that must be rejected with a text that begins with `reason`.
     #[track_caller]
-    pub fn refuse(&mut self, event: &SignedEvent, reason: &str) {
+    pub fn publish_rejected(&mut self, event: &SignedEvent, reason: &str) {
         let (accepted, text) = self.client.publish(event);
         assert!(!accepted && text.starts_with(reason), "{accepted} {text:?} instead of {reason:?}: {}", event.json());
-        assert!(!self.served(event), "served: {}", event.json());
+        assert!(!self.is_served(event), "served: {}", event.json());
     }
 
-    /// Whether an event is served.
-    pub fn served(&mut self, event: &SignedEvent) -> bool {
-        served(&mut self.client, event)
+    /// Returns whether an event is served.
+    pub fn is_served(&mut self, event: &SignedEvent) -> bool {
+        is_served(&mut self.client, event)
     }
 
-    /// Demands that events are served now.
+    /// Asserts that events are served now.
     #[track_caller]
     pub fn expect_served(&mut self, events: &[&Arc<SignedEvent>]) {
         for event in events {
-            assert!(self.served(event), "not served: {}", event.json());
+            assert!(self.is_served(event), "not served: {}", event.json());
         }
     }
 
     #[track_caller]
     pub fn eventually_served(&mut self, event: &SignedEvent) {
-        eventually(&format!("served: {}", event.json()), || self.served(event).then_some(()));
+        eventually(&format!("served: {}", event.json()), || self.is_served(event).then_some(()));
     }
 
     #[track_caller]
     pub fn eventually_gone(&mut self, event: &SignedEvent) {
-        eventually(&format!("gone: {}", event.json()), || (!self.served(event)).then_some(()));
+        eventually(&format!("no longer served: {}", event.json()), || (!self.is_served(event)).then_some(()));
     }
 
-    /// What everybody can see of a repository.
+    /// Returns the refs that `git ls-remote` shows.
     #[track_caller]
-    pub fn remote(&self, who: &Maintainer, d: &str) -> Remote {
+    pub fn ls_remote(&self, who: &Maintainer, d: &str) -> RemoteRefs {
         ls_remote(&self.url(who, d))
     }
 
-    /// Demands that a repository has exactly these refs now.
+    /// Asserts that a repository has exactly these refs now.
     #[track_caller]
     pub fn expect_refs(&self, who: &Maintainer, d: &str, expected: &[(&str, &str)]) {
-        assert_eq!(self.remote(who, d).refs, refs(expected));
+        assert_eq!(self.ls_remote(who, d).refs, refs(expected));
     }
 
     /// Waits until a repository has exactly these refs.
     #[track_caller]
     pub fn eventually_refs(&self, who: &Maintainer, d: &str, expected: &[(&str, &str)]) {
         let expected = refs(expected);
-        let mut seen = Refs::new();
+        let mut last = Refs::new();
         let start = std::time::Instant::now();
         while start.elapsed() < super::DEADLINE {
-            seen = self.remote(who, d).refs;
-            if seen == expected {
+            last = self.ls_remote(who, d).refs;
+            if last == expected {
                 return;
             }
         }
-        assert_eq!(seen, expected);
+        assert_eq!(last, expected);
     }
 
-    /// Waits until HEAD of a repository points there.
+    /// Waits until HEAD of a repository points to a branch.
     #[track_caller]
     pub fn eventually_head(&self, who: &Maintainer, d: &str, branch: &str) {
-        eventually(&format!("HEAD at {branch}"), || {
-            (self.remote(who, d).head.as_deref() == Some(branch)).then_some(())
+        eventually(&format!("HEAD points to {branch}"), || {
+            (self.ls_remote(who, d).head.as_deref() == Some(branch)).then_some(())
         });
     }
 
-    /// Whether there is a repository.
-    pub fn exists(&self, who: &Maintainer, d: &str) -> bool {
+    /// Returns whether the server has a repository.
+    pub fn repo_exists(&self, who: &Maintainer, d: &str) -> bool {
         let path = repo_path(&who.npub(), d);
-        match super::wire::info_refs(&self.server, &path, "git-upload-pack", &[]).status {
+        match super::wire::info_refs(&self.process, &path, "git-upload-pack", &[]).status {
             200 => true,
             404 => false,
-            other => panic!("status {other}"),
+            other => panic!("unexpected status {other}"),
         }
     }
 
-    /// Announces a repository with its state and pushes what it declares from a working tree, whose branches and tags
-    /// have the same names. Gives both events, which are served.
+    /// Announces a repository with its state and pushes the declared refs from a working tree. Returns both events,
+    /// which are served.
     #[track_caller]
-    pub fn found(
+    pub fn create_repo(
         &mut self,
         who: &Maintainer,
         d: &str,
         others: &[&Maintainer],
-        work: &Work,
+        work: &WorkTree,
         declared: &[(&str, &str)],
     ) -> (Arc<SignedEvent>, Arc<SignedEvent>) {
-        let announcement = who.announce(d, super::git::THEN, others);
-        self.hold(&announcement);
-        let state = self.advance(who, who, d, super::git::THEN, work, declared);
+        let announcement = who.announce(d, BASE_TIME, others);
+        self.publish_held(&announcement);
+        let state = self.push_state(who, who, d, BASE_TIME, work, declared);
         self.expect_served(&[&announcement]);
         (announcement, state)
     }
 
-    /// Publishes a state of `by` and pushes it to the repository of `who`. Gives the state, which is served.
+    /// Publishes a state signed by `signer` and pushes its refs to the repository of `who`. Returns the state, which is
+    /// served.
     #[track_caller]
-    pub fn advance(
+    pub fn push_state(
         &mut self,
         who: &Maintainer,
-        by: &Maintainer,
+        signer: &Maintainer,
         d: &str,
         at: u64,
-        work: &Work,
+        work: &WorkTree,
         declared: &[(&str, &str)],
     ) -> Arc<SignedEvent> {
-        let state = by.state(d, at, declared);
-        self.hold(&state);
-        let here = self.remote(who, d).refs;
+        let state = signer.state(d, at, declared);
+        self.publish_held(&state);
+        let current = self.ls_remote(who, d).refs;
         let mut refspecs: Vec<String> = declared
             .iter()
-            .filter(|(name, oid)| here.get(*name).is_none_or(|here| here != oid))
+            .filter(|(name, oid)| current.get(*name).is_none_or(|current| current != oid))
             .map(|(name, oid)| format!("+{oid}:{name}"))
             .collect();
         let undeclared = |name: &&String| !declared.iter().any(|(other, _)| other == name);
-        let listed = here.keys().filter(|name| !name.starts_with("refs/nostr/"));
+        let listed = current.keys().filter(|name| !name.starts_with("refs/nostr/"));
         refspecs.extend(listed.filter(undeclared).map(|name| format!(":{name}")));
         let refspecs: Vec<&str> = refspecs.iter().map(String::as_str).collect();
-        work.push(&self.url(who, d), &refspecs).done();
+        work.push(&self.url(who, d), &refspecs).expect_success();
         self.expect_served(&[&state]);
-        self.expect_refs_beside_pull_requests(who, d, declared);
+        self.expect_refs_except_pull_requests(who, d, declared);
         state
     }
 
     #[track_caller]
-    fn expect_refs_beside_pull_requests(&self, who: &Maintainer, d: &str, expected: &[(&str, &str)]) {
-        let mut here = self.remote(who, d).refs;
-        here.retain(|name, _| !name.starts_with("refs/nostr/"));
-        assert_eq!(here, refs(expected));
+    fn expect_refs_except_pull_requests(&self, who: &Maintainer, d: &str, expected: &[(&str, &str)]) {
+        let mut current = self.ls_remote(who, d).refs;
+        current.retain(|name, _| !name.starts_with("refs/nostr/"));
+        assert_eq!(current, refs(expected));
     }
 }
 
-/// Whether an event is served.
-pub fn served(client: &mut Client, event: &SignedEvent) -> bool {
+/// Returns whether an event is served.
+pub fn is_served(client: &mut Client, event: &SignedEvent) -> bool {
     !client.query(&[json!({"ids": [event.id.to_string()]})]).is_empty()
 }
 
-/// A tree with one commit on `main`.
-pub fn one_commit(content: &str) -> (Work, String) {
-    let work = Work::new();
+/// Returns a working tree with one commit on `main`, and the commit.
+pub fn one_commit(content: &str) -> (WorkTree, String) {
+    let work = WorkTree::new();
     let oid = work.commit("file", content);
     (work, oid)
 }
 
-/// `main` at a commit.
+/// Returns the ref `main` at a commit.
 pub fn main_at(oid: &str) -> [(&str, &str); 1] {
     [(MAIN, oid)]
 }

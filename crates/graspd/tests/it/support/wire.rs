@@ -1,4 +1,4 @@
-//! Requests and answers byte by byte.
+//! HTTP requests and git messages as bytes, for requests that no HTTP or git client would send.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,37 +9,37 @@ use super::{DEADLINE, Server};
 pub const EMPTY_PACK: &[u8] =
     b"PACK\0\0\0\x02\0\0\0\0\x02\x9d\x08\x82\x3b\xd8\xa8\xea\xb5\x10\xad\x6a\xc7\x5c\x82\x3c\xfd\x3e\xd3\x1e";
 
-/// The object id of nothing.
+/// The object id that stands for "no object" in push commands.
 pub const ZERO: &str = "0000000000000000000000000000000000000000";
 
-/// What a push of ours can do.
+/// Capabilities that [`push`] sends.
 pub const CAPABILITIES: &str = "report-status side-band-64k agent=git/2.47.3";
 
-/// An answer, taken apart; a chunked body is put together.
-pub struct Answer {
+/// A parsed HTTP response; a chunked body is decoded.
+pub struct HttpResponse {
     pub status: u16,
     pub head: String,
     pub body: Vec<u8>,
 }
 
-impl Answer {
-    pub fn of(bytes: &[u8]) -> Self {
+impl HttpResponse {
+    pub fn parse(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
-        let end = end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(bytes)));
+        let end = end.unwrap_or_else(|| panic!("not a response: {:?}", String::from_utf8_lossy(bytes)));
         let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let mut answer = Self {
+        let mut response = Self {
             status: status.unwrap_or_else(|| panic!("no status: {head}")),
             head,
             body: bytes[end + 4..].to_vec(),
         };
-        if answer.status == 100 {
-            return Self::of(&answer.body);
+        if response.status == 100 {
+            return Self::parse(&response.body);
         }
-        if answer.header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
-            answer.body = join(&answer.body);
+        if response.header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
+            response.body = decode_chunks(&response.body);
         }
-        answer
+        response
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -51,9 +51,9 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// G1-64: any page may talk to us, whatever we answer.
+    /// Asserts the CORS headers, which every response has whatever its status (`docs/protocol.md#cors`).
     #[track_caller]
-    pub fn expect_open_to_everybody(&self) {
+    pub fn expect_cors_headers(&self) {
         assert_eq!(self.header("access-control-allow-origin"), Some("*"), "{}", self.head);
         for (name, wanted) in [
             ("access-control-allow-methods", &["GET", "POST"][..]),
@@ -65,12 +65,13 @@ impl Answer {
     }
 }
 
-/// Puts the parts of a chunked body together.
-fn join(mut body: &[u8]) -> Vec<u8> {
+/// Decodes a chunked body.
+fn decode_chunks(mut body: &[u8]) -> Vec<u8> {
     let mut whole = Vec::new();
     loop {
-        let end = body.windows(2).position(|window| window == b"\r\n").expect("a chunk's length");
-        let length = usize::from_str_radix(std::str::from_utf8(&body[..end]).expect("hex"), 16).expect("hex");
+        let end = body.windows(2).position(|window| window == b"\r\n").expect("chunk has a length");
+        let length = std::str::from_utf8(&body[..end]).expect("chunk length is ASCII");
+        let length = usize::from_str_radix(length, 16).expect("chunk length is hex");
         if length == 0 {
             return whole;
         }
@@ -79,7 +80,7 @@ fn join(mut body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Cuts a body into chunks of this size.
+/// Encodes a body in chunks of this size.
 pub fn chunked(body: &[u8], size: usize) -> Vec<u8> {
     let mut parts = Vec::new();
     for part in body.chunks(size) {
@@ -91,35 +92,35 @@ pub fn chunked(body: &[u8], size: usize) -> Vec<u8> {
     parts
 }
 
-/// Sends bytes on a connection of their own and reads until it is closed.
-pub fn send(server: &Server, bytes: &[u8]) -> Answer {
-    let mut stream = TcpStream::connect(server.address).expect("connects");
-    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    stream.write_all(bytes).expect("writes");
-    finish(stream)
+/// Sends bytes on a new connection and reads the response until the connection is closed.
+pub fn send(server: &Server, bytes: &[u8]) -> HttpResponse {
+    let mut stream = TcpStream::connect(server.address).expect("cannot connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
+    stream.write_all(bytes).expect("cannot send the request");
+    read_response(stream)
 }
 
-/// Reads an answer until the connection is closed.
-pub fn finish(mut stream: TcpStream) -> Answer {
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("reads");
-    Answer::of(&answer)
+/// Reads a response until the connection is closed.
+pub fn read_response(mut stream: TcpStream) -> HttpResponse {
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).expect("cannot read the response");
+    HttpResponse::parse(&response)
 }
 
-/// A request without a body; the connection closes afterwards.
-pub fn ask(server: &Server, method: &str, path: &str, headers: &[&str]) -> Answer {
-    send(server, head(server, method, path, headers).as_bytes())
+/// Sends a request without a body. The connection is closed afterwards.
+pub fn request(server: &Server, method: &str, path: &str, headers: &[&str]) -> HttpResponse {
+    send(server, request_head(server, method, path, headers).as_bytes())
 }
 
-/// A POST with a body of known length; the connection closes afterwards.
-pub fn post(server: &Server, path: &str, headers: &[&str], body: &[u8]) -> Answer {
+/// Sends a POST request with a body of known length. The connection is closed afterwards.
+pub fn request_with_body(server: &Server, path: &str, headers: &[&str], body: &[u8]) -> HttpResponse {
     let length = format!("Content-Length: {}", body.len());
-    let head = head(server, "POST", path, &[headers, &[&length]].concat());
+    let head = request_head(server, "POST", path, &[headers, &[&length]].concat());
     send(server, &[head.as_bytes(), body].concat())
 }
 
-/// The head of a request below the base path.
-pub fn head(server: &Server, method: &str, path: &str, headers: &[&str]) -> String {
+/// Returns request line and headers of a request for a path below the base path.
+pub fn request_head(server: &Server, method: &str, path: &str, headers: &[&str]) -> String {
     let base = &server.base;
     let mut head = format!("{method} {base}{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
     for header in headers {
@@ -129,28 +130,28 @@ pub fn head(server: &Server, method: &str, path: &str, headers: &[&str]) -> Stri
     head + "\r\n"
 }
 
-/// The advertisement of a repository for `git-upload-pack` or `git-receive-pack`.
-pub fn info_refs(server: &Server, repo: &str, service: &str, headers: &[&str]) -> Answer {
-    ask(server, "GET", &format!("{repo}/info/refs?service={service}"), headers)
+/// Requests the ref advertisement of a repository for `git-upload-pack` or `git-receive-pack`.
+pub fn info_refs(server: &Server, repo: &str, service: &str, headers: &[&str]) -> HttpResponse {
+    request(server, "GET", &format!("{repo}/info/refs?service={service}"), headers)
 }
 
-/// One packet.
+/// Returns one pkt-line.
 pub fn packet(line: &str) -> String {
     format!("{:04x}{line}", line.len() + 4)
 }
 
-/// `ls-refs` of protocol 2.
+/// Returns the body of an `ls-refs` request of protocol version 2.
 pub fn ls_refs() -> String {
     packet("command=ls-refs\n") + "0001" + &packet("symrefs\n") + &packet("peel\n") + "0000"
 }
 
-/// What a client of protocol 2 says beside its request.
+/// The header that selects protocol version 2.
 pub const VERSION_2: &str = "Git-Protocol: version=2";
 
 pub const UPLOAD_REQUEST: &str = "Content-Type: application/x-git-upload-pack-request";
 pub const RECEIVE_REQUEST: &str = "Content-Type: application/x-git-receive-pack-request";
 
-/// The commands of a push (`old new name`) and what follows them.
+/// Returns the body of a push: its commands (`old new name`), then the pack.
 pub fn push_body(commands: &[[&str; 3]], capabilities: &str, pack: &[u8]) -> Vec<u8> {
     let mut body = String::new();
     for (n, [old, new, name]) in commands.iter().enumerate() {
@@ -161,21 +162,27 @@ pub fn push_body(commands: &[[&str; 3]], capabilities: &str, pack: &[u8]) -> Vec
     [body.as_bytes(), pack].concat()
 }
 
-/// Pushes without git; gives the answer.
-pub fn push(server: &Server, repo: &str, commands: &[[&str; 3]], pack: &[u8]) -> Answer {
-    push_capable(server, repo, commands, CAPABILITIES, pack)
+/// Pushes without git; returns the response.
+pub fn push(server: &Server, repo: &str, commands: &[[&str; 3]], pack: &[u8]) -> HttpResponse {
+    push_with_capabilities(server, repo, commands, CAPABILITIES, pack)
 }
 
-/// Pushes as a client that can do this much.
-pub fn push_capable(server: &Server, repo: &str, commands: &[[&str; 3]], capabilities: &str, pack: &[u8]) -> Answer {
+/// Pushes without git, with these capabilities; returns the response, which must have status 200.
+pub fn push_with_capabilities(
+    server: &Server,
+    repo: &str,
+    commands: &[[&str; 3]],
+    capabilities: &str,
+    pack: &[u8],
+) -> HttpResponse {
     let body = push_body(commands, capabilities, pack);
-    let answer = post(server, &format!("{repo}/git-receive-pack"), &[RECEIVE_REQUEST], &body);
+    let response = request_with_body(server, &format!("{repo}/git-receive-pack"), &[RECEIVE_REQUEST], &body);
     assert_eq!(
-        (answer.status, answer.header("content-type")),
+        (response.status, response.header("content-type")),
         (200, Some("application/x-git-receive-pack-result")),
         "{}",
-        answer.head
+        response.head
     );
-    answer.expect_open_to_everybody();
-    answer
+    response.expect_cors_headers();
+    response
 }

@@ -1,61 +1,78 @@
-//! How much a machine may keep: the constants of `limits.rs`, looked at from time to time.
+//! Bounds of the state that the machine keeps (`limits.rs`), checked at intervals.
 
 use grasp_core::limits;
 use grasp_core::sync::SyncSnapshot;
 use grasp_core::sync::relay::ConnectionStatus;
 
-use super::Broken;
+use super::Violation;
 use crate::sync::queue::{HOUR, Time};
-use crate::sync::relay_profile::Eose;
+use crate::sync::relay_profile::EoseBehavior;
 use crate::sync::world::World;
 
-/// What is new is asked for within so many milliseconds of a relay that takes it.
-const SOON: Time = HOUR;
+/// Maximum time until new needs are requested from a connected relay that accepts requests.
+const MAX_REQUEST_DELAY: Time = HOUR;
 
 impl World {
-    /// Looks at what a node's machine keeps.
+    /// Checks the size of a machine's state.
     pub(in crate::sync) fn inspect(&mut self, node: usize) {
-        let Some(view) = self.nodes[node].syncer.as_ref().map(|syncer| syncer.snapshot()) else { return };
-        let held =
-            view.relays.iter().filter(|link| link.repositories == 0 && link.held > 0 && !link.is_bootstrap).count();
-        let kept = [
-            ("links", view.relays.len(), limits::MAX_SYNC_RELAYS),
-            ("links of waiting repositories", held, limits::MAX_SYNC_RELAYS_OF_HELD_REPOS),
-            ("events in flight", view.in_flight, limits::SYNC_PERMITS),
-            ("refused events", view.rejected.0, self.nodes[node].config.rejected.cold_rows),
-            ("texts of refused events", view.rejected.1, self.nodes[node].config.rejected.hot_events),
+        let Some(snapshot) = self.nodes[node].machine.as_ref().map(|machine| machine.snapshot()) else { return };
+        let held_relays = snapshot
+            .relays
+            .iter()
+            .filter(|relay_snapshot| {
+                relay_snapshot.repositories == 0 && relay_snapshot.held > 0 && !relay_snapshot.is_bootstrap
+            })
+            .count();
+        let bounded = [
+            ("links", snapshot.relays.len(), limits::MAX_SYNC_RELAYS),
+            ("relays of held repositories", held_relays, limits::MAX_SYNC_RELAYS_OF_HELD_REPOS),
+            ("events in flight", snapshot.in_flight, limits::SYNC_PERMITS),
+            ("rejected events", snapshot.rejected.0, self.nodes[node].config.rejected.cold_rows),
+            ("contents of rejected events", snapshot.rejected.1, self.nodes[node].config.rejected.hot_events),
         ];
-        for (what, count, most) in kept {
-            if count > most {
-                self.break_law(Broken::new("what is kept is bounded", format!("{count} {what} of {most}")));
+        for (what, count, max) in bounded {
+            if count > max {
+                self.report_violation(Violation::new("state is bounded", format!("{count} {what} of {max}")));
             }
         }
-        self.inspect_waiting(node, &view);
-        for link in &view.relays {
+        self.inspect_pending(node, &snapshot);
+        for relay_snapshot in &snapshot.relays {
             let slots = limits::MAX_RELAY_SUBSCRIPTIONS as usize;
-            if link.subscriptions.0 + link.subscriptions.1 > slots || link.covered > link.repositories {
-                let detail = format!("{}: {link:?}", link.url);
-                self.break_law(Broken::new("what is kept is bounded", detail));
+            if relay_snapshot.subscriptions.0 + relay_snapshot.subscriptions.1 > slots
+                || relay_snapshot.covered > relay_snapshot.repositories
+            {
+                let detail = format!("{}: {relay_snapshot:?}", relay_snapshot.url);
+                self.report_violation(Violation::new("state is bounded", detail));
             }
         }
     }
 
-    /// What is new does not wait for the next reconciliation.
-    fn inspect_waiting(&mut self, node: usize, view: &SyncSnapshot) {
+    /// Checks that new needs are requested without waiting for the next reconciliation.
+    fn inspect_pending(&mut self, node: usize, snapshot: &SyncSnapshot) {
         let now = self.now;
-        let mut waiting = std::mem::take(&mut self.nodes[node].waiting);
-        waiting.retain(|place, _| view.relays.iter().any(|link| link.url.without_scheme() == place));
-        for link in &view.relays {
-            let relay = self.relay_at(&link.url).map(|relay| &self.relays[relay].persona);
-            let takes = relay.is_some_and(|it| it.rate.is_none() && !it.mute && it.eose != Eose::Never);
-            let waits = link.status == ConnectionStatus::Connected && link.queued > 0 && !link.is_reconciling && takes;
-            if !waits || self.nodes[node].slow {
-                waiting.remove(link.url.without_scheme());
-            } else if *waiting.entry(link.url.without_scheme().to_owned()).or_insert(now) + SOON <= now {
-                let detail = format!("node {node}, {}: {} are left", link.url, link.queued);
-                self.break_law(Broken::new("what is new is asked for soon", detail));
+        let mut pending_since = std::mem::take(&mut self.nodes[node].pending_since);
+        pending_since.retain(|relay_key, _| {
+            snapshot.relays.iter().any(|relay_snapshot| relay_snapshot.url.without_scheme() == relay_key)
+        });
+        for relay_snapshot in &snapshot.relays {
+            let relay = self.relay_at(&relay_snapshot.url).map(|relay| &self.relays[relay].profile);
+            let is_willing =
+                relay.is_some_and(|it| it.rate_limit.is_none() && !it.is_silent && it.eose != EoseBehavior::Never);
+            let is_pending = relay_snapshot.status == ConnectionStatus::Connected
+                && relay_snapshot.queued > 0
+                && !relay_snapshot.is_reconciling
+                && is_willing;
+            if !is_pending || self.nodes[node].has_slow_disk {
+                pending_since.remove(relay_snapshot.url.without_scheme());
+            } else if *pending_since.entry(relay_snapshot.url.without_scheme().to_owned()).or_insert(now)
+                + MAX_REQUEST_DELAY
+                <= now
+            {
+                let detail =
+                    format!("node {node}, {}: {} requests are queued", relay_snapshot.url, relay_snapshot.queued);
+                self.report_violation(Violation::new("new needs are requested soon", detail));
             }
         }
-        self.nodes[node].waiting = waiting;
+        self.nodes[node].pending_since = pending_since;
     }
 }

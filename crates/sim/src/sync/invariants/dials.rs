@@ -1,4 +1,4 @@
-//! Whom a machine may dial, and when.
+//! Which relays a machine may dial, and when.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,221 +8,238 @@ use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Now;
 
-use super::{Verdicts, subject};
+use super::{FirstViolation, command_url};
 use crate::sync::queue::{HOUR, SECOND, Time};
-use crate::sync::tables::Rows;
+use crate::sync::tables::SyncTables;
 
-/// Attempts at once.
-const AT_ONCE: usize = 8;
-/// Milliseconds between two attempts.
-const APART: Time = 250;
-/// Milliseconds between two attempts at one host, and from the end of a connection to the next attempt.
-const HOST_APART: Time = 2 * SECOND;
-/// The first backoff, and the longest.
+/// Maximum number of concurrent connection attempts.
+const MAX_CONCURRENT_DIALS: usize = 8;
+/// Minimum time between two attempts.
+const DIAL_INTERVAL: Time = 250;
+/// Minimum time between two attempts at one host, and between the end of a connection and the next attempt.
+const HOST_DIAL_INTERVAL: Time = 2 * SECOND;
+/// First and longest backoff.
 const BACKOFF: (Time, Time) = (5 * SECOND, HOUR);
-/// A failure is the relay's if another one was heard so recently.
-const SIGN: Time = 60 * SECOND;
-/// Milliseconds after which what a process has learned is surely on disk.
-const WRITTEN: Time = 120 * SECOND;
+/// A failure is attributed to the relay if another relay sent something within this time.
+const ALIVE_WINDOW: Time = 60 * SECOND;
+/// Time after which every row is on disk.
+const MAX_WRITE_DELAY: Time = 120 * SECOND;
 
-/// What is known of attempts.
+/// Connection attempts of a node.
 #[derive(Debug)]
-pub(super) struct Dials {
+pub(super) struct DialChecker {
     service: ServiceAddress,
     instance: String,
-    /// Which places are this node itself.
-    own: BTreeMap<String, bool>,
-    places: BTreeMap<String, Place>,
+    /// Which relays are this node itself.
+    is_own: BTreeMap<String, bool>,
+    relays: BTreeMap<String, DialHistory>,
     open: BTreeSet<SessionId>,
     sessions: BTreeMap<SessionId, String>,
     last: Option<Time>,
     hosts: BTreeMap<String, Time>,
-    /// When each relay was last heard in this life.
-    heard: BTreeMap<String, Time>,
-    away: bool,
+    /// When each relay last sent something to the current process.
+    last_heard: BTreeMap<String, Time>,
+    is_offline: bool,
     /// Whether the wall clock was ever set.
-    stepped: bool,
-    /// When the network last came back.
-    back: Time,
+    clock_was_set: bool,
+    /// When the network last started to work.
+    online_since: Time,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct DialHistory {
     down_at: Option<Time>,
     not_before: Option<Time>,
-    paused: Option<Time>,
-    is_self: Option<Time>,
-    excused: bool,
+    paused_at: Option<Time>,
+    is_self_since: Option<Time>,
+    is_retry: bool,
     gaps: Vec<(Time, Time)>,
-    heard: Time,
+    last_heard: Time,
 }
 
-impl Dials {
+impl DialChecker {
     pub(super) fn new(service: ServiceAddress, instance: String) -> Self {
         Self {
             service,
             instance,
-            own: BTreeMap::new(),
-            places: BTreeMap::new(),
+            is_own: BTreeMap::new(),
+            relays: BTreeMap::new(),
             open: BTreeSet::new(),
             sessions: BTreeMap::new(),
             last: None,
             hosts: BTreeMap::new(),
-            heard: BTreeMap::new(),
-            away: false,
-            stepped: false,
-            back: 0,
+            last_heard: BTreeMap::new(),
+            is_offline: false,
+            clock_was_set: false,
+            online_since: 0,
         }
     }
 
-    pub(super) fn place(&self, session: SessionId) -> Option<&str> {
+    pub(super) fn relay_key(&self, session: SessionId) -> Option<&str> {
         self.sessions.get(&session).map(String::as_str)
     }
 
-    pub(super) fn gaps(&self, place: &str) -> &[(Time, Time)] {
-        self.places.get(place).map(|place| place.gaps.as_slice()).unwrap_or_default()
+    pub(super) fn gaps(&self, relay_key: &str) -> &[(Time, Time)] {
+        self.relays.get(relay_key).map(|relay| relay.gaps.as_slice()).unwrap_or_default()
     }
 
-    pub(super) fn dial(
+    pub(super) fn on_dial(
         &mut self,
-        verdicts: &mut Verdicts,
+        violations: &mut FirstViolation,
         now: Time,
         session: SessionId,
         url: &RelayUrl,
-        quiet: Option<Time>,
+        cooldown: Option<Time>,
     ) {
         let own = || self.service.is_own_relay_url(&url.to_string());
-        let own = *self.own.entry(url.without_scheme().to_owned()).or_insert_with(own);
-        verdicts.hold(!own, "nobody dials itself", || url.to_string());
-        verdicts.hold(self.open.len() < AT_ONCE, "few dials at once", || format!("{} are open", self.open.len()));
+        let own = *self.is_own.entry(url.without_scheme().to_owned()).or_insert_with(own);
+        violations.require(!own, "a node does not dial itself", || url.to_string());
+        violations.require(self.open.len() < MAX_CONCURRENT_DIALS, "concurrent dials are limited", || {
+            format!("{} dials are open", self.open.len())
+        });
         let since = |last: Time| now.saturating_sub(last);
-        verdicts.hold(self.last.is_none_or(|last| since(last) >= APART), "dials are spaced", || url.to_string());
+        violations
+            .require(self.last.is_none_or(|last| since(last) >= DIAL_INTERVAL), "dials are spaced", || url.to_string());
         let host = self.hosts.get(url.host()).copied();
-        verdicts
-            .hold(host.is_none_or(|last| since(last) >= HOST_APART), "dials of a host are spaced", || url.to_string());
-        let place = self.places.entry(url.without_scheme().to_owned()).or_default();
-        verdicts.hold(place.paused.is_none(), "what is paused is not dialled", || url.to_string());
-        verdicts.hold(place.is_self.is_none(), "nobody dials itself twice", || url.to_string());
-        let early = place.down_at.is_some_and(|at| now < at + HOST_APART) && !place.excused;
-        verdicts
-            .hold(!early, "no dial within two seconds of a drop", || format!("{url}: {:?} at {now}", place.down_at));
-        let early = place.not_before.is_some_and(|at| now < at) && !place.excused && now >= self.back + 120 * SECOND;
-        verdicts.hold(!early, "no dial before its time", || format!("{url}: {:?} at {now}", place.not_before));
-        let quiet = quiet.filter(|_| !place.excused);
-        verdicts
-            .hold(quiet.is_none_or(|until| until <= now), "no dial in a quiet period", || format!("{url}: {quiet:?}"));
-        place.excused = false;
-        place.not_before = None;
+        violations.require(
+            host.is_none_or(|last| since(last) >= HOST_DIAL_INTERVAL),
+            "dials of one host are spaced",
+            || url.to_string(),
+        );
+        let relay = self.relays.entry(url.without_scheme().to_owned()).or_default();
+        violations.require(relay.paused_at.is_none(), "a paused relay is not dialled", || url.to_string());
+        violations.require(
+            relay.is_self_since.is_none(),
+            "a relay with the own instance id is not dialled again",
+            || url.to_string(),
+        );
+        let is_early = relay.down_at.is_some_and(|at| now < at + HOST_DIAL_INTERVAL) && !relay.is_retry;
+        violations.require(!is_early, "no dial within two seconds after a connection ended", || {
+            format!("{url}: {:?} at {now}", relay.down_at)
+        });
+        let is_early =
+            relay.not_before.is_some_and(|at| now < at) && !relay.is_retry && now >= self.online_since + 120 * SECOND;
+        violations
+            .require(!is_early, "no dial during the backoff", || format!("{url}: {:?} at {now}", relay.not_before));
+        let cooldown = cooldown.filter(|_| !relay.is_retry);
+        violations.require(cooldown.is_none_or(|until| until <= now), "no dial during the cooldown", || {
+            format!("{url}: {cooldown:?}")
+        });
+        relay.is_retry = false;
+        relay.not_before = None;
         self.open.insert(session);
         self.sessions.insert(session, url.without_scheme().to_owned());
         self.last = Some(now);
         self.hosts.insert(url.host().to_owned(), now);
     }
 
-    /// An attempt was given up.
-    pub(super) fn hung_up(&mut self, session: SessionId) {
+    /// Records that an attempt was cancelled.
+    pub(super) fn on_cancelled(&mut self, session: SessionId) {
         self.open.remove(&session);
     }
 
-    pub(super) fn up(&mut self, now: Time, session: SessionId, nip11: Option<&Nip11Info>) {
+    pub(super) fn on_connected(&mut self, now: Time, session: SessionId, nip11: Option<&Nip11Info>) {
         self.open.remove(&session);
-        let Some(place) = self.sessions.get(&session).and_then(|place| self.places.get_mut(place)) else { return };
+        let Some(relay) = self.sessions.get(&session).and_then(|relay| self.relays.get_mut(relay)) else { return };
         if nip11.is_some_and(|nip11| nip11.instance.as_deref() == Some(&self.instance)) {
-            place.is_self.get_or_insert(now);
+            relay.is_self_since.get_or_insert(now);
         }
-        place.gaps.push((place.heard, now));
-        place.heard = now;
-        if let Some(name) = self.sessions.get(&session) {
-            self.heard.insert(name.clone(), now);
-        }
-    }
-
-    pub(super) fn heard(&mut self, now: Time, session: SessionId) {
-        let Some(name) = self.sessions.get(&session) else { return };
-        if let Some(place) = self.places.get_mut(name) {
-            place.heard = now;
-            self.heard.insert(name.clone(), now);
+        relay.gaps.push((relay.last_heard, now));
+        relay.last_heard = now;
+        if let Some(relay_key) = self.sessions.get(&session) {
+            self.last_heard.insert(relay_key.clone(), now);
         }
     }
 
-    pub(super) fn down(&mut self, now: Time, session: SessionId, loss: DisconnectReason) {
-        let was_up = !self.open.remove(&session) && loss != DisconnectReason::Unreachable;
-        let Some(place) = self.sessions.remove(&session).and_then(|place| self.places.get_mut(&place)) else { return };
+    pub(super) fn on_message(&mut self, now: Time, session: SessionId) {
+        let Some(relay_key) = self.sessions.get(&session) else { return };
+        if let Some(relay) = self.relays.get_mut(relay_key) {
+            relay.last_heard = now;
+            self.last_heard.insert(relay_key.clone(), now);
+        }
+    }
 
-        // An attempt that came to nothing is no drop; its backoff is another matter.
+    pub(super) fn on_disconnected(&mut self, now: Time, session: SessionId, reason: DisconnectReason) {
+        let was_up = !self.open.remove(&session) && reason != DisconnectReason::Unreachable;
+        let Some(relay) = self.sessions.remove(&session).and_then(|relay| self.relays.get_mut(&relay)) else { return };
+
+        // A failed attempt did not end a connection. Its backoff is checked in `on_failed`.
         if was_up {
-            place.down_at = Some(now);
+            relay.down_at = Some(now);
         }
     }
 
-    pub(super) fn failed(&mut self, verdicts: &mut Verdicts, now: Time, url: &RelayUrl, said: (u32, u64)) {
-        let (failures, backoff) = said;
-        let place = self.places.entry(url.without_scheme().to_owned()).or_default();
-        let others = self.heard.iter().any(|(other, at)| other != url.without_scheme() && now <= at + SIGN);
-        let ours = self.away || now < self.back + 70 * SECOND;
-        if failures == 0 || !others || ours {
+    pub(super) fn on_failed(&mut self, violations: &mut FirstViolation, now: Time, url: &RelayUrl, note: (u32, u64)) {
+        let (failures, backoff) = note;
+        let relay = self.relays.entry(url.without_scheme().to_owned()).or_default();
+        let other_was_heard =
+            self.last_heard.iter().any(|(other, at)| other != url.without_scheme() && now <= at + ALIVE_WINDOW);
+        let is_own_outage = self.is_offline || now < self.online_since + 70 * SECOND;
+        if failures == 0 || !other_was_heard || is_own_outage {
             return;
         }
-        let doubled = BACKOFF.0.saturating_mul(1 << (failures - 1).min(20)).min(BACKOFF.1);
+        let expected_backoff = BACKOFF.0.saturating_mul(1 << (failures - 1).min(20)).min(BACKOFF.1);
         let day = 24 * HOUR;
-        let fits = |whole: Time| (whole * 79 / 100..=whole * 121 / 100).contains(&backoff);
-        verdicts.hold(fits(doubled) || fits(day), "backoff doubles, give or take a fifth", || {
-            format!("{url}: {backoff} ms after {failures} failures")
-        });
-        place.not_before = Some(now + backoff.saturating_sub(100));
+        let matches_backoff = |expected: Time| (expected * 79 / 100..=expected * 121 / 100).contains(&backoff);
+        violations.require(
+            matches_backoff(expected_backoff) || matches_backoff(day),
+            "the backoff doubles, with a jitter of a fifth",
+            || format!("{url}: {backoff} ms after {failures} failures"),
+        );
+        relay.not_before = Some(now + backoff.saturating_sub(100));
     }
 
-    pub(super) fn order(&mut self, order: &RelayCommand) {
-        let place = self.places.entry(subject(order).without_scheme().to_owned()).or_default();
-        match order {
-            RelayCommand::Pause(_) => place.paused = Some(self.last.unwrap_or(0)),
-            RelayCommand::Resume(_) => place.paused = None,
-            RelayCommand::Retry(_) => place.excused = true,
+    pub(super) fn on_command(&mut self, command: &RelayCommand) {
+        let relay = self.relays.entry(command_url(command).without_scheme().to_owned()).or_default();
+        match command {
+            RelayCommand::Pause(_) => relay.paused_at = Some(self.last.unwrap_or(0)),
+            RelayCommand::Resume(_) => relay.paused_at = None,
+            RelayCommand::Retry(_) => relay.is_retry = true,
             RelayCommand::Forget(_) => {
-                (place.excused, place.is_self) = (true, None);
+                (relay.is_retry, relay.is_self_since) = (true, None);
             }
             RelayCommand::Reconcile(_) => {}
         }
     }
 
-    pub(super) fn clock_stepped(&mut self) {
-        self.stepped = true;
+    pub(super) fn on_clock_set(&mut self) {
+        self.clock_was_set = true;
     }
 
-    pub(super) fn outage(&mut self, now: Time, away: bool) {
-        self.away = away;
-        self.back = now;
+    pub(super) fn on_outage(&mut self, now: Time, is_offline: bool) {
+        self.is_offline = is_offline;
+        self.online_since = now;
     }
 
-    pub(super) fn ended(&mut self, now: Time) {
+    pub(super) fn on_crash(&mut self, now: Time) {
         self.open.clear();
         self.sessions.clear();
-        // A row that was to be written soon may be lost.
-        for place in self.places.values_mut() {
-            place.paused = place.paused.filter(|at| at + WRITTEN < now);
-            place.is_self = place.is_self.filter(|at| at + WRITTEN < now);
-            place.not_before = None;
-            place.excused = false;
-            place.down_at = None;
+        // A row that was about to be written may be lost.
+        for relay in self.relays.values_mut() {
+            relay.paused_at = relay.paused_at.filter(|at| at + MAX_WRITE_DELAY < now);
+            relay.is_self_since = relay.is_self_since.filter(|at| at + MAX_WRITE_DELAY < now);
+            relay.not_before = None;
+            relay.is_retry = false;
+            relay.down_at = None;
         }
         self.last = None;
         self.hosts.clear();
-        self.heard.clear();
+        self.last_heard.clear();
     }
 
-    pub(super) fn began(&mut self, now: Time, clock: Now, rows: &Rows) {
-        for row in rows.peers() {
-            let place = self.places.entry(row.url.without_scheme().to_owned()).or_default();
+    pub(super) fn on_start(&mut self, now: Time, clock: Now, tables: &SyncTables) {
+        for row in tables.relays() {
+            let relay = self.relays.entry(row.url.without_scheme().to_owned()).or_default();
             if row.paused {
-                place.paused.get_or_insert(now);
+                relay.paused_at.get_or_insert(now);
             }
             if row.is_self {
-                place.is_self.get_or_insert(now);
+                relay.is_self_since.get_or_insert(now);
             }
             let left = row.health.next_retry_at.map_or(0, |at| at.secs_since(clock.wall));
-            // Times that were written by another clock mean little.
-            if left > 2 && left < 90_000 && !self.stepped {
-                place.not_before = Some(now + (left - 2) * SECOND);
+            // Times that were written with another clock are not reliable.
+            if left > 2 && left < 90_000 && !self.clock_was_set {
+                relay.not_before = Some(now + (left - 2) * SECOND);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a machine may have judged, and how often.
+//! Which events a machine may submit, and how often.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,32 +10,33 @@ use grasp_core::sync::io::{
     EventPresence, IncomingMessage, ServedEvent, SessionId, SubmitResult, SyncSubmission, SyncSubmissionId,
 };
 
-use super::Verdicts;
-use crate::sync::corpus::{Ix, corpus};
-use crate::sync::event_set::Bits;
+use super::FirstViolation;
+use crate::sync::corpus::{EventIndex, corpus};
+use crate::sync::event_set::EventSet;
 use crate::sync::queue::{DAY, Time};
 
-/// An event may be verified so often before something that it depends on comes.
-const MOST_VERIFIED: u32 = 2;
-/// So long is remembered what was refused; see [`RejectedEventsConfig`](grasp_core::sync::rejected::RejectedEventsConfig).
-const MEMORY: Time = 6 * DAY;
+/// Maximum number of verifications of an event before one of its dependencies arrives.
+const MAX_VERIFICATIONS: u32 = 2;
+/// Time after which a rejected event may be verified again; see
+/// [`RejectedEventsConfig`](grasp_core::sync::rejected::RejectedEventsConfig).
+const REJECTION_LIFETIME: Time = 6 * DAY;
 
 #[derive(Debug, Default)]
-pub(super) struct Flights {
-    tickets: BTreeMap<SyncSubmissionId, (Ix, bool)>,
-    newest: Option<SyncSubmissionId>,
-    in_flight: BTreeMap<(Ix, bool), SyncSubmissionId>,
-    /// What was last told to be known, by session.
+pub(super) struct SubmissionChecker {
+    submitted: BTreeMap<SyncSubmissionId, (EventIndex, bool)>,
+    newest_id: Option<SyncSubmissionId>,
+    in_flight: BTreeMap<(EventIndex, bool), SyncSubmissionId>,
+    /// Events that the relay of a session delivered while they were known here.
     known: BTreeSet<(SessionId, EventId)>,
-    verified: BTreeMap<Ix, (u32, Time)>,
+    verifications: BTreeMap<EventIndex, (u32, Time)>,
 }
 
-impl Flights {
-    pub(super) fn began(&mut self) {
+impl SubmissionChecker {
+    pub(super) fn on_start(&mut self) {
         *self = Self::default();
     }
 
-    pub(super) fn down(&mut self, session: SessionId) {
+    pub(super) fn on_disconnected(&mut self, session: SessionId) {
         let (from, to) = ((session, EventId([0; 32])), (session, EventId([255; 32])));
         let gone: Vec<_> = self.known.range(from..=to).copied().collect();
         for key in gone {
@@ -43,89 +44,101 @@ impl Flights {
         }
     }
 
-    pub(super) fn heard(&mut self, session: SessionId, heard: &IncomingMessage) {
-        match heard {
+    pub(super) fn on_message(&mut self, session: SessionId, message: &IncomingMessage) {
+        match message {
             IncomingMessage::Event(_, event, EventPresence::Known) => drop(self.known.insert((session, event.id))),
             IncomingMessage::Event(_, event, EventPresence::New) => drop(self.known.remove(&(session, event.id))),
             _ => {}
         }
     }
 
-    pub(super) fn submitted(&mut self, verdicts: &mut Verdicts, now: Time, submission: &SyncSubmission) {
-        let SyncSubmission { id: ticket, event, session, .. } = submission;
-        let Some(ix) = corpus().ix(&event.id) else { return };
-        verdicts.hold(self.newest.is_none_or(|newest| newest < *ticket), "tickets are new", || format!("{ticket:?}"));
-        self.newest = Some(*ticket);
-        let told = session.is_some_and(|session| self.known.contains(&(session, event.id)));
-        verdicts.hold(!told, "what is known is not submitted", || format!("ix {ix}"));
-        let genuine = corpus().plain(ix).sig == event.sig;
-        let other = self.in_flight.insert((ix, genuine), *ticket);
-        verdicts.hold(other.is_none(), "what is in flight is not submitted again", || format!("ix {ix}: {other:?}"));
-        self.tickets.insert(*ticket, (ix, genuine));
-        if genuine {
-            let (times, last) = self.verified.entry(ix).or_default();
-            if now > *last + MEMORY {
-                *times = 0;
+    pub(super) fn on_submit(&mut self, violations: &mut FirstViolation, now: Time, submission: &SyncSubmission) {
+        let SyncSubmission { id: submission_id, event, session, .. } = submission;
+        let Some(index) = corpus().index_of(&event.id) else { return };
+        violations.require(
+            self.newest_id.is_none_or(|newest_id| newest_id < *submission_id),
+            "submission ids increase",
+            || format!("{submission_id:?}"),
+        );
+        self.newest_id = Some(*submission_id);
+        let is_known = session.is_some_and(|session| self.known.contains(&(session, event.id)));
+        violations.require(!is_known, "a known event is not submitted", || format!("event {index}"));
+        let is_genuine = corpus().unverified(index).sig == event.sig;
+        let other = self.in_flight.insert((index, is_genuine), *submission_id);
+        violations.require(other.is_none(), "an event in flight is not submitted again", || {
+            format!("event {index}: {other:?}")
+        });
+        self.submitted.insert(*submission_id, (index, is_genuine));
+        if is_genuine {
+            let (count, last) = self.verifications.entry(index).or_default();
+            if now > *last + REJECTION_LIFETIME {
+                *count = 0;
             }
             *last = now;
-            *times += 1;
-            verdicts
-                .hold(*times <= MOST_VERIFIED, "an event is verified twice at most", || format!("ix {ix}: {times}"));
+            *count += 1;
+            violations.require(*count <= MAX_VERIFICATIONS, "an event is verified at most twice", || {
+                format!("event {index}: {count}")
+            });
         }
     }
 
-    pub(super) fn judged(&mut self, verdicts: &mut Verdicts, ticket: SyncSubmissionId, judgement: &SubmitResult) {
-        let Some((ix, genuine)) = self.tickets.remove(&ticket) else {
-            verdicts.hold(false, "every ticket is judged once", || format!("{ticket:?}"));
+    pub(super) fn on_result(
+        &mut self,
+        violations: &mut FirstViolation,
+        submission_id: SyncSubmissionId,
+        result: &SubmitResult,
+    ) {
+        let Some((index, is_genuine)) = self.submitted.remove(&submission_id) else {
+            violations.require(false, "every submission has one result", || format!("{submission_id:?}"));
             return;
         };
-        self.in_flight.remove(&(ix, genuine));
-        let lasting = match judgement {
+        self.in_flight.remove(&(index, is_genuine));
+        let is_permanent = match result {
             SubmitResult::Rejected(Rejection::InFuture) => false,
-            SubmitResult::Rejected(refusal) => !refusal.is_temporary(),
+            SubmitResult::Rejected(rejection) => !rejection.is_temporary(),
             _ => false,
         };
-        if !lasting {
-            self.verified.remove(&ix);
+        if !is_permanent {
+            self.verifications.remove(&index);
         }
     }
 
-    /// Something came that others may depend on.
-    pub(super) fn served(&mut self, arrived: &ServedEvent) {
-        let id = arrived.id.to_string();
-        let address = arrived.coordinate.as_ref().map(ToString::to_string);
+    /// Allows the events that depend on a served event to be verified again.
+    pub(super) fn on_served(&mut self, event: &ServedEvent) {
+        let id = event.id.to_string();
+        let address = event.coordinate.as_ref().map(ToString::to_string);
         for letter in [b'e', b'E', b'q'] {
-            self.wake(&tagged(letter, &id));
+            self.reset(&tag_filter(letter, &id));
         }
         for letter in [b'a', b'A', b'q'] {
             if let Some(address) = &address {
-                self.wake(&tagged(letter, address));
+                self.reset(&tag_filter(letter, address));
             }
         }
-        for ix in arrived.ids.iter().filter_map(|id| corpus().ix(id)) {
-            self.verified.remove(&ix);
+        for index in event.ids.iter().filter_map(|id| corpus().index_of(id)) {
+            self.verifications.remove(&index);
         }
-        for at in &arrived.coordinates {
+        for at in &event.coordinates {
             let (authors, kinds) = (Some(vec![at.pubkey]), Some(vec![at.kind]));
-            self.wake(&Filter { authors, kinds, ..Filter::default() });
+            self.reset(&Filter { authors, kinds, ..Filter::default() });
         }
-        // Whoever has something here may delete.
-        let (authors, kinds) = (Some(vec![arrived.author]), Some(vec![5, 62]));
-        self.wake(&Filter { authors, kinds, ..Filter::default() });
+        // An author with events here may delete them.
+        let (authors, kinds) = (Some(vec![event.author]), Some(vec![5, 62]));
+        self.reset(&Filter { authors, kinds, ..Filter::default() });
     }
 
-    pub(super) fn interest(&mut self, name: &Identifier) {
-        self.wake(&tagged(b'd', name.as_str()));
+    pub(super) fn on_repo_needs(&mut self, name: &Identifier) {
+        self.reset(&tag_filter(b'd', name.as_str()));
     }
 
-    fn wake(&mut self, filter: &Filter) {
-        let woken: Bits = corpus().matching(filter);
-        for ix in woken.iter() {
-            self.verified.remove(&ix);
+    fn reset(&mut self, filter: &Filter) {
+        let affected: EventSet = corpus().matching(filter);
+        for index in affected.iter() {
+            self.verifications.remove(&index);
         }
     }
 }
 
-fn tagged(letter: u8, value: &str) -> Filter {
+fn tag_filter(letter: u8, value: &str) -> Filter {
     Filter { tags: vec![(letter, vec![value.to_owned()])], ..Filter::default() }
 }

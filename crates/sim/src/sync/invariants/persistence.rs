@@ -1,103 +1,115 @@
-//! What a machine writes down about a relay must be true: whatever the relay had when it was last heard has been judged.
+//! The stored coverage of a relay must be true: every event that the relay had when it was last connected has been
+//! decided.
 
 use grasp_core::sync::relay_record::{CoverageRecord, RelayRecord};
 
-use super::Broken;
-use crate::sync::corpus::{EPOCH, corpus};
-use crate::sync::event_set::Bits;
+use super::Violation;
+use crate::sync::corpus::{WORLD_START, corpus};
+use crate::sync::event_set::EventSet;
 use crate::sync::expected_targets;
 use crate::sync::queue::{SECOND, Time};
-use crate::sync::relay_profile::{Eose, Zero};
+use crate::sync::relay_profile::{EoseBehavior, LimitZero};
 use crate::sync::world::World;
 
-/// What is on its way when a row is written has not been judged.
-const ON_ITS_WAY: Time = 30 * SECOND;
+/// Events that arrived within this time before a row was written may still be undecided.
+const IN_TRANSIT: Time = 30 * SECOND;
 
-/// What `since` reaches back for at least, after a short absence.
+/// Minimum overlap of `since` after a short absence.
 const OVERLAP: Time = 15 * 60 * SECOND;
 
 impl World {
-    /// Rows of a node have been written.
+    /// Checks the rows of relays that a node has written.
     pub(in crate::sync) fn check_rows(&mut self, node: usize, written: &[RelayRecord]) {
-        if let Some(view) = self.nodes[node].syncer.as_ref().map(|syncer| syncer.snapshot()) {
-            let polled =
-                view.relays.iter().filter(|link| link.polled > 0).map(|link| link.url.without_scheme().to_owned());
-            self.nodes[node].polls.extend(polled);
+        if let Some(snapshot) = self.nodes[node].machine.as_ref().map(|machine| machine.snapshot()) {
+            let polled_keys = snapshot
+                .relays
+                .iter()
+                .filter(|relay_snapshot| relay_snapshot.polled > 0)
+                .map(|relay_snapshot| relay_snapshot.url.without_scheme().to_owned());
+            self.nodes[node].polled_relays.extend(polled_keys);
         }
-        for peer in written {
-            let Some(covered) = peer.covered.filter(|covered| !covered.failed) else { continue };
-            if let Some(detail) = self.unjudged(node, peer, &covered) {
-                self.break_law(Broken::new("a watermark vouches for what was judged only", detail));
+        for record in written {
+            let Some(covered) = record.covered.filter(|covered| !covered.failed) else { continue };
+            if let Some(detail) = self.undecided_event(node, record, &covered) {
+                self.report_violation(Violation::new("stored coverage includes only decided events", detail));
                 return;
             }
         }
     }
 
-    /// The most that a row about a relay can claim.
-    fn most_claimed(&mut self, node: usize, place: &str) -> Bits {
+    /// Returns the largest set of events that a row about a relay can cover.
+    fn max_claimed(&mut self, node: usize, relay_key: &str) -> EventSet {
         let it = &mut self.nodes[node];
-        if let Some(claimed) = it.claims.get(place) {
+        if let Some(claimed) = it.claims.get(relay_key) {
             return *claimed;
         }
-        let followed = expected_targets::all_followed(&mut it.house);
-        let mut claimed = expected_targets::related(it, &followed, place, u64::MAX);
-        claimed.extend(&expected_targets::layer_one());
-        it.claims.insert(place.to_owned(), claimed);
+        let needs = expected_targets::all_repo_needs(&mut it.server);
+        let mut claimed = expected_targets::related_events(it, &needs, relay_key, u64::MAX);
+        claimed.extend(&expected_targets::announcements_and_states());
+        it.claims.insert(relay_key.to_owned(), claimed);
         claimed
     }
 
-    /// What a row claims and what is not so.
-    fn unjudged(&mut self, node: usize, peer: &RelayRecord, covered: &CoverageRecord) -> Option<String> {
-        let relay = self.relay_at(&peer.url)?;
-        if relay == self.face(node) || self.relays[relay].dishonest || self.nodes[node].unsettled {
+    /// Returns a description of an event that a row covers although it has not been decided.
+    fn undecided_event(&mut self, node: usize, record: &RelayRecord, covered: &CoverageRecord) -> Option<String> {
+        let relay = self.relay_at(&record.url)?;
+        if relay == self.node_relay(node) || self.relays[relay].is_dishonest || self.nodes[node].clock_was_set {
             return None;
         }
         let clock = self.nodes[node].clock(self.now);
-        let vouched = covered.since.unwrap_or(covered.lost_at).min(covered.lost_at);
-        let age = clock.wall.secs_since(vouched) * SECOND;
-        let until = self.now.checked_sub(age + ON_ITS_WAY)?;
-        // Mostly nothing is missing of all that could be claimed: only if something is, the exact claim matters.
-        let unseen = self.relays[relay].shown(self.now).without(&self.nodes[node].judged);
-        if unseen.and(&self.most_claimed(node, peer.url.without_scheme())).is_empty() {
+        let covered_until = covered.since.unwrap_or(covered.lost_at).min(covered.lost_at);
+        let age = clock.wall.secs_since(covered_until) * SECOND;
+        let until = self.now.checked_sub(age + IN_TRANSIT)?;
+        // Usually no event is missing from the largest possible coverage. The exact coverage is computed only if one
+        // is.
+        let unseen = self.relays[relay].visible_events(self.now).without(&self.nodes[node].decided);
+        if unseen.and(&self.max_claimed(node, record.url.without_scheme())).is_empty() {
             return None;
         }
         let it = &mut self.nodes[node];
-        let followed = expected_targets::all_followed(&mut it.house);
-        let mut claimed = expected_targets::related(it, &followed, peer.url.without_scheme(), covered.up_to);
+        let needs = expected_targets::all_repo_needs(&mut it.server);
+        let mut claimed = expected_targets::related_events(it, &needs, record.url.without_scheme(), covered.up_to);
         if covered.announcements {
-            claimed.extend(&expected_targets::layer_one());
+            claimed.extend(&expected_targets::announcements_and_states());
         }
-        let missing: Bits = unseen.and(&claimed);
-        let gaps = self.watches[node].gaps(peer.url.without_scheme());
-        for ix in missing.iter() {
-            let event = corpus().event(ix);
-            let came = self.relays[relay].came(ix);
-            if came > until || self.nodes[node].knows(event.id) {
+        let missing: EventSet = unseen.and(&claimed);
+        let gaps = self.checkers[node].gaps(record.url.without_scheme());
+        for index in missing.iter() {
+            let event = corpus().event(index);
+            let arrived_at = self.relays[relay].arrived_at(index);
+            if arrived_at > until || self.nodes[node].has_event(event.id) {
                 continue;
             }
-            // What came while nobody listened and looks older than that is left to the next full pass.
-            let made = event.created_at.0 * SECOND;
-            let at = |time: Time| EPOCH * SECOND + time;
-            let excused = |gap: &(Time, Time)| {
-                came + ON_ITS_WAY >= gap.0 && came <= gap.1 + ON_ITS_WAY && made + OVERLAP < at(gap.0) + ON_ITS_WAY
+            // An event that arrived without a connection and is dated long before it is found by the next full pass.
+            let created_at = event.created_at.0 * SECOND;
+            let at = |time: Time| WORLD_START * SECOND + time;
+            let is_excused = |gap: &(Time, Time)| {
+                arrived_at + IN_TRANSIT >= gap.0
+                    && arrived_at <= gap.1 + IN_TRANSIT
+                    && created_at + OVERLAP < at(gap.0) + IN_TRANSIT
             };
-            // Where a live subscription can only be had with `since`, it does not see what is older.
-            let unseen = self.relays[relay].persona.zero == Zero::OneToo && made + OVERLAP < at(came);
-            // The same where it has no place among the subscriptions and is asked for in turn.
-            let unseen =
-                unseen || (self.nodes[node].polls.contains(peer.url.without_scheme()) && made + OVERLAP < at(came));
-            if unseen || gaps.iter().any(excused) {
+            // A live subscription with `since` does not deliver older events.
+            let is_unseen = self.relays[relay].profile.limit_zero == LimitZero::OneRejectedToo
+                && created_at + OVERLAP < at(arrived_at);
+            // Neither does polling, which is used if there are not enough subscriptions.
+            let is_unseen = is_unseen
+                || (self.nodes[node].polled_relays.contains(record.url.without_scheme())
+                    && created_at + OVERLAP < at(arrived_at));
+            if is_unseen || gaps.iter().any(is_excused) {
                 continue;
             }
-            let url = &peer.url;
-            return Some(format!("node {node}, {url}: ix {ix} (kind {}), there since {came}: {covered:?}", event.kind));
+            let url = &record.url;
+            return Some(format!(
+                "node {node}, {url}: event {index} (kind {}), on the relay since {arrived_at}: {covered:?}",
+                event.kind
+            ));
         }
         None
     }
 }
 
-/// Whether a relay's habits let it keep events from somebody who does everything right.
+/// Returns whether a relay with this profile can withhold events from a client without fault.
 #[must_use]
-pub fn is_dishonest(persona: &crate::sync::relay_profile::Persona) -> bool {
-    persona.deaf > 0 || persona.censored.is_some() || persona.mute || persona.eose == Eose::Early
+pub fn is_dishonest(profile: &crate::sync::relay_profile::RelayProfile) -> bool {
+    profile.live_loss > 0 || profile.hidden_author.is_some() || profile.is_silent || profile.eose == EoseBehavior::Early
 }

@@ -1,4 +1,4 @@
-//! What a machine may ask of a relay.
+//! Which requests a machine may send to a relay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,285 +7,316 @@ use grasp_core::nostr::{Filter, kinds};
 use grasp_core::sync::io::{IncomingMessage, OutgoingMessage, SessionId, SubscriptionId};
 use grasp_core::time::Now;
 
-use super::Verdicts;
+use super::FirstViolation;
 use crate::sync::queue::{DAY, SECOND, Time};
-use crate::sync::relay_profile::{Stated, is_rate};
-use crate::sync::tables::Rows;
+use crate::sync::relay_profile::{StatedLimits, is_rate_limit_text};
+use crate::sync::tables::SyncTables;
 use crate::sync::wire;
 
-/// What may be asked of a relay that says nothing (spec §14.2).
-const FLOOR: Stated = Stated { slots: 20, filters: 10, message: 131_072, page: 500 };
-/// How long a relay that wants less is left alone at least.
-const QUIET: Time = 65 * SECOND;
-/// After so long a subscription that was closed is over, answered or not.
-const CLOSING: Time = 2 * SECOND;
-/// How long a relay may take to confirm a live subscription before history is asked for all the same.
-const CONFIRMED: Time = limits::LIVE_EOSE_TIMEOUT_SECS * SECOND;
-/// Full passes over one relay in one day: the daily one, and one that a quick reconnect, or a restart, has put off.
-const PASSES_A_DAY: u64 = 3;
-/// A pass takes so long at most; what begins another one within that time belongs to it.
-const PASS: Time = 60 * SECOND;
-/// Requests of one pass. The largest of these worlds has 20 repositories with 240 roots: five tags each, ten values a
-/// filter and a page and a fetch for each make 300.
-const MOST_A_PASS: u64 = 300;
-/// Requests of one day for what has no place among the subscriptions: every five minutes a part of it, with seven filters.
-const MOST_IN_TURN: u64 = 24 * 12 * 7;
+/// Limits of a relay without NIP-11 document.
+const DEFAULT_LIMITS: StatedLimits =
+    StatedLimits { max_subscriptions: 20, max_filters: 10, max_message_bytes: 131_072, max_page: 500 };
+/// Minimum time without requests after a rate limit.
+const MIN_COOLDOWN: Time = 65 * SECOND;
+/// Time after which a closed subscription no longer counts, even if it was not answered.
+const CLOSE_TIMEOUT: Time = 2 * SECOND;
+/// Time after which historic sync may start although the live subscription is unconfirmed.
+const LIVE_TIMEOUT: Time = limits::LIVE_EOSE_TIMEOUT_SECS * SECOND;
+/// Full passes over one relay per day: the daily one, and one that a quick reconnect or a restart postponed.
+const MAX_PASSES_PER_DAY: u64 = 3;
+/// Maximum duration of a pass. A request that would start another pass within this time belongs to the same pass.
+const MAX_PASS_DURATION: Time = 60 * SECOND;
+/// Maximum number of requests of one pass. The largest world has 20 repositories with 240 root events: five tags each,
+/// ten values per filter, and one page and one fetch for each make 300.
+const MAX_REQUESTS_PER_PASS: u64 = 300;
+/// Maximum number of polling requests per day for needs without subscription: a part of them every five minutes, with
+/// seven filters.
+const MAX_POLLS_PER_DAY: u64 = 24 * 12 * 7;
 
 #[derive(Debug, Default)]
-pub(super) struct Manners {
-    talks: BTreeMap<SessionId, Talk>,
-    places: BTreeMap<String, Place>,
+pub(super) struct RequestChecker {
+    sessions: BTreeMap<SessionId, CheckedSession>,
+    relays: BTreeMap<String, RelayUsage>,
     requests: u64,
-    most: (u64, u64),
+    maxima: (u64, u64),
 }
 
 #[derive(Debug, Default)]
-struct Talk {
-    stated: Option<Stated>,
-    listens: Listens,
-    open: BTreeMap<SubscriptionId, Open>,
+struct CheckedSession {
+    stated_limits: Option<StatedLimits>,
+    live_state: LiveState,
+    open: BTreeMap<SubscriptionId, OpenRequest>,
     used: BTreeSet<SubscriptionId>,
 }
 
-/// Whether new events of a relay come in.
+/// Whether the relay delivers new events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Listens {
-    /// Nobody has asked for them.
+enum LiveState {
+    /// No live subscription has been opened.
     #[default]
-    No,
-    /// They were asked for then.
-    Asked(Time),
-    /// The relay has answered.
-    Yes,
+    NotRequested,
+    /// A live subscription was opened at this time.
+    Requested(Time),
+    /// The relay has answered it.
+    Confirmed,
 }
 
 #[derive(Debug)]
-struct Open {
-    neg: bool,
-    answered: bool,
-    closing: Option<Time>,
+struct OpenRequest {
+    is_negentropy: bool,
+    is_answered: bool,
+    closed_at: Option<Time>,
 }
 
-impl Talk {
-    /// A complaint that names no request means the oldest one that has no answer: relays go by turns.
-    fn complain(&mut self, text: &str) {
-        let neg = text.contains("negentropy") || text.contains("NEG");
-        let refused = self.open.iter().filter(|(_, open)| !open.answered && (open.neg || !neg)).map(|(sub, _)| *sub);
-        if let Some(sub) = refused.min() {
+impl CheckedSession {
+    /// Handles a rejection that names no request: it belongs to the oldest request without answer, because relays
+    /// answer in order.
+    fn on_unnamed_rejection(&mut self, text: &str) {
+        let is_negentropy = text.contains("negentropy") || text.contains("NEG");
+        let unanswered = self
+            .open
+            .iter()
+            .filter(|(_, open)| !open.is_answered && (open.is_negentropy || !is_negentropy))
+            .map(|(sub, _)| *sub);
+        if let Some(sub) = unanswered.min() {
             self.open.remove(&sub);
         }
     }
 }
 
-impl Open {
-    fn counts(&self, now: Time) -> bool {
-        self.closing.is_none_or(|at| !self.answered && now < at + CLOSING)
+impl OpenRequest {
+    fn is_counted(&self, now: Time) -> bool {
+        self.closed_at.is_none_or(|at| !self.is_answered && now < at + CLOSE_TIMEOUT)
     }
 }
 
 #[derive(Debug, Default)]
-struct Place {
-    quiet_until: Option<Time>,
+struct RelayUsage {
+    cooldown_until: Option<Time>,
     day: Time,
     requests: u64,
-    /// Those of them that ask for what is new since a while.
-    in_turn: u64,
+    /// Requests with `since`, which poll for new events.
+    polls: u64,
     passes: u64,
-    /// When the last pass began.
+    /// Start of the last pass.
     pass_at: Option<Time>,
-    /// What made more of them necessary: connections, parts that failed, wishes of the operator.
-    reasons: u64,
-    /// Those of them that are parts that failed.
+    /// Reasons for further passes: connections, failed batches and commands of the operator.
+    allowances: u64,
+    /// The failed batches among them.
     failed: u64,
 }
 
-impl Place {
-    fn on(&mut self, now: Time) -> &mut Self {
+impl RelayUsage {
+    fn on_day(&mut self, now: Time) -> &mut Self {
         let day = now / DAY;
         if self.day != day {
-            // What failed yesterday is owed today, and so is what a short absence could not see. A calm day has no reasons.
-            let reasons = self.failed.min(u64::from(limits::MAX_BATCH_RETRIES)) + u64::from(self.reasons > 0);
-            let (quiet_until, pass_at) = (self.quiet_until, self.pass_at);
-            *self = Self { quiet_until, day, pass_at, reasons, ..Self::default() };
+            // Batches that failed yesterday are retried today, and a pass that a short absence postponed takes place
+            // today. A day without incidents gives no allowances.
+            let allowances = self.failed.min(u64::from(limits::MAX_BATCH_RETRIES)) + u64::from(self.allowances > 0);
+            let (cooldown_until, pass_at) = (self.cooldown_until, self.pass_at);
+            *self = Self { cooldown_until, day, pass_at, allowances, ..Self::default() };
         }
         self
     }
 }
 
-impl Manners {
-    pub(super) fn stated(&mut self, session: SessionId, stated: Option<Stated>, relay: usize) {
+impl RequestChecker {
+    pub(super) fn on_stated_limits(&mut self, session: SessionId, stated_limits: Option<StatedLimits>, relay: usize) {
         let _ = relay;
-        self.talks.insert(session, Talk { stated, ..Talk::default() });
+        self.sessions.insert(session, CheckedSession { stated_limits, ..CheckedSession::default() });
     }
 
-    /// Something happened for which a relay may be asked once more.
-    pub(super) fn reason(&mut self, now: Time, place: &str) {
-        self.places.entry(place.to_owned()).or_default().on(now).reasons += 1;
+    /// Allows one more pass over a relay.
+    pub(super) fn allow_more(&mut self, now: Time, relay_key: &str) {
+        self.relays.entry(relay_key.to_owned()).or_default().on_day(now).allowances += 1;
     }
 
-    /// Part of the history could not be had: it is asked for again.
-    pub(super) fn failed(&mut self, now: Time, place: &str) {
-        self.reason(now, place);
-        self.places.entry(place.to_owned()).or_default().failed += 1;
+    /// Allows one more pass because a batch failed and is retried.
+    pub(super) fn on_batch_failed(&mut self, now: Time, relay_key: &str) {
+        self.allow_more(now, relay_key);
+        self.relays.entry(relay_key.to_owned()).or_default().failed += 1;
     }
 
-    pub(super) fn down(&mut self, session: SessionId) {
-        self.talks.remove(&session);
+    pub(super) fn on_disconnected(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
     }
 
-    pub(super) fn ended(&mut self) {
-        self.talks.clear();
-        for place in self.places.values_mut() {
-            place.quiet_until = None;
+    pub(super) fn on_crash(&mut self) {
+        self.sessions.clear();
+        for usage in self.relays.values_mut() {
+            usage.cooldown_until = None;
         }
     }
 
-    pub(super) fn began(&mut self, now: Time, clock: Now, rows: &Rows) {
-        for row in rows.peers() {
+    pub(super) fn on_start(&mut self, now: Time, clock: Now, tables: &SyncTables) {
+        for row in tables.relays() {
             let left = row.health.cooldown_until.map_or(0, |at| at.secs_since(clock.wall));
             if left > 2 && left < 4_000 {
-                let place = self.places.entry(row.url.without_scheme().to_owned()).or_default();
-                place.quiet_until = Some(now + (left - 2) * SECOND);
+                let usage = self.relays.entry(row.url.without_scheme().to_owned()).or_default();
+                usage.cooldown_until = Some(now + (left - 2) * SECOND);
             }
         }
     }
 
-    pub(super) fn quiet_until(&self, place: &str) -> Option<Time> {
-        self.places.get(place).and_then(|place| place.quiet_until)
+    pub(super) fn cooldown_until(&self, relay_key: &str) -> Option<Time> {
+        self.relays.get(relay_key).and_then(|usage| usage.cooldown_until)
     }
 
-    pub(super) fn requests(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         self.requests
     }
 
-    pub(super) fn most(&self) -> (u64, u64) {
-        self.most
+    pub(super) fn maxima(&self) -> (u64, u64) {
+        self.maxima
     }
 
-    pub(super) fn heard(&mut self, now: Time, session: SessionId, heard: &IncomingMessage, place: Option<&str>) {
-        let Some(talk) = self.talks.get_mut(&session) else { return };
-        if !matches!(heard, IncomingMessage::Alive | IncomingMessage::Auth(_) | IncomingMessage::Event(..))
-            && talk.listens != Listens::No
+    pub(super) fn on_message(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        message: &IncomingMessage,
+        relay_key: Option<&str>,
+    ) {
+        let Some(session_state) = self.sessions.get_mut(&session) else { return };
+        if !matches!(message, IncomingMessage::Alive | IncomingMessage::Auth(_) | IncomingMessage::Event(..))
+            && session_state.live_state != LiveState::NotRequested
         {
-            talk.listens = Listens::Yes;
+            session_state.live_state = LiveState::Confirmed;
         }
-        match heard {
+        match message {
             IncomingMessage::Eose(sub, _) | IncomingMessage::NegMsg(sub, _) => {
-                if let Some(open) = talk.open.get_mut(sub) {
-                    open.answered = true;
+                if let Some(open) = session_state.open.get_mut(sub) {
+                    open.is_answered = true;
                 }
             }
-            IncomingMessage::Closed(sub, _) | IncomingMessage::NegErr(sub, ..) => drop(talk.open.remove(sub)),
-            IncomingMessage::Notice(text) | IncomingMessage::Ok(false, text) => talk.complain(text),
+            IncomingMessage::Closed(sub, _) | IncomingMessage::NegErr(sub, ..) => drop(session_state.open.remove(sub)),
+            IncomingMessage::Notice(text) | IncomingMessage::Ok(false, text) => {
+                session_state.on_unnamed_rejection(text)
+            }
             _ => {}
         }
-        let complaint = match heard {
+        let rejection = match message {
             IncomingMessage::Closed(_, text)
             | IncomingMessage::NegErr(_, text, _)
             | IncomingMessage::Notice(text)
             | IncomingMessage::Ok(false, text) => text,
             _ => return,
         };
-        if is_rate(complaint)
-            && let Some(place) = place
+        if is_rate_limit_text(rejection)
+            && let Some(relay_key) = relay_key
         {
-            let place = self.places.entry(place.to_owned()).or_default();
-            place.quiet_until = place.quiet_until.max(Some(now + QUIET));
+            let usage = self.relays.entry(relay_key.to_owned()).or_default();
+            usage.cooldown_until = usage.cooldown_until.max(Some(now + MIN_COOLDOWN));
         }
     }
 
-    pub(super) fn said(
+    pub(super) fn on_send(
         &mut self,
-        verdicts: &mut Verdicts,
+        violations: &mut FirstViolation,
         now: Time,
         session: SessionId,
-        say: &OutgoingMessage,
-        place: Option<&str>,
+        message: &OutgoingMessage,
+        relay_key: Option<&str>,
     ) {
-        let Some(talk) = self.talks.get_mut(&session) else {
-            verdicts.hold(false, "nothing is said to nobody", || format!("{session:?}"));
+        let Some(session_state) = self.sessions.get_mut(&session) else {
+            violations.require(false, "messages are sent only in open sessions", || format!("{session:?}"));
             return;
         };
-        let limits = talk.stated.unwrap_or(FLOOR);
-        let bytes = wire::bytes(say);
-        verdicts.hold(bytes <= limits.message, "no message is larger than the relay takes", || {
-            format!("{bytes} of {}", limits.message)
+        let limits = session_state.stated_limits.unwrap_or(DEFAULT_LIMITS);
+        let bytes = wire::message_bytes(message);
+        violations.require(bytes <= limits.max_message_bytes, "no message is larger than the relay allows", || {
+            format!("{bytes} of {}", limits.max_message_bytes)
         });
-        let (sub, filters, neg) = match say {
+        let (sub, filters, is_negentropy) = match message {
             OutgoingMessage::Req(sub, filters) => (sub, filters.as_slice(), false),
             OutgoingMessage::NegOpen(sub, filter, _) => (sub, std::slice::from_ref(filter), true),
             OutgoingMessage::Close(sub) | OutgoingMessage::NegClose(sub) => {
-                if let Some(open) = talk.open.get_mut(sub) {
-                    open.closing = Some(now);
+                if let Some(open) = session_state.open.get_mut(sub) {
+                    open.closed_at = Some(now);
                 }
                 return;
             }
             OutgoingMessage::NegMsg(sub, _) => {
-                if let Some(open) = talk.open.get_mut(sub) {
-                    open.answered = false;
+                if let Some(open) = session_state.open.get_mut(sub) {
+                    open.is_answered = false;
                 }
                 return;
             }
             OutgoingMessage::Auth(_) => return,
         };
-        verdicts.hold(talk.used.insert(*sub), "no id is used twice", || format!("{sub:?}"));
-        verdicts.hold(filters.len() <= limits.filters, "no more filters than the relay takes", || {
-            format!("{} of {}", filters.len(), limits.filters)
-        });
-        verdicts.hold(!filters.is_empty(), "no request without filters", String::new);
-        talk.open.insert(*sub, Open { neg, answered: false, closing: None });
-        talk.open.retain(|_, open| open.counts(now));
-        let taken = talk.open.len();
-        verdicts.hold(taken <= limits.slots, "no more subscriptions than the relay takes", || {
-            format!("{taken} of {}", limits.slots)
-        });
-        let reserve = (limits::RESERVED_RELAY_SUBSCRIPTIONS as usize).min(limits.slots.saturating_sub(2));
-        let live = !neg && filters.iter().all(is_live);
-        verdicts.hold(live || taken + reserve <= limits.slots, "history leaves the reserve alone", || {
-            format!("{taken} of {} with {reserve} in reserve", limits.slots)
-        });
-        let listens = talk.listens;
-        let waited = match listens {
-            Listens::No => false,
-            Listens::Asked(at) => now >= at + CONFIRMED,
-            Listens::Yes => true,
+        violations.require(session_state.used.insert(*sub), "no subscription id is used twice", || format!("{sub:?}"));
+        violations.require(
+            filters.len() <= limits.max_filters,
+            "no request has more filters than the relay allows",
+            || format!("{} of {}", filters.len(), limits.max_filters),
+        );
+        violations.require(!filters.is_empty(), "every request has a filter", String::new);
+        session_state.open.insert(*sub, OpenRequest { is_negentropy, is_answered: false, closed_at: None });
+        session_state.open.retain(|_, open| open.is_counted(now));
+        let used = session_state.open.len();
+        violations.require(
+            used <= limits.max_subscriptions,
+            "no more subscriptions are open than the relay allows",
+            || format!("{used} of {}", limits.max_subscriptions),
+        );
+        let reserved = (limits::RESERVED_RELAY_SUBSCRIPTIONS as usize).min(limits.max_subscriptions.saturating_sub(2));
+        let is_live_request = !is_negentropy && filters.iter().all(is_live);
+        violations.require(
+            is_live_request || used + reserved <= limits.max_subscriptions,
+            "historic sync leaves the reserved subscriptions free",
+            || format!("{used} of {} with {reserved} in reserve", limits.max_subscriptions),
+        );
+        let live_state = session_state.live_state;
+        let may_start = match live_state {
+            LiveState::NotRequested => false,
+            LiveState::Requested(at) => now >= at + LIVE_TIMEOUT,
+            LiveState::Confirmed => true,
         };
-        verdicts.hold(live || waited, "history waits until new events come in", || format!("{listens:?} at {now}"));
-        if live && listens == Listens::No {
-            talk.listens = Listens::Asked(now);
+        violations.require(is_live_request || may_start, "historic sync waits for the live subscription", || {
+            format!("{live_state:?} at {now}")
+        });
+        if is_live_request && live_state == LiveState::NotRequested {
+            session_state.live_state = LiveState::Requested(now);
         }
         self.requests += 1;
-        let Some(place) = place else { return };
-        let place = self.places.entry(place.to_owned()).or_default();
-        let quiet = place.quiet_until;
-        verdicts.hold(quiet.is_none_or(|until| until <= now), "no request in a quiet period", || {
-            format!("{quiet:?} at {now}")
+        let Some(relay_key) = relay_key else { return };
+        let usage = self.relays.entry(relay_key.to_owned()).or_default();
+        let cooldown = usage.cooldown_until;
+        violations.require(cooldown.is_none_or(|until| until <= now), "no request during the cooldown", || {
+            format!("{cooldown:?} at {now}")
         });
-        let place = place.on(now);
-        place.requests += 1;
-        place.in_turn += u64::from(!live && filters.iter().all(|filter| filter.since.is_some()));
-        if !live && filters.iter().any(begins_a_pass) && place.pass_at.is_none_or(|at| now >= at + PASS) {
-            place.pass_at = Some(now);
-            place.passes += 1;
+        let usage = usage.on_day(now);
+        usage.requests += 1;
+        usage.polls += u64::from(!is_live_request && filters.iter().all(|filter| filter.since.is_some()));
+        if !is_live_request
+            && filters.iter().any(starts_full_pass)
+            && usage.pass_at.is_none_or(|at| now >= at + MAX_PASS_DURATION)
+        {
+            usage.pass_at = Some(now);
+            usage.passes += 1;
         }
-        self.most = (self.most.0.max(place.requests), self.most.1.max(place.passes));
-        let Place { requests, in_turn, passes, reasons, .. } = *place;
-        verdicts.hold(passes <= PASSES_A_DAY + reasons, "few full passes a day", || format!("{passes}, {reasons}"));
-        let rest = requests - in_turn.min(MOST_IN_TURN);
-        verdicts.hold(rest <= (PASSES_A_DAY + reasons) * MOST_A_PASS, "few requests a day", || {
-            format!("{requests}, {reasons}")
+        self.maxima = (self.maxima.0.max(usage.requests), self.maxima.1.max(usage.passes));
+        let RelayUsage { requests, polls, passes, allowances, .. } = *usage;
+        violations.require(passes <= MAX_PASSES_PER_DAY + allowances, "full passes per day are limited", || {
+            format!("{passes} passes, {allowances} allowances")
         });
+        let non_polls = requests - polls.min(MAX_POLLS_PER_DAY);
+        violations.require(
+            non_polls <= (MAX_PASSES_PER_DAY + allowances) * MAX_REQUESTS_PER_PASS,
+            "requests per day are limited",
+            || format!("{requests} requests, {allowances} allowances"),
+        );
     }
 }
 
-/// Whether a filter is there to stay, and not for history: history comes in pages, or by id.
+/// Returns whether a filter belongs to live sync. Filters of historic sync have a page size or ids.
 pub(super) fn is_live(filter: &Filter) -> bool {
     filter.limit.is_some_and(|limit| limit <= 1)
         || (filter.limit.is_none() && filter.ids.is_none() && filter.until.is_none() && filter.since.is_some())
 }
 
-/// Whether a filter asks for all announcements there ever were, from the newest on.
-fn begins_a_pass(filter: &Filter) -> bool {
+/// Returns whether a filter requests all announcements, starting with the newest.
+fn starts_full_pass(filter: &Filter) -> bool {
     filter.kinds.as_deref() == Some(&[kinds::ANNOUNCEMENT])
         && filter.tags.is_empty()
         && filter.since.is_none()

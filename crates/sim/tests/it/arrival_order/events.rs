@@ -1,45 +1,49 @@
-//! Events alone; git has its objects from the beginning.
+//! Permutations of events; git has the objects from the start.
 
 use super::*;
 
 #[test]
 fn first_publication() {
-    let announcement = o().listed(&service(), "tool", 100, &[]);
-    let issue = x().issue(200, &o().repo("tool"));
-    let note = r().note(90, &[], "named by the comment");
-    let comment = r().sign(1111, 201, &[&["E", &issue.id.to_string()], &["q", &note.id.to_string()]], "");
-    let pull = x().pull_request(202, &[&o().repo("tool")], &oid('b'));
+    let announcement = owner().announcement(&service(), "tool", 100, &[]);
+    let issue = outsider().issue(200, &owner().repo("tool"));
+    let note = nested_maintainer().note(90, &[], "named by the comment");
+    let comment =
+        nested_maintainer().sign(1111, 201, &[&["E", &issue.id.to_string()], &["q", &note.id.to_string()]], "");
+    let pull = outsider().pull_request(202, &[&owner().repo("tool")], &oid('b'));
     let events = vec![
         ("announcement", announcement),
-        ("state", main_at(&o(), 101, 'a')),
+        ("state", main_state(&owner(), 101, 'a')),
         ("issue", issue),
         ("note", note),
         ("comment", comment),
         ("pull", pull),
     ];
-    Script::new("ab", events.clone()).ends(&["announcement", "state", "issue", "note", "comment", "pull"], &[]);
-    Script::new("b", events[..4].to_vec()).ends(&[], &["announcement", "state"]);
+    PermutationScript::new("ab", events.clone())
+        .expect_outcome(&["announcement", "state", "issue", "note", "comment", "pull"], &[]);
+    PermutationScript::new("b", events[..4].to_vec()).expect_outcome(&[], &["announcement", "state"]);
 }
 
 #[test]
 fn states_replace_each_other() {
     let events = vec![
-        ("announcement", o().listed(&service(), "tool", 100, &[&m()])),
-        ("s1", main_at(&o(), 101, 'a')),
-        ("s2", main_at(&o(), 102, 'b')),
-        ("s3, whose data never comes", main_at(&o(), 103, 'c')),
-        ("m1", main_at(&m(), 101, 'b')),
+        ("announcement", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("s1", main_state(&owner(), 101, 'a')),
+        ("s2", main_state(&owner(), 102, 'b')),
+        ("s3 without data", main_state(&owner(), 103, 'c')),
+        ("m1", main_state(&maintainer(), 101, 'b')),
     ];
-    Script::new("ab", events.clone()).ends(&["announcement", "s2", "m1"], &["s3, whose data never comes"]);
-    Script::new("a", events).ends(&["announcement", "s1"], &["s2", "s3, whose data never comes", "m1"]);
+    PermutationScript::new("ab", events.clone()).expect_outcome(&["announcement", "s2", "m1"], &["s3 without data"]);
+    PermutationScript::new("a", events).expect_outcome(&["announcement", "s1"], &["s2", "s3 without data", "m1"]);
 }
 
+/// Of two versions of the same second the one with the lower id wins (docs/protocol.md#replacement-and-ties).
 #[test]
-fn section_15_6_ties() {
+fn ties_are_won_by_the_lower_id() {
     let (state_low, state_high) =
-        pair(|word| o().state("tool", 101, &[("refs/heads/main", &oid('a')), ("word", word)]));
-    let (low, high) = pair(|word| o().listed_with(&service(), "tool", 100, owned(&[&["name", word]])));
-    let (list_low, list_high) = pair(|word| o().sign(kinds::GRASP_LIST, 100, &[&["g", word]], ""));
+        tied_versions(|word| owner().state("tool", 101, &[("refs/heads/main", &oid('a')), ("word", word)]));
+    let (low, high) =
+        tied_versions(|word| owner().announcement_with(&service(), "tool", 100, owned_tags(&[&["name", word]])));
+    let (list_low, list_high) = tied_versions(|word| owner().sign(kinds::GRASP_LIST, 100, &[&["g", word]], ""));
     let events = vec![
         ("low", low),
         ("high", high),
@@ -48,233 +52,254 @@ fn section_15_6_ties() {
         ("list low", list_low),
         ("list high", list_high),
     ];
-    Script::new("a", events.clone()).ends(&["low", "state low", "list low"], &[]);
-    // Without data both states wait side by side, but one announcement only.
-    Script::new("", events[..4].to_vec()).ends(&[], &["low", "state low", "state high"]);
+    PermutationScript::new("a", events.clone()).expect_outcome(&["low", "state low", "list low"], &[]);
+    // Without data both states are held side by side, but only one announcement.
+    PermutationScript::new("", events[..4].to_vec()).expect_outcome(&[], &["low", "state low", "state high"]);
 }
 
 #[test]
 fn announcements_replace_each_other() {
     let events = vec![
-        ("a1", o().listed(&service(), "tool", 100, &[&m()])),
-        ("a2", o().listed(&service(), "tool", 101, &[])),
-        ("a3", o().listed(&service(), "tool", 102, &[&r()])),
-        ("m state", main_at(&m(), 150, 'b')),
-        ("r state", main_at(&r(), 151, 'a')),
+        ("a1", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("a2", owner().announcement(&service(), "tool", 101, &[])),
+        ("a3", owner().announcement(&service(), "tool", 102, &[&nested_maintainer()])),
+        ("m state", main_state(&maintainer(), 150, 'b')),
+        ("r state", main_state(&nested_maintainer(), 151, 'a')),
     ];
-    Script::new("a", events.clone()).ends(&["a3", "r state"], &[]);
-    Script::new("ab", events.clone()).ends(&["a3", "r state"], &[]);
-    Script::new("", events).ends(&[], &["a3", "r state"]);
+    PermutationScript::new("a", events.clone()).expect_outcome(&["a3", "r state"], &[]);
+    PermutationScript::new("ab", events.clone()).expect_outcome(&["a3", "r state"], &[]);
+    PermutationScript::new("", events).expect_outcome(&[], &["a3", "r state"]);
 }
 
+/// A deletion by coordinate removes versions up to its time, also those that arrive later
+/// (docs/protocol.md#deletion-requests).
 #[test]
-fn d_05_deletion_by_coordinate() {
-    let at = o().coordinate(kinds::STATE, "tool");
+fn deletion_by_coordinate() {
+    let at = owner().coordinate(kinds::STATE, "tool");
     let events = vec![
-        ("announcement", o().listed(&service(), "tool", 100, &[])),
-        ("s1", main_at(&o(), 101, 'a')),
-        ("s2", main_at(&o(), 102, 'b')),
-        ("deletion", o().deletion(102, &[&["a", &at]])),
-        ("s3", main_at(&o(), 103, 'c')),
+        ("announcement", owner().announcement(&service(), "tool", 100, &[])),
+        ("s1", main_state(&owner(), 101, 'a')),
+        ("s2", main_state(&owner(), 102, 'b')),
+        ("deletion", owner().deletion(102, &[&["a", &at]])),
+        ("s3", main_state(&owner(), 103, 'c')),
     ];
-    Script::new("abc", events.clone()).ends(&["announcement", "s3", "deletion"], &[]);
-    Script::new("", events).ends(&["deletion"], &["announcement", "s3"]);
-    // Without a later state the announcement has nothing to be served by: it depends on whether data had come before
-    // the deletion did, which is history and not order. So the announcement is deleted in this one.
+    PermutationScript::new("abc", events.clone()).expect_outcome(&["announcement", "s3", "deletion"], &[]);
+    PermutationScript::new("", events).expect_outcome(&["deletion"], &["announcement", "s3"]);
+    // Without a later state, whether the announcement is served depends on whether data had arrived before the
+    // deletion, which is history and not arrival order. So the announcement is deleted in this script.
     let events = vec![
-        ("announcement", o().listed(&service(), "tool", 100, &[&m()])),
-        ("exception", m().unlisted("tool", 101, &[])),
-        ("state", main_at(&o(), 101, 'a')),
-        ("deletion", o().deletion(102, &[&["a", &o().repo("tool")], &["a", &at]])),
-        ("issue", x().issue(200, &o().repo("tool"))),
+        ("announcement", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("exception", maintainer().announcement_elsewhere("tool", 101, &[])),
+        ("state", main_state(&owner(), 101, 'a')),
+        ("deletion", owner().deletion(102, &[&["a", &owner().repo("tool")], &["a", &at]])),
+        ("issue", outsider().issue(200, &owner().repo("tool"))),
     ];
-    Script::new("a", events).ends(&["deletion"], &[]);
+    PermutationScript::new("a", events).expect_outcome(&["deletion"], &[]);
 }
 
+/// A deletion by id removes its targets, also those that arrive later (docs/protocol.md#deletion-requests).
 #[test]
-fn d_05_deletion_by_id() {
-    let announcement = o().listed(&service(), "tool", 100, &[&m()]);
-    let issue = x().issue(200, &o().repo("tool"));
-    let pull = x().pull_request(201, &[&o().repo("tool")], &oid('b'));
-    let deletion = x().delete(202, &[&issue, &pull]);
+fn deletion_by_id() {
+    let announcement = owner().announcement(&service(), "tool", 100, &[&maintainer()]);
+    let issue = outsider().issue(200, &owner().repo("tool"));
+    let pull = outsider().pull_request(201, &[&owner().repo("tool")], &oid('b'));
+    let deletion = outsider().delete(202, &[&issue, &pull]);
     let events = vec![
         ("announcement", announcement),
-        ("state", main_at(&o(), 101, 'a')),
+        ("state", main_state(&owner(), 101, 'a')),
         ("issue", issue.clone()),
         ("pull", pull),
         ("deletion", deletion.clone()),
-        ("deletion of the deletion", x().delete(203, &[&deletion])),
+        ("deletion of the deletion", outsider().delete(203, &[&deletion])),
     ];
-    Script::new("ab", events).ends(&["announcement", "state", "deletion", "deletion of the deletion"], &[]);
+    PermutationScript::new("ab", events)
+        .expect_outcome(&["announcement", "state", "deletion", "deletion of the deletion"], &[]);
 }
 
-/// Deleting one version by id does not delete the others. Whether an older one is still here depends on what was kept,
-/// so this converges only with relays that still have it.
+/// Deleting one version by id does not delete the others. Whether an older one is still stored depends on what was
+/// kept, so this converges only with relays that still have it.
 #[test]
-fn d_01_deletion_of_one_version() {
-    let s2 = main_at(&o(), 102, 'b');
+fn deletion_of_one_version() {
+    let s2 = main_state(&owner(), 102, 'b');
     let events = vec![
-        ("announcement", o().listed(&service(), "tool", 100, &[])),
-        ("s1", main_at(&o(), 101, 'a')),
+        ("announcement", owner().announcement(&service(), "tool", 100, &[])),
+        ("s1", main_state(&owner(), 101, 'a')),
         ("s2", s2.clone()),
-        ("deletion", o().delete(200, &[&s2])),
+        ("deletion", owner().delete(200, &[&s2])),
     ];
-    let script = Script { again: Again::Absent, ..Script::new("ab", events) };
-    script.ends(&["announcement", "s1", "deletion"], &[]);
+    let script = PermutationScript { resubmit: Resubmit::Absent, ..PermutationScript::new("ab", events) };
+    script.expect_outcome(&["announcement", "s1", "deletion"], &[]);
 }
 
+/// Deletion targets by other authors are ignored (docs/protocol.md#deletion-requests).
 #[test]
-fn d_03_a_foreign_target_does_nothing_in_every_order() {
-    let announcement = o().listed(&service(), "tool", 100, &[&m()]);
-    let (own, foreign) = (m().issue(200, &o().repo("tool")), x().issue(201, &o().repo("tool")));
-    let both = m().delete(202, &[&own, &foreign]);
+fn foreign_deletion_target_is_ignored() {
+    let announcement = owner().announcement(&service(), "tool", 100, &[&maintainer()]);
+    let (own, foreign) = (maintainer().issue(200, &owner().repo("tool")), outsider().issue(201, &owner().repo("tool")));
+    let both = maintainer().delete(202, &[&own, &foreign]);
     let events = vec![
         ("announcement", announcement),
-        ("state", main_at(&o(), 101, 'a')),
-        ("m state", main_at(&m(), 101, 'a')),
+        ("state", main_state(&owner(), 101, 'a')),
+        ("m state", main_state(&maintainer(), 101, 'a')),
         ("own", own),
         ("foreign", foreign),
         ("deletion", both),
     ];
-    Script::new("a", events).ends(&["announcement", "state", "m state", "foreign", "deletion"], &[]);
+    PermutationScript::new("a", events)
+        .expect_outcome(&["announcement", "state", "m state", "foreign", "deletion"], &[]);
 }
 
+/// A request to vanish removes everything by its author up to its time, and keeps it out
+/// (docs/protocol.md#requests-to-vanish).
 #[test]
-fn d_07_vanishing() {
+fn vanish_request() {
     let events = vec![
-        ("announcement", o().listed(&service(), "tool", 100, &[&m()])),
-        ("state", main_at(&o(), 101, 'a')),
-        ("exception", m().unlisted("tool", 102, &[&r()])),
-        ("m state", main_at(&m(), 103, 'a')),
-        ("vanish", m().vanish(150, &["ALL_RELAYS"])),
-        ("m later", main_at(&m(), 151, 'a')),
+        ("announcement", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("state", main_state(&owner(), 101, 'a')),
+        ("exception", maintainer().announcement_elsewhere("tool", 102, &[&nested_maintainer()])),
+        ("m state", main_state(&maintainer(), 103, 'a')),
+        ("vanish", maintainer().vanish(150, &["ALL_RELAYS"])),
+        ("m later", main_state(&maintainer(), 151, 'a')),
     ];
-    Script::new("a", events).ends(&["announcement", "state", "vanish", "m later"], &[]);
+    PermutationScript::new("a", events).expect_outcome(&["announcement", "state", "vanish", "m later"], &[]);
 }
 
+/// A newer announcement that does not name this service evicts the held one
+/// (docs/protocol.md#de-listing-and-withdrawal).
 #[test]
-fn g1_14_withdrawal() {
+fn withdrawal() {
     let events = vec![
-        ("a1", o().listed(&service(), "tool", 100, &[])),
-        ("a2", o().listed(&service(), "tool", 101, &[])),
-        ("elsewhere", o().unlisted("tool", 102, &[])),
-        ("state", main_at(&o(), 103, 'a')),
+        ("a1", owner().announcement(&service(), "tool", 100, &[])),
+        ("a2", owner().announcement(&service(), "tool", 101, &[])),
+        ("elsewhere", owner().announcement_elsewhere("tool", 102, &[])),
+        ("state", main_state(&owner(), 103, 'a')),
     ];
     for git in ["", "a"] {
-        Script::new(git, events.clone()).ends(&[], &[]);
+        PermutationScript::new(git, events.clone()).expect_outcome(&[], &[]);
     }
 }
 
+/// A repository that was withdrawn can be announced here again.
 #[test]
-fn g1_14_withdrawal_and_return() {
+fn withdrawal_and_return() {
     let mut events = vec![
-        ("a1", o().listed(&service(), "tool", 100, &[])),
-        ("elsewhere", o().unlisted("tool", 101, &[])),
-        ("a2", o().listed(&service(), "tool", 102, &[])),
+        ("a1", owner().announcement(&service(), "tool", 100, &[])),
+        ("elsewhere", owner().announcement_elsewhere("tool", 101, &[])),
+        ("a2", owner().announcement(&service(), "tool", 102, &[])),
     ];
-    Script::new("", events.clone()).ends(&[], &["a2"]);
-    events.push(("state", main_at(&o(), 103, 'b')));
-    Script::new("", events).ends(&[], &["a2", "state"]);
+    PermutationScript::new("", events.clone()).expect_outcome(&[], &["a2"]);
+    events.push(("state", main_state(&owner(), 103, 'b')));
+    PermutationScript::new("", events).expect_outcome(&[], &["a2", "state"]);
 }
 
+/// A repository that was withdrawn can be announced here again and is served if its git data is present.
 #[test]
-fn g1_14_withdrawal_and_return_with_data() {
+fn withdrawal_and_return_with_data() {
     let events = vec![
-        ("a1", o().listed(&service(), "tool", 100, &[])),
-        ("elsewhere", o().unlisted("tool", 101, &[])),
-        ("a2", o().listed(&service(), "tool", 102, &[])),
-        ("state", main_at(&o(), 103, 'a')),
+        ("a1", owner().announcement(&service(), "tool", 100, &[])),
+        ("elsewhere", owner().announcement_elsewhere("tool", 101, &[])),
+        ("a2", owner().announcement(&service(), "tool", 102, &[])),
+        ("state", main_state(&owner(), 103, 'a')),
     ];
-    Script::new("a", events).ends(&["a2", "state"], &[]);
+    PermutationScript::new("a", events).expect_outcome(&["a2", "state"], &[]);
 }
 
+/// A state releases the announcements of all repositories that it is authoritative for (docs/protocol.md#release).
 #[test]
-fn g1_15_two_repositories_of_one_state() {
+fn one_state_releases_two_repositories() {
     let events = vec![
-        ("o's", o().listed(&service(), "tool", 100, &[&m()])),
-        ("m's", m().listed(&service(), "tool", 101, &[])),
-        ("state", main_at(&m(), 102, 'a')),
+        ("o's", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("m's", maintainer().announcement(&service(), "tool", 101, &[])),
+        ("state", main_state(&maintainer(), 102, 'a')),
     ];
-    Script::new("a", events).ends(&["o's", "m's", "state"], &[]);
+    PermutationScript::new("a", events).expect_outcome(&["o's", "m's", "state"], &[]);
 }
 
+/// The maintainer exception applies recursively (docs/protocol.md#maintainer-exception).
 #[test]
-fn g1_08_exceptions() {
+fn maintainer_exceptions() {
     let events = vec![
-        ("anchor", o().listed(&service(), "tool", 100, &[&m()])),
-        ("m elsewhere", m().unlisted("tool", 101, &[&r()])),
-        ("r elsewhere", r().unlisted("tool", 102, &[])),
-        ("r before", r().unlisted("tool", 90, &[&x()])),
-        ("r state", main_at(&r(), 103, 'a')),
+        ("host", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("m elsewhere", maintainer().announcement_elsewhere("tool", 101, &[&nested_maintainer()])),
+        ("r elsewhere", nested_maintainer().announcement_elsewhere("tool", 102, &[])),
+        ("r before", nested_maintainer().announcement_elsewhere("tool", 90, &[&outsider()])),
+        ("r state", main_state(&nested_maintainer(), 103, 'a')),
     ];
-    Script::new("", events.clone()).ends(&["m elsewhere", "r elsewhere"], &["anchor", "r state"]);
-    Script::new("a", events).ends(&["anchor", "m elsewhere", "r elsewhere", "r state"], &[]);
+    PermutationScript::new("", events.clone()).expect_outcome(&["m elsewhere", "r elsewhere"], &["host", "r state"]);
+    PermutationScript::new("a", events).expect_outcome(&["host", "m elsewhere", "r elsewhere", "r state"], &[]);
 }
 
+/// Announcements accepted by the maintainer exception are removed with the announcement that names their authors
+/// (docs/design/admission.md#maintainer-exception-announcements).
 #[test]
-fn f7_exceptions_go_with_their_anchor() {
+fn maintainer_exceptions_end_with_their_host() {
     let events = vec![
-        ("anchor", o().listed(&service(), "tool", 100, &[&m()])),
-        ("m elsewhere", m().unlisted("tool", 101, &[&r()])),
-        ("r elsewhere", r().unlisted("tool", 102, &[])),
-        ("anchor without m", o().listed(&service(), "tool", 103, &[])),
+        ("host", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("m elsewhere", maintainer().announcement_elsewhere("tool", 101, &[&nested_maintainer()])),
+        ("r elsewhere", nested_maintainer().announcement_elsewhere("tool", 102, &[])),
+        ("host without m", owner().announcement(&service(), "tool", 103, &[])),
     ];
-    Script::new("", events.clone()).ends(&[], &["anchor without m"]);
+    PermutationScript::new("", events.clone()).expect_outcome(&[], &["host without m"]);
     let mut withdrawn = events.clone();
-    withdrawn[3] = ("anchor elsewhere", o().unlisted("tool", 103, &[&m()]));
-    Script::new("", withdrawn).ends(&[], &[]);
+    withdrawn[3] = ("host elsewhere", owner().announcement_elsewhere("tool", 103, &[&maintainer()]));
+    PermutationScript::new("", withdrawn).expect_outcome(&[], &[]);
     let mut deleted = events;
-    deleted[3] = ("deletion", o().deletion(103, &[&["a", &o().repo("tool")]]));
-    Script::new("", deleted).ends(&["deletion"], &[]);
+    deleted[3] = ("deletion", owner().deletion(103, &[&["a", &owner().repo("tool")]]));
+    PermutationScript::new("", deleted).expect_outcome(&["deletion"], &[]);
 }
 
-/// An exception that went with its anchor and could come back with a new one was not refused, so that only a relay that
-/// still has it brings it back.
+/// An exception that was removed with its host, and could return with a new host, was not rejected. Only a relay that
+/// still has it submits it again.
 #[test]
-fn f7_exceptions_come_back() {
+fn maintainer_exceptions_return() {
     let events = vec![
-        ("with m", o().listed(&service(), "tool", 100, &[&m()])),
-        ("without m", o().listed(&service(), "tool", 101, &[])),
-        ("with m again", o().listed(&service(), "tool", 102, &[&m()])),
-        ("m elsewhere", m().unlisted("tool", 90, &[])),
-        ("state", main_at(&o(), 103, 'a')),
+        ("with m", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("without m", owner().announcement(&service(), "tool", 101, &[])),
+        ("with m again", owner().announcement(&service(), "tool", 102, &[&maintainer()])),
+        ("m elsewhere", maintainer().announcement_elsewhere("tool", 90, &[])),
+        ("state", main_state(&owner(), 103, 'a')),
     ];
-    let script = Script { again: Again::Absent, ..Script::new("a", events) };
-    script.ends(&["with m again", "m elsewhere", "state"], &[]);
+    let script = PermutationScript { resubmit: Resubmit::Absent, ..PermutationScript::new("a", events) };
+    script.expect_outcome(&["with m again", "m elsewhere", "state"], &[]);
 }
 
-/// R was anchored by M's repository here before O's announcement came, and went with it: see above.
+/// R's exception depended on M's repository here before O's announcement arrived, and was removed with it, as in
+/// `maintainer_exceptions_return`.
 #[test]
-fn g1_10_delisting_keeps_the_chain() {
+fn delisting_keeps_nested_maintainer_exceptions() {
     let events = vec![
-        ("anchor", o().listed(&service(), "tool", 100, &[&m()])),
-        ("m here", m().listed(&service(), "tool", 101, &[&r()])),
-        ("r elsewhere", r().unlisted("tool", 102, &[])),
-        ("m elsewhere", m().unlisted("tool", 103, &[&r()])),
+        ("host", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("m here", maintainer().announcement(&service(), "tool", 101, &[&nested_maintainer()])),
+        ("r elsewhere", nested_maintainer().announcement_elsewhere("tool", 102, &[])),
+        ("m elsewhere", maintainer().announcement_elsewhere("tool", 103, &[&nested_maintainer()])),
     ];
-    let script = Script { again: Again::Absent, ..Script::new("", events) };
-    script.ends(&["m elsewhere", "r elsewhere"], &["anchor"]);
+    let script = PermutationScript { resubmit: Resubmit::Absent, ..PermutationScript::new("", events) };
+    script.expect_outcome(&["m elsewhere", "r elsewhere"], &["host"]);
 }
 
+/// A withdrawal is remembered after the announcement that caused it is removed
+/// (docs/design/admission.md#order-independent-results).
 #[test]
-fn f5_f7_a_withdrawal_outlives_its_exception() {
+fn withdrawal_outlives_its_maintainer_exception() {
     let events = vec![
-        ("anchor", o().listed(&service(), "tool", 100, &[&m()])),
-        ("m here", m().listed(&service(), "tool", 101, &[])),
-        ("m elsewhere", m().unlisted("tool", 102, &[])),
-        ("anchor without m", o().listed(&service(), "tool", 103, &[])),
+        ("host", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("m here", maintainer().announcement(&service(), "tool", 101, &[])),
+        ("m elsewhere", maintainer().announcement_elsewhere("tool", 102, &[])),
+        ("host without m", owner().announcement(&service(), "tool", 103, &[])),
     ];
-    Script::new("", events).ends(&[], &["anchor without m"]);
+    PermutationScript::new("", events).expect_outcome(&[], &["host without m"]);
 }
 
+/// The strict setting requires that a maintainer lists a member back (docs/protocol.md#reciprocal-rule).
 #[test]
-fn g1_29_reciprocal_maintainers() {
+fn reciprocal_maintainers() {
     let events = vec![
-        ("o's", o().listed(&service(), "tool", 100, &[&m()])),
-        ("m's", m().listed(&service(), "tool", 101, &[&o()])),
-        ("state", main_at(&m(), 102, 'b')),
-        ("r state", main_at(&r(), 103, 'a')),
+        ("o's", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("m's", maintainer().announcement(&service(), "tool", 101, &[&owner()])),
+        ("state", main_state(&maintainer(), 102, 'b')),
+        ("r state", main_state(&nested_maintainer(), 103, 'a')),
     ];
-    let strict = AdmissionPolicy { strict_maintainers: true, ..rules() };
-    Script { rules: strict, ..Script::new("a", events) }.ends(&[], &["o's", "m's", "state"]);
+    let strict = AdmissionPolicy { strict_maintainers: true, ..default_policy() };
+    PermutationScript { policy: strict, ..PermutationScript::new("a", events) }
+        .expect_outcome(&[], &["o's", "m's", "state"]);
 }

@@ -1,12 +1,12 @@
-//! What is served in the end does not depend on the order in which events arrived.
+//! The result does not depend on the order in which events arrive.
 //!
-//! Each script is a handful of events and pushes, and the objects that git has. Every permutation is played: after each
-//! arrival git tells what it has found, and what was refused is offered again until nothing changes, as sync's refused
-//! index does, and as people do with their pushes. Then the end is compared across permutations, also with a restart after
-//! every step.
+//! Each script is a handful of events and pushes, and the objects that git has. Every permutation is run: after each
+//! arrival git gets its objects, and what was rejected is submitted again until nothing changes, as sync does with
+//! its rejected-events index and clients do with their pushes. Then the results are compared across permutations,
+//! also with a restart after every step.
 //!
-//! Events that lose their last link stay until a background sweep judges them (F8). The sweep is not written yet, so
-//! the comparison looks at what it would leave: see [`Ending`].
+//! Events that lose their last link stay served, because a deletion does not cascade
+//! (docs/design/admission.md#deletion-and-vanishing). The comparison leaves them out: see [`Outcome`].
 
 mod events;
 mod pushes;
@@ -19,36 +19,36 @@ use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{Decision, SignedEvent, kinds};
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoPath};
-use grasp_sim::fixtures::{m, main_at, o, oid, r, x};
-use grasp_sim::signer::{Author, owned, pair};
-use grasp_sim::test_server::{House, View, Wish, rules, service};
+use grasp_sim::fixtures::{main_state, maintainer, nested_maintainer, oid, outsider, owner};
+use grasp_sim::signer::{Author, owned_tags, tied_versions};
+use grasp_sim::test_server::{ClientPush, TestServer, VisibleRefs, default_policy, service};
 
-/// What is offered again after each arrival.
+/// What is submitted again after each arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Again {
-    /// What was refused: sync's refused index.
-    Refused,
-    /// What is not here, also if it was here and went, or lost against something: what a relay that has it all would
-    /// show us in the next reconciliation.
+enum Resubmit {
+    /// Rejected events, as in sync's rejected-events index.
+    Rejected,
+    /// All events that are not stored, also those that were removed or superseded: what a relay that has all of them
+    /// would return in the next reconciliation.
     Absent,
 }
 
-struct Script {
-    rules: AdmissionPolicy,
-    /// With names, for the report.
+struct PermutationScript {
+    policy: AdmissionPolicy,
+    /// With names, for failure messages.
     events: Vec<(&'static str, Arc<SignedEvent>)>,
-    pushes: Vec<(&'static str, Wish)>,
-    /// Digits of the objects that git has from the beginning.
+    pushes: Vec<(&'static str, ClientPush)>,
+    /// Digits of the objects that git has from the start.
     git: &'static str,
-    again: Again,
+    resubmit: Resubmit,
 }
 
-impl Script {
+impl PermutationScript {
     fn new(git: &'static str, events: Vec<(&'static str, Arc<SignedEvent>)>) -> Self {
-        Self { rules: rules(), events, pushes: Vec::new(), git, again: Again::Refused }
+        Self { policy: default_policy(), events, pushes: Vec::new(), git, resubmit: Resubmit::Rejected }
     }
 
-    fn with(self, pushes: Vec<(&'static str, Wish)>) -> Self {
+    fn with_pushes(self, pushes: Vec<(&'static str, ClientPush)>) -> Self {
         Self { pushes, ..self }
     }
 
@@ -56,106 +56,107 @@ impl Script {
         self.events.get(nth).map(|(name, _)| *name).unwrap_or_else(|| self.pushes[nth - self.events.len()].0)
     }
 
-    /// Does what has this number. True if somebody will try again.
-    fn offer(&self, house: &mut House, nth: usize) -> bool {
+    /// Submits or pushes the item with this number. Returns true if it is tried again later.
+    fn offer(&self, server: &mut TestServer, nth: usize) -> bool {
         match self.events.get(nth) {
             Some((_, event)) => {
-                let verdict = house.submit(event);
-                self.again == Again::Absent || matches!(verdict, Decision::Reject(_))
+                let decision = server.submit(event);
+                self.resubmit == Resubmit::Absent || matches!(decision, Decision::Reject(_))
             }
-            // Also what was there once and went with its repository is pushed again.
+            // A ref that was removed with its repository is pushed again, too.
             None => {
-                let _ = house.push(&self.pushes[nth - self.events.len()].1);
+                let _ = server.push(&self.pushes[nth - self.events.len()].1);
                 true
             }
         }
     }
 
-    /// Every order ends the same, with these served and these held.
+    /// Checks that every order ends with these events served and these held, and with the same refs.
     #[track_caller]
-    fn ends(&self, served: &[&'static str], held: &[&'static str]) {
+    fn expect_outcome(&self, served: &[&'static str], held: &[&'static str]) {
         let count = self.events.len() + self.pushes.len();
         assert!(count <= 6, "720 orders are enough");
-        let expected = Ending { served: served.iter().copied().collect(), held: held.iter().copied().collect() };
-        let mut views: Option<BTreeMap<RepoPath, View>> = None;
+        let expected = Outcome { served: served.iter().copied().collect(), held: held.iter().copied().collect() };
+        let mut visible_refs: Option<BTreeMap<RepoPath, VisibleRefs>> = None;
         for order in permutations(count) {
             for restarts in [false, true] {
-                let (ending, refs) = self.play(&order, restarts);
+                let (outcome, refs) = self.run(&order, restarts);
                 let names: Vec<&str> = order.iter().map(|nth| self.name(*nth)).collect();
-                assert_eq!(ending, expected, "(left: this order) restarts: {restarts}, order: {names:?}");
-                let same = views.get_or_insert_with(|| refs.clone());
+                assert_eq!(outcome, expected, "(left: this order) restarts: {restarts}, order: {names:?}");
+                let same = visible_refs.get_or_insert_with(|| refs.clone());
                 assert_eq!(refs, *same, "(left: this order) restarts: {restarts}, order: {names:?}");
             }
         }
     }
 
-    /// Gives what is served and held, and the refs of everything that has any.
-    fn play(&self, order: &[usize], restarts: bool) -> (Ending, BTreeMap<RepoPath, View>) {
-        let mut house = House::new(self.rules.clone());
+    /// Runs one order. Returns the served and held events, and the refs of all repositories that have any.
+    fn run(&self, order: &[usize], restarts: bool) -> (Outcome, BTreeMap<RepoPath, VisibleRefs>) {
+        let mut server = TestServer::new(self.policy.clone());
         for (later, earlier) in [('b', 'a'), ('c', 'b')] {
-            house.git().need(&oid(later), &[&oid(earlier)]);
+            server.git().add_dependencies(&oid(later), &[&oid(earlier)]);
         }
         let git: BTreeSet<String> = self.git.chars().map(oid).collect();
-        let mut again: Vec<usize> = Vec::new();
-        let offer = |house: &mut House, nth: usize| {
-            let before = (house.sets(), house.views());
-            let comes_again = self.offer(house, nth);
-            house.git_has(&git);
-            let changed = (house.sets(), house.views()) != before;
+        let mut resubmit: Vec<usize> = Vec::new();
+        let offer = |server: &mut TestServer, nth: usize| {
+            let before = (server.event_ids(), server.visible_refs());
+            let is_repeated = self.offer(server, nth);
+            server.add_objects_everywhere(&git);
+            let changed = (server.event_ids(), server.visible_refs()) != before;
             if restarts && changed {
-                house.restart();
+                server.restart();
             }
-            (changed, comes_again)
+            (changed, is_repeated)
         };
         for nth in order {
-            let (mut changed, comes_again) = offer(&mut house, *nth);
+            let (mut changed, is_repeated) = offer(&mut server, *nth);
             if restarts {
-                house.restart();
+                server.restart();
             }
-            if comes_again {
-                again.push(*nth);
+            if is_repeated {
+                resubmit.push(*nth);
             }
             for round in 0.. {
                 if !changed {
                     break;
                 }
-                assert!(round < 20, "it never settles");
+                assert!(round < 20, "no fixed point after 20 rounds");
                 changed = false;
-                again.retain(|nth| {
-                    let (this_changed, comes_again) = offer(&mut house, *nth);
+                resubmit.retain(|nth| {
+                    let (this_changed, is_repeated) = offer(&mut server, *nth);
                     changed |= this_changed;
-                    comes_again
+                    is_repeated
                 });
             }
         }
-        let views = house.views().into_iter().filter(|(_, view)| !view.refs.is_empty()).collect();
-        (self.ending(&mut house), views)
+        let visible_refs = server.visible_refs().into_iter().filter(|(_, view)| !view.refs.is_empty()).collect();
+        (self.outcome(&mut server), visible_refs)
     }
 
-    /// What the sweep would leave: announcements, states whose author may speak for a hosted repository, requests, and
-    /// whatever hangs on those.
-    fn ending(&self, house: &mut House) -> Ending {
-        let name = |id: EventId| self.events.iter().find(|(_, event)| event.id == id).expect("of the script").0;
-        let speaks = |event: &SignedEvent| {
-            let identifier = event.tag("d").and_then(Identifier::new).expect("a repository");
-            !house.repos_of(&identifier, event.pubkey).is_empty()
+    /// Returns the events that still have a reason to be served: announcements, states whose author maintains a
+    /// hosted repository, requests, and all events linked to those.
+    fn outcome(&self, server: &mut TestServer) -> Outcome {
+        let name = |id: EventId| self.events.iter().find(|(_, event)| event.id == id).expect("event of the script").0;
+        let is_maintained = |event: &SignedEvent| {
+            let identifier = event.tag("d").and_then(Identifier::new).expect("valid identifier");
+            !server.repos_maintained_by(&identifier, event.pubkey).is_empty()
         };
         let is_submission = |event: &SignedEvent| {
-            let request = PullRequest::from_event(event).expect("a pull request");
-            !self.rules.submission_paths(event.pubkey, &request).is_empty()
+            let request = PullRequest::from_event(event).expect("valid pull request");
+            !self.policy.submission_paths(event.pubkey, &request).is_empty()
         };
-        let (served, held) = house.sets();
-        let event = |id: &EventId| &self.events.iter().find(|(_, event)| event.id == *id).expect("of the script").1;
+        let (served, held) = server.event_ids();
+        let event =
+            |id: &EventId| &self.events.iter().find(|(_, event)| event.id == *id).expect("event of the script").1;
         let mut rooted: BTreeSet<EventId> = served
             .iter()
             .filter(|id| match event(id).kind {
-                kinds::STATE => speaks(event(id)),
+                kinds::STATE => is_maintained(event(id)),
                 kind if kinds::is_pull_request(kind) => is_submission(event(id)),
                 kind => matches!(kind, kinds::ANNOUNCEMENT | kinds::DELETION | kinds::VANISH | kinds::GRASP_LIST),
             })
             .copied()
             .collect();
-        // States that nobody may speak by are no links either, so that only other kinds can follow.
+        // States without a maintained repository are not links either, so only other kinds can follow.
         loop {
             let linked: Vec<EventId> = served
                 .iter()
@@ -168,13 +169,13 @@ impl Script {
             }
             rooted.extend(linked);
         }
-        let held = held.iter().filter(|id| event(id).kind != kinds::STATE || speaks(event(id)));
-        Ending { served: rooted.into_iter().map(name).collect(), held: held.map(|id| name(*id)).collect() }
+        let held = held.iter().filter(|id| event(id).kind != kinds::STATE || is_maintained(event(id)));
+        Outcome { served: rooted.into_iter().map(name).collect(), held: held.map(|id| name(*id)).collect() }
     }
 }
 
 #[derive(PartialEq, Eq, Debug)]
-struct Ending {
+struct Outcome {
     served: BTreeSet<&'static str>,
     held: BTreeSet<&'static str>,
 }

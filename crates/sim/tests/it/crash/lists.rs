@@ -1,19 +1,19 @@
-//! The operator bans things and takes that back: whenever the world ends, everything ends as if it had not, and nothing
-//! that was banned stays away when it is not any more.
+//! The operator bans repositories and authors, and ends the ban. A crash at any step does not change the result, and
+//! everything that was banned can return afterwards.
 
 use grasp_core::admission::policy::lists::{ArchiveScope, ModerationLists, RepoList, RepoListEntry};
 use grasp_core::nostr::kinds;
 use grasp_core::repo::RepoPath;
-use grasp_sim::fixtures::{m, main_at, o, oid, x};
+use grasp_sim::fixtures::{main_state, maintainer, oid, outsider, owner};
 use grasp_sim::signer::Author;
-use grasp_sim::test_server::{Wish, service};
+use grasp_sim::test_server::{ClientPush, service};
 
-use super::runner::{Act, Script};
-use super::scripts::main_is;
+use super::runner::{Action, CrashScript};
+use super::scripts::expect_main;
 use super::{hosting, main_to, prs, submission, tool};
 
 fn entries(texts: &[&str]) -> RepoList {
-    texts.iter().map(|text| RepoListEntry::parse(text).expect("an entry")).collect()
+    texts.iter().map(|text| RepoListEntry::parse(text).expect("valid list entry")).collect()
 }
 
 fn banned(texts: &[&str]) -> ModerationLists {
@@ -24,116 +24,118 @@ fn only(author: &Author) -> String {
     format!("{}/tool", author.key().npub())
 }
 
-/// O's and M's repositories, each of which follows both. `main` is at `b`, by M.
-fn two() -> Vec<Act> {
-    let mut acts = hosting(&[&m()]);
-    acts.extend([
-        Act::Submit(m().listed(&service(), "tool", 150, &[&o()])),
-        Act::Submit(main_at(&m(), 200, 'b')),
-        Act::Push(main_to(&m(), 'b', "")),
+/// O's and M's repositories, each of which follows both. `main` is at `b`, by M's state.
+fn two() -> Vec<Action> {
+    let mut actions = hosting(&[&maintainer()]);
+    actions.extend([
+        Action::Submit(maintainer().announcement(&service(), "tool", 150, &[&owner()])),
+        Action::Submit(main_state(&maintainer(), 200, 'b')),
+        Action::Push(main_to(&maintainer(), 'b', "")),
     ]);
-    acts
+    actions
 }
 
 #[test]
-fn a_ban_takes_the_repository_away() {
-    for list in [banned(&[&only(&o())]), banned(&["tool"]), banned(&[&o().key().npub()])] {
-        let (mut house, _) = Script { before: hosting(&[]), acts: vec![Act::Rule(list)] }.survives();
-        assert_eq!(house.sets(), Default::default());
-        assert_eq!(house.git().folders().count(), 0);
+fn ban_removes_the_repository() {
+    for list in [banned(&[&only(&owner())]), banned(&["tool"]), banned(&[&owner().key().npub()])] {
+        let (mut server, _) =
+            CrashScript { setup: hosting(&[]), actions: vec![Action::SetLists(list)] }.assert_crash_safe();
+        assert_eq!(server.event_ids(), Default::default());
+        assert_eq!(server.git().folders().count(), 0);
     }
 }
 
-/// What M's repository read from O's is copied before that goes; M's own state stays.
+/// Objects that M's repository reads from O's are copied before O's is deleted; M's own state stays.
 #[test]
-fn a_ban_of_one_leaves_the_other() {
-    let (mut house, _) = Script { before: two(), acts: vec![Act::Rule(banned(&[&only(&o())]))] }.survives();
-    assert!(house.git().folder(&tool(&o())).is_none());
-    main_is(&house, &m(), Some('b'));
+fn ban_of_one_repository_keeps_the_other() {
+    let (mut server, _) =
+        CrashScript { setup: two(), actions: vec![Action::SetLists(banned(&[&only(&owner())]))] }.assert_crash_safe();
+    assert!(server.git().folder(&tool(&owner())).is_none());
+    expect_main(&server, &maintainer(), Some('b'));
 }
 
 #[test]
-fn what_was_banned_comes_back() {
-    let mut before = hosting(&[]);
-    before.push(Act::Rule(banned(&["tool"])));
-    let mut acts = vec![Act::Rule(ModerationLists::default())];
-    acts.extend(hosting(&[]));
-    let (house, _) = Script { before, acts }.survives();
-    main_is(&house, &o(), Some('a'));
+fn banned_repository_can_return() {
+    let mut setup = hosting(&[]);
+    setup.push(Action::SetLists(banned(&["tool"])));
+    let mut actions = vec![Action::SetLists(ModerationLists::default())];
+    actions.extend(hosting(&[]));
+    let (server, _) = CrashScript { setup, actions }.assert_crash_safe();
+    expect_main(&server, &owner(), Some('a'));
 }
 
-/// A discussion of two repositories, of which one is banned, by any of its names: what is about that alone goes, however far
-/// the last process came.
+/// A discussion of two repositories, one of which is banned in each of the list's forms: events that are only about the
+/// banned one are removed, however far the crashed process had got.
 #[test]
-fn a_ban_takes_what_is_about_the_repository() {
-    let (gone, here) = (o().repo("tool"), m().repo("spare"));
-    let issue = x().issue(300, &gone);
-    let comment = x().comment(301, &issue);
-    let both = x().sign(kinds::ISSUE, 302, &[&["a", &gone], &["a", &here]], "");
-    let pull = x().pull_request(303, &[&gone], &oid('c'));
-    let mut before = hosting(&[]);
-    let spare = RepoPath::Announced(m().repo_id("spare"));
-    before.extend([
-        Act::Submit(m().listed(&service(), "spare", 100, &[])),
-        Act::Submit(m().state("spare", 101, &[("refs/heads/main", &oid('a'))])),
-        Act::Push(Wish::new(spare).set("refs/heads/main", &oid('a')).bring(&[&oid('a')])),
+fn ban_removes_the_discussion_of_the_repository() {
+    let (gone, here) = (owner().repo("tool"), maintainer().repo("spare"));
+    let issue = outsider().issue(300, &gone);
+    let comment = outsider().comment(301, &issue);
+    let both = outsider().sign(kinds::ISSUE, 302, &[&["a", &gone], &["a", &here]], "");
+    let pull = outsider().pull_request(303, &[&gone], &oid('c'));
+    let mut setup = hosting(&[]);
+    let spare = RepoPath::Announced(maintainer().repo_id("spare"));
+    setup.extend([
+        Action::Submit(maintainer().announcement(&service(), "spare", 100, &[])),
+        Action::Submit(maintainer().state("spare", 101, &[("refs/heads/main", &oid('a'))])),
+        Action::Push(ClientPush::new(spare).set("refs/heads/main", &oid('a')).bring(&[&oid('a')])),
     ]);
-    before.extend([&issue, &comment, &both, &pull].map(|event| Act::Submit(event.clone())));
-    before.extend([
-        Act::Push(Wish::new(tool(&o())).pull(pull.id, &oid('c')).bring(&[&oid('b')])),
-        Act::Submit(x().comment(304, &pull)),
-        Act::Submit(x().comment(305, &comment)),
-        Act::Submit(x().comment(306, &both)),
+    setup.extend([&issue, &comment, &both, &pull].map(|event| Action::Submit(event.clone())));
+    setup.extend([
+        Action::Push(ClientPush::new(tool(&owner())).pull(pull.id, &oid('c')).bring(&[&oid('b')])),
+        Action::Submit(outsider().comment(304, &pull)),
+        Action::Submit(outsider().comment(305, &comment)),
+        Action::Submit(outsider().comment(306, &both)),
     ]);
-    for list in [&only(&o()), "tool", &o().key().npub()] {
-        let script = Script { before: before.clone(), acts: vec![Act::Rule(banned(&[list]))] };
-        let (mut house, _) = script.survives();
-        let left: Vec<u64> = house.memory().served_events().map(|event| event.created_at.0).collect();
+    for list in [&only(&owner()), "tool", &owner().key().npub()] {
+        let script = CrashScript { setup: setup.clone(), actions: vec![Action::SetLists(banned(&[list]))] };
+        let (mut server, _) = script.assert_crash_safe();
+        let left: Vec<u64> = server.store().served_events().map(|event| event.created_at.0).collect();
         assert_eq!(left, [100, 101, 302, 306], "{list}");
-        assert_eq!(house.git().folders().count(), 1);
+        assert_eq!(server.git().folders().count(), 1);
     }
-    // It comes back with its repository, also if that is banned no more while it goes.
-    let mut acts = vec![Act::Rule(banned(&["tool"])), Act::Rule(ModerationLists::default())];
-    acts.extend(hosting(&[]));
-    acts.extend([issue, comment].map(Act::Submit));
-    let (mut house, _) = Script { before, acts }.survives();
-    assert_eq!(house.memory().served_events().filter(|event| [300, 301].contains(&event.created_at.0)).count(), 2);
+    // It can return with its repository, also if the ban ends while it is being removed.
+    let mut actions = vec![Action::SetLists(banned(&["tool"])), Action::SetLists(ModerationLists::default())];
+    actions.extend(hosting(&[]));
+    actions.extend([issue, comment].map(Action::Submit));
+    let (mut server, _) = CrashScript { setup, actions }.assert_crash_safe();
+    assert_eq!(server.store().served_events().filter(|event| [300, 301].contains(&event.created_at.0)).count(), 2);
 }
 
-/// What waits goes, too.
+/// Held events of a banned repository are dropped too.
 #[test]
-fn a_ban_of_what_waits() {
-    let before = vec![
-        Act::Submit(o().listed(&service(), "tool", 100, &[])),
-        Act::Submit(main_at(&o(), 101, 'a')),
-        Act::Submit(main_at(&o(), 102, 'b')),
+fn ban_drops_held_events() {
+    let setup = vec![
+        Action::Submit(owner().announcement(&service(), "tool", 100, &[])),
+        Action::Submit(main_state(&owner(), 101, 'a')),
+        Action::Submit(main_state(&owner(), 102, 'b')),
     ];
-    let (house, _) = Script { before, acts: vec![Act::Rule(banned(&["tool"]))] }.survives();
-    assert_eq!(house.sets(), Default::default());
+    let (server, _) = CrashScript { setup, actions: vec![Action::SetLists(banned(&["tool"]))] }.assert_crash_safe();
+    assert_eq!(server.event_ids(), Default::default());
 }
 
 #[test]
-fn an_unwanted_author_goes_with_everything() {
-    let mut before = two();
-    let pull = submission(&x(), 300, &[&o().repo("tool")], 'c');
-    before.extend([
-        Act::Submit(pull.clone()),
-        Act::Push(Wish::new(prs(&x())).pull(pull.id, &oid('c')).bring(&[&oid('a'), &oid('b')])),
+fn ban_of_an_author_removes_all_events() {
+    let mut setup = two();
+    let pull = submission(&outsider(), 300, &[&owner().repo("tool")], 'c');
+    setup.extend([
+        Action::Submit(pull.clone()),
+        Action::Push(ClientPush::new(prs(&outsider())).pull(pull.id, &oid('c')).bring(&[&oid('a'), &oid('b')])),
     ]);
     let mut lists = ModerationLists::default();
-    lists.banned_events.add(&x().key().npub()).expect("a key");
-    lists.banned_events.add(&m().key().npub()).expect("a key");
-    let (mut house, _) = Script { before, acts: vec![Act::Rule(lists)] }.survives();
-    assert!(house.git().folder(&prs(&x())).is_none() && house.git().folder(&tool(&m())).is_none());
-    assert!(house.memory().served_events().all(|event| event.pubkey == o().key()));
-    main_is(&house, &o(), Some('a'));
+    lists.banned_events.add(&outsider().key().npub()).expect("valid key");
+    lists.banned_events.add(&maintainer().key().npub()).expect("valid key");
+    let (mut server, _) = CrashScript { setup, actions: vec![Action::SetLists(lists)] }.assert_crash_safe();
+    assert!(server.git().folder(&prs(&outsider())).is_none() && server.git().folder(&tool(&maintainer())).is_none());
+    assert!(server.store().served_events().all(|event| event.pubkey == owner().key()));
+    expect_main(&server, &owner(), Some('a'));
 }
 
 #[test]
-fn an_archive_begins() {
+fn archive_starts() {
     let keep = ModerationLists { archive: ArchiveScope::Everything, is_read_only: true, ..ModerationLists::default() };
-    let mut before = hosting(&[&m()]);
-    before.push(Act::Submit(m().unlisted("tool", 150, &[&o()])));
-    let (house, _) = Script { before, acts: vec![Act::Rule(keep)] }.survives();
-    assert!(house.admission().is_available(&tool(&m())), "an exception is hosted now");
+    let mut setup = hosting(&[&maintainer()]);
+    setup.push(Action::Submit(maintainer().announcement_elsewhere("tool", 150, &[&owner()])));
+    let (server, _) = CrashScript { setup, actions: vec![Action::SetLists(keep)] }.assert_crash_safe();
+    assert!(server.admission().is_available(&tool(&maintainer())), "the maintainer exception is hosted now");
 }

@@ -1,21 +1,21 @@
-//! The world ends between any two durable steps, or a commit fails, and after the next start everything ends as if nothing
-//! had happened. Whoever had no answer asks again.
+//! Crash safety: the server crashes between any two durable steps, or a commit fails, and after the next start the
+//! result is the same as without the fault. Clients without a reply try again.
 
-mod late;
+mod concurrency;
+mod late_completion;
 mod lists;
 mod removal;
 mod runner;
 mod scripts;
-mod windows;
 
 use std::sync::Arc;
 
 use grasp_core::nostr::SignedEvent;
 use grasp_core::repo::RepoPath;
-use grasp_sim::fixtures::{main_at, o, oid};
+use grasp_sim::fixtures::{main_state, oid, owner};
 use grasp_sim::signer::Author;
-use grasp_sim::test_server::{Wish, service};
-use runner::Act;
+use grasp_sim::test_server::{ClientPush, service};
+use runner::Action;
 
 /// An owner's repository `tool`.
 fn tool(owner: &Author) -> RepoPath {
@@ -28,22 +28,22 @@ fn prs(author: &Author) -> RepoPath {
 }
 
 /// A push of `main` with some objects.
-fn main_to(owner: &Author, digit: char, brings: &str) -> Wish {
+fn main_to(owner: &Author, digit: char, brings: &str) -> ClientPush {
     let brings: Vec<String> = brings.chars().map(oid).collect();
     let brings: Vec<&str> = brings.iter().map(String::as_str).collect();
-    Wish::new(tool(owner)).set("refs/heads/main", &oid(digit)).bring(&brings)
+    ClientPush::new(tool(owner)).set("refs/heads/main", &oid(digit)).bring(&brings)
 }
 
 /// O's `tool` is served with `main` at `a`; it names these maintainers.
-fn hosting(maintainers: &[&Author]) -> Vec<Act> {
+fn hosting(maintainers: &[&Author]) -> Vec<Action> {
     vec![
-        Act::Submit(o().listed(&service(), "tool", 100, maintainers)),
-        Act::Submit(main_at(&o(), 101, 'a')),
-        Act::Push(main_to(&o(), 'a', "")),
+        Action::Submit(owner().announcement(&service(), "tool", 100, maintainers)),
+        Action::Submit(main_state(&owner(), 101, 'a')),
+        Action::Push(main_to(&owner(), 'a', "")),
     ]
 }
 
-/// A pull request for repositories that is also offered at `/prs/`.
+/// A pull request to repositories that is also a submission at `/prs/`.
 fn submission(author: &Author, created_at: u64, repos: &[&str], digit: char) -> Arc<SignedEvent> {
     let clone = format!("https://code.example/{}", prs(author).path());
     let mut tags = vec![vec!["c".to_owned(), oid(digit)], vec!["clone".to_owned(), clone]];

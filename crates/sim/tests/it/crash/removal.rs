@@ -1,217 +1,228 @@
-//! How things go: deletion, withdrawal, expiry, vanishing, and a maintainer who is one no more.
+//! Removal: deletion, withdrawal, expiry, vanishing, and maintainers who are no longer named.
 
 use grasp_core::limits;
 use grasp_core::nostr::kinds;
-use grasp_sim::fixtures::{m, main_at, o, oid, x};
+use grasp_sim::fixtures::{main_state, maintainer, oid, outsider, owner};
 use grasp_sim::git_model::pull_ref;
-use grasp_sim::signer::{maintainers_tag, owned};
-use grasp_sim::test_server::{Wish, service};
+use grasp_sim::signer::{maintainers_tag, owned_tags};
+use grasp_sim::test_server::{ClientPush, service};
 
-use super::runner::{Act, Script};
-use super::scripts::main_is;
+use super::runner::{Action, CrashScript};
+use super::scripts::expect_main;
 use super::{hosting, main_to, prs, submission, tool};
 
-/// O's and M's repositories, each of which follows both, and X's, which follows O's. `main` is at `b`, by M.
-fn three() -> Vec<Act> {
-    let mut acts = hosting(&[&m()]);
-    acts.extend([
-        Act::Submit(m().listed(&service(), "tool", 150, &[&o()])),
-        Act::Submit(x().listed(&service(), "tool", 151, &[&o()])),
-        Act::Submit(main_at(&m(), 200, 'b')),
-        Act::Push(main_to(&m(), 'b', "")),
+/// O's and M's repositories, each of which follows both, and X's, which follows O's. `main` is at `b`, by M's state.
+fn three() -> Vec<Action> {
+    let mut actions = hosting(&[&maintainer()]);
+    actions.extend([
+        Action::Submit(maintainer().announcement(&service(), "tool", 150, &[&owner()])),
+        Action::Submit(outsider().announcement(&service(), "tool", 151, &[&owner()])),
+        Action::Submit(main_state(&maintainer(), 200, 'b')),
+        Action::Push(main_to(&maintainer(), 'b', "")),
     ]);
-    acts
+    actions
 }
 
 #[test]
 fn deletion_of_the_only_state() {
-    let acts = vec![Act::Submit(o().deletion(300, &[&["a", &o().coordinate(kinds::STATE, "tool")]]))];
-    let (house, _) = Script { before: hosting(&[]), acts }.survives();
-    main_is(&house, &o(), None);
+    let actions = vec![Action::Submit(owner().deletion(300, &[&["a", &owner().coordinate(kinds::STATE, "tool")]]))];
+    let (server, _) = CrashScript { setup: hosting(&[]), actions }.assert_crash_safe();
+    expect_main(&server, &owner(), None);
 }
 
 #[test]
-fn deletion_of_a_state_goes_back_to_another() {
-    let acts = vec![Act::Submit(m().deletion(300, &[&["a", &m().coordinate(kinds::STATE, "tool")]]))];
-    let (house, _) = Script { before: three(), acts }.survives();
-    for owner in [o(), m(), x()] {
-        main_is(&house, &owner, Some('a'));
+fn deletion_of_a_state_reverts_to_another() {
+    let actions =
+        vec![Action::Submit(maintainer().deletion(300, &[&["a", &maintainer().coordinate(kinds::STATE, "tool")]]))];
+    let (server, _) = CrashScript { setup: three(), actions }.assert_crash_safe();
+    for owner in [owner(), maintainer(), outsider()] {
+        expect_main(&server, &owner, Some('a'));
     }
 }
 
-/// A newer state waits for data that is not here: what was deleted goes all the same.
+/// The newer state is held because its data is missing; the deleted state is removed nevertheless.
 #[test]
-fn deletion_of_a_state_while_another_waits() {
-    let mut before = hosting(&[]);
-    before.push(Act::Submit(main_at(&o(), 400, 'c')));
-    let state = main_at(&o(), 101, 'a');
-    let (house, _) = Script { before, acts: vec![Act::Submit(o().delete(300, &[&state]))] }.survives();
-    main_is(&house, &o(), None);
+fn deletion_of_a_state_while_another_is_held() {
+    let mut setup = hosting(&[]);
+    setup.push(Action::Submit(main_state(&owner(), 400, 'c')));
+    let state = main_state(&owner(), 101, 'a');
+    let (server, _) =
+        CrashScript { setup, actions: vec![Action::Submit(owner().delete(300, &[&state]))] }.assert_crash_safe();
+    expect_main(&server, &owner(), None);
 }
 
 #[test]
 fn deletion_of_a_pull_request() {
-    let mut before = hosting(&[&m()]);
-    before.push(Act::Submit(m().listed(&service(), "tool", 150, &[&o()])));
-    let pull = submission(&x(), 200, &[&o().repo("tool")], 'b');
-    // It was also pushed to another maintainer's.
-    before.extend([
-        Act::Submit(pull.clone()),
-        Act::Push(Wish::new(prs(&x())).pull(pull.id, &oid('b')).bring(&[&oid('a')])),
-        Act::Push(Wish::new(tool(&m())).pull(pull.id, &oid('b')).bring(&[&oid('a')])),
+    let mut setup = hosting(&[&maintainer()]);
+    setup.push(Action::Submit(maintainer().announcement(&service(), "tool", 150, &[&owner()])));
+    let pull = submission(&outsider(), 200, &[&owner().repo("tool")], 'b');
+    // It was also pushed to another maintainer's repository.
+    setup.extend([
+        Action::Submit(pull.clone()),
+        Action::Push(ClientPush::new(prs(&outsider())).pull(pull.id, &oid('b')).bring(&[&oid('a')])),
+        Action::Push(ClientPush::new(tool(&maintainer())).pull(pull.id, &oid('b')).bring(&[&oid('a')])),
     ]);
-    let (mut house, _) = Script { before, acts: vec![Act::Submit(x().delete(300, &[&pull]))] }.survives();
-    for repo_path in [tool(&o()), tool(&m()), prs(&x())] {
-        assert_eq!(house.refs(&repo_path).get(&pull_ref(pull.id)), None, "{repo_path}");
+    let (mut server, _) =
+        CrashScript { setup, actions: vec![Action::Submit(outsider().delete(300, &[&pull]))] }.assert_crash_safe();
+    for repo_path in [tool(&owner()), tool(&maintainer()), prs(&outsider())] {
+        assert_eq!(server.refs(&repo_path).get(&pull_ref(pull.id)), None, "{repo_path}");
     }
-    assert!(house.git().folder(&prs(&x())).is_none());
+    assert!(server.git().folder(&prs(&outsider())).is_none());
 }
 
 #[test]
-fn one_of_two_submissions_goes() {
-    let [one, other] = [(200, 'b'), (201, 'c')].map(|(at, digit)| submission(&x(), at, &[&m().repo("tool")], digit));
-    let before = vec![
-        Act::Submit(one.clone()),
-        Act::Submit(other.clone()),
-        Act::Push(Wish::new(prs(&x())).pull(one.id, &oid('b')).pull(other.id, &oid('c')).bring(&[&oid('a')])),
+fn deletion_of_one_of_two_submissions() {
+    let [one, other] =
+        [(200, 'b'), (201, 'c')].map(|(at, digit)| submission(&outsider(), at, &[&maintainer().repo("tool")], digit));
+    let setup = vec![
+        Action::Submit(one.clone()),
+        Action::Submit(other.clone()),
+        Action::Push(
+            ClientPush::new(prs(&outsider())).pull(one.id, &oid('b')).pull(other.id, &oid('c')).bring(&[&oid('a')]),
+        ),
     ];
-    let (house, _) = Script { before, acts: vec![Act::Submit(x().delete(300, &[&one]))] }.survives();
-    assert_eq!(house.refs(&prs(&x())).into_keys().collect::<Vec<_>>(), [pull_ref(other.id)]);
+    let (server, _) =
+        CrashScript { setup, actions: vec![Action::Submit(outsider().delete(300, &[&one]))] }.assert_crash_safe();
+    assert_eq!(server.refs(&prs(&outsider())).into_keys().collect::<Vec<_>>(), [pull_ref(other.id)]);
 }
 
 #[test]
-fn deletion_of_an_announcement_whose_objects_others_read() {
-    let acts = vec![Act::Submit(m().deletion(300, &[&["a", &m().repo("tool")]]))];
-    let (mut house, _) = Script { before: three(), acts }.survives();
-    main_is(&house, &o(), Some('b'));
-    assert!(house.git().folder(&tool(&m())).is_none());
+fn deletion_of_a_repository_whose_objects_others_read() {
+    let actions = vec![Action::Submit(maintainer().deletion(300, &[&["a", &maintainer().repo("tool")]]))];
+    let (mut server, _) = CrashScript { setup: three(), actions }.assert_crash_safe();
+    expect_main(&server, &owner(), Some('b'));
+    assert!(server.git().folder(&tool(&maintainer())).is_none());
 }
 
 #[test]
-fn deletion_of_everything_and_a_new_beginning() {
-    let tags: &[&[&str]] = &[&["a", &o().repo("tool")], &["a", &o().coordinate(kinds::STATE, "tool")]];
-    let mut acts = vec![Act::Submit(o().deletion(300, tags))];
-    acts.extend([
-        Act::Submit(o().listed(&service(), "tool", 301, &[])),
-        Act::Submit(main_at(&o(), 302, 'd')),
-        Act::Push(main_to(&o(), 'd', "")),
+fn deletion_and_new_announcement() {
+    let tags: &[&[&str]] = &[&["a", &owner().repo("tool")], &["a", &owner().coordinate(kinds::STATE, "tool")]];
+    let mut actions = vec![Action::Submit(owner().deletion(300, tags))];
+    actions.extend([
+        Action::Submit(owner().announcement(&service(), "tool", 301, &[])),
+        Action::Submit(main_state(&owner(), 302, 'd')),
+        Action::Push(main_to(&owner(), 'd', "")),
     ]);
-    let (house, _) = Script { before: hosting(&[]), acts }.survives();
-    main_is(&house, &o(), Some('d'));
+    let (server, _) = CrashScript { setup: hosting(&[]), actions }.assert_crash_safe();
+    expect_main(&server, &owner(), Some('d'));
 }
 
 #[test]
 fn withdrawal() {
-    for before in [hosting(&[]), three()] {
-        let acts = vec![
-            Act::Submit(o().listed(&service(), "tool", 300, &[&m()])),
-            Act::Submit(m().unlisted("tool", 301, &[])),
+    for setup in [hosting(&[]), three()] {
+        let actions = vec![
+            Action::Submit(owner().announcement(&service(), "tool", 300, &[&maintainer()])),
+            Action::Submit(maintainer().announcement_elsewhere("tool", 301, &[])),
         ];
-        let (house, _) = Script { before: before.clone(), acts }.survives();
-        assert!(house.admission().hosted_repo(&m().repo_id("tool")).is_none());
-        // Refused, and hosting has ended.
-        let script = Script { before, acts: vec![] };
-        let mut house = script.survives().0;
-        house.submit(&o().unlisted("tool", 400, &[]));
-        assert!(house.git().folder(&tool(&o())).is_none());
+        let (server, _) = CrashScript { setup: setup.clone(), actions }.assert_crash_safe();
+        assert!(server.admission().hosted_repo(&maintainer().repo_id("tool")).is_none());
+        // The announcement is rejected, and hosting has ended.
+        let script = CrashScript { setup, actions: vec![] };
+        let mut server = script.assert_crash_safe().0;
+        server.submit(&owner().announcement_elsewhere("tool", 400, &[]));
+        assert!(server.git().folder(&tool(&owner())).is_none());
     }
 }
 
 #[test]
-fn expiry_of_what_waits() {
-    let mut before = hosting(&[&m()]);
-    let held = x().pull_request(201, &[&o().repo("tool")], &oid('d'));
-    before.extend([
-        Act::Submit(m().listed(&service(), "tool", 150, &[])),
-        Act::Submit(main_at(&m(), 200, 'c')),
-        Act::Submit(held),
-        Act::Push(Wish::new(tool(&o())).pull(x().note(1, &[], "").id, &oid('e'))),
-        Act::Push(Wish::new(tool(&m())).pull(x().note(2, &[], "").id, &oid('f'))),
+fn expiry_of_held_events() {
+    let mut setup = hosting(&[&maintainer()]);
+    let held = outsider().pull_request(201, &[&owner().repo("tool")], &oid('d'));
+    setup.extend([
+        Action::Submit(maintainer().announcement(&service(), "tool", 150, &[])),
+        Action::Submit(main_state(&maintainer(), 200, 'c')),
+        Action::Submit(held),
+        Action::Push(ClientPush::new(tool(&owner())).pull(outsider().note(1, &[], "").id, &oid('e'))),
+        Action::Push(ClientPush::new(tool(&maintainer())).pull(outsider().note(2, &[], "").id, &oid('f'))),
     ]);
-    let (mut house, _) = Script { before, acts: vec![Act::Wait(limits::PURGATORY_EXPIRY_SECS)] }.survives();
-    assert_eq!((house.sets().1.len(), house.staged().len(), house.git().staged().len()), (0, 0, 0));
-    main_is(&house, &o(), Some('a'));
+    let (mut server, _) =
+        CrashScript { setup, actions: vec![Action::Wait(limits::PURGATORY_EXPIRY_SECS)] }.assert_crash_safe();
+    assert_eq!((server.event_ids().1.len(), server.pending_uploads().len(), server.git().staged().len()), (0, 0, 0));
+    expect_main(&server, &owner(), Some('a'));
 }
 
-/// A repository that is not served yet has got a pull request's ref; then nobody pushes to it.
+/// A held repository has a pull request's ref and then expires, because no branch was pushed.
 #[test]
-fn expiry_of_a_repository_with_a_ref() {
-    let mut before = hosting(&[]);
-    let pull = x().pull_request(201, &[&o().repo("tool"), &m().repo("tool")], &oid('b'));
-    before.extend([
-        Act::Submit(m().listed(&service(), "tool", 150, &[])),
-        Act::Submit(pull.clone()),
-        Act::Push(Wish::new(tool(&m())).pull(pull.id, &oid('b')).bring(&[&oid('a')])),
+fn expiry_of_a_held_repository_with_a_pull_request_ref() {
+    let mut setup = hosting(&[]);
+    let pull = outsider().pull_request(201, &[&owner().repo("tool"), &maintainer().repo("tool")], &oid('b'));
+    setup.extend([
+        Action::Submit(maintainer().announcement(&service(), "tool", 150, &[])),
+        Action::Submit(pull.clone()),
+        Action::Push(ClientPush::new(tool(&maintainer())).pull(pull.id, &oid('b')).bring(&[&oid('a')])),
     ]);
-    let (mut house, _) = Script { before, acts: vec![Act::Wait(limits::PURGATORY_EXPIRY_SECS)] }.survives();
-    assert!(house.git().folder(&tool(&m())).is_none());
-    assert_eq!(house.refs(&tool(&o())).get(&pull_ref(pull.id)), Some(&oid('b')));
+    let (mut server, _) =
+        CrashScript { setup, actions: vec![Action::Wait(limits::PURGATORY_EXPIRY_SECS)] }.assert_crash_safe();
+    assert!(server.git().folder(&tool(&maintainer())).is_none());
+    assert_eq!(server.refs(&tool(&owner())).get(&pull_ref(pull.id)), Some(&oid('b')));
 }
 
 #[test]
-fn expiry_of_what_is_served() {
+fn expiry_of_served_events() {
     let soon = |at: u64| vec!["expiration".to_owned(), (10_000 + at).to_string()];
-    let mut tags = owned(&[&["d", "tool"], &["refs/heads/main", &oid('b')]]);
+    let mut tags = owned_tags(&[&["d", "tool"], &["refs/heads/main", &oid('b')]]);
     tags.push(soon(100));
-    let state = m().sign_owned(kinds::STATE, 200, tags, "");
-    let announcement = o().listed_with(&service(), "tool", 99, vec![maintainers_tag(&[&m()]), soon(2_000)]);
-    let before = vec![
-        Act::Submit(announcement),
-        Act::Submit(main_at(&o(), 101, 'a')),
-        Act::Push(main_to(&o(), 'a', "")),
-        Act::Submit(x().listed(&service(), "tool", 151, &[&o()])),
-        Act::Submit(state),
-        Act::Push(main_to(&o(), 'b', "")),
+    let state = maintainer().sign_owned(kinds::STATE, 200, tags, "");
+    let announcement =
+        owner().announcement_with(&service(), "tool", 99, vec![maintainers_tag(&[&maintainer()]), soon(2_000)]);
+    let setup = vec![
+        Action::Submit(announcement),
+        Action::Submit(main_state(&owner(), 101, 'a')),
+        Action::Push(main_to(&owner(), 'a', "")),
+        Action::Submit(outsider().announcement(&service(), "tool", 151, &[&owner()])),
+        Action::Submit(state),
+        Action::Push(main_to(&owner(), 'b', "")),
     ];
-    let (house, _) = Script { before: before.clone(), acts: vec![Act::Wait(100)] }.survives();
-    main_is(&house, &o(), Some('a'));
-    main_is(&house, &x(), Some('a'));
-    let (mut house, _) = Script { before, acts: vec![Act::Wait(2_000)] }.survives();
-    assert!(house.git().folder(&tool(&o())).is_none());
-    main_is(&house, &x(), Some('a'));
+    let (server, _) = CrashScript { setup: setup.clone(), actions: vec![Action::Wait(100)] }.assert_crash_safe();
+    expect_main(&server, &owner(), Some('a'));
+    expect_main(&server, &outsider(), Some('a'));
+    let (mut server, _) = CrashScript { setup, actions: vec![Action::Wait(2_000)] }.assert_crash_safe();
+    assert!(server.git().folder(&tool(&owner())).is_none());
+    expect_main(&server, &outsider(), Some('a'));
 }
 
 #[test]
-fn vanishing() {
-    for author in [o(), m(), x()] {
-        let mut before = three();
-        let pull = submission(&x(), 250, &[&o().repo("tool"), &x().repo("tool")], 'c');
-        before.extend([
-            Act::Submit(pull.clone()),
-            Act::Push(Wish::new(prs(&x())).pull(pull.id, &oid('c')).bring(&[&oid('a'), &oid('b')])),
+fn vanish_request() {
+    for author in [owner(), maintainer(), outsider()] {
+        let mut setup = three();
+        let pull = submission(&outsider(), 250, &[&owner().repo("tool"), &outsider().repo("tool")], 'c');
+        setup.extend([
+            Action::Submit(pull.clone()),
+            Action::Push(ClientPush::new(prs(&outsider())).pull(pull.id, &oid('c')).bring(&[&oid('a'), &oid('b')])),
         ]);
-        let (mut house, _) = Script { before, acts: vec![Act::Submit(author.vanish(300, &["ALL_RELAYS"]))] }.survives();
-        assert_eq!(house.git().folder(&tool(&author)), None);
-        let left = house.refs(&tool(&if author == o() { x() } else { o() }));
-        assert_eq!(left.contains_key(&pull_ref(pull.id)), author != x());
+        let (mut server, _) = CrashScript { setup, actions: vec![Action::Submit(author.vanish(300, &["ALL_RELAYS"]))] }
+            .assert_crash_safe();
+        assert_eq!(server.git().folder(&tool(&author)), None);
+        let left = server.refs(&tool(&if author == owner() { outsider() } else { owner() }));
+        assert_eq!(left.contains_key(&pull_ref(pull.id)), author != outsider());
     }
 }
 
 #[test]
-fn the_set_of_maintainers_shrinks() {
-    // O's is at M's state, whose objects are in M's pool.
-    let acts = vec![Act::Submit(o().listed(&service(), "tool", 300, &[]))];
-    let (mut house, _) = Script { before: three(), acts }.survives();
-    main_is(&house, &o(), Some('a'));
-    main_is(&house, &x(), Some('a'));
-    main_is(&house, &m(), Some('b'));
-    assert!(house.git().folder(&tool(&o())).expect("a folder").alternates.is_empty());
-    // X's names nobody any more: it has its own objects and nothing that is signed.
-    let acts = vec![Act::Submit(x().listed(&service(), "tool", 300, &[]))];
-    let (mut house, _) = Script { before: three(), acts }.survives();
-    main_is(&house, &x(), None);
-    assert!(house.git().folder(&tool(&x())).expect("a folder").alternates.is_empty());
+fn maintainer_set_shrinks() {
+    // O's repository follows M's state, whose objects are in M's pool.
+    let actions = vec![Action::Submit(owner().announcement(&service(), "tool", 300, &[]))];
+    let (mut server, _) = CrashScript { setup: three(), actions }.assert_crash_safe();
+    expect_main(&server, &owner(), Some('a'));
+    expect_main(&server, &outsider(), Some('a'));
+    expect_main(&server, &maintainer(), Some('b'));
+    assert!(server.git().folder(&tool(&owner())).expect("has a folder").alternates.is_empty());
+    // X's announcement names no maintainer any more: the repository has its own objects and no authoritative state.
+    let actions = vec![Action::Submit(outsider().announcement(&service(), "tool", 300, &[]))];
+    let (mut server, _) = CrashScript { setup: three(), actions }.assert_crash_safe();
+    expect_main(&server, &outsider(), None);
+    assert!(server.git().folder(&tool(&outsider())).expect("has a folder").alternates.is_empty());
 }
 
 #[test]
-fn the_set_of_maintainers_grows() {
-    let mut before = hosting(&[]);
-    before.extend([
-        Act::Submit(m().listed(&service(), "tool", 150, &[])),
-        Act::Submit(main_at(&m(), 200, 'b')),
-        Act::Push(main_to(&m(), 'b', "a")),
+fn maintainer_set_grows() {
+    let mut setup = hosting(&[]);
+    setup.extend([
+        Action::Submit(maintainer().announcement(&service(), "tool", 150, &[])),
+        Action::Submit(main_state(&maintainer(), 200, 'b')),
+        Action::Push(main_to(&maintainer(), 'b', "a")),
     ]);
-    let acts = vec![Act::Submit(o().listed(&service(), "tool", 300, &[&m()]))];
-    let (house, _) = Script { before, acts }.survives();
-    main_is(&house, &o(), Some('b'));
+    let actions = vec![Action::Submit(owner().announcement(&service(), "tool", 300, &[&maintainer()]))];
+    let (server, _) = CrashScript { setup, actions }.assert_crash_safe();
+    expect_main(&server, &owner(), Some('b'));
 }

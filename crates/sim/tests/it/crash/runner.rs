@@ -1,4 +1,4 @@
-//! Scripts, and how they are played with and without accidents.
+//! Scripts that run with and without injected faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,82 +9,86 @@ use grasp_core::admission::push::PushRejection;
 use grasp_core::limits;
 use grasp_core::nostr::{Decision, EventId, Rejection, SignedEvent};
 use grasp_core::repo::RepoPath;
-use grasp_sim::test_server::{Crashed, House, View, Wish};
+use grasp_sim::test_server::{ClientPush, Crashed, TestServer, VisibleRefs};
 
-/// What somebody does.
+/// One action of a client or of the operator.
 #[derive(Clone)]
-pub(crate) enum Act {
-    /// Offers an event.
+pub(crate) enum Action {
+    /// Submits an event.
     Submit(Arc<SignedEvent>),
     /// Pushes.
-    Push(Wish),
-    /// Waits so many seconds.
+    Push(ClientPush),
+    /// Waits this many seconds.
     Wait(u64),
-    /// Has other lists, as the operator.
-    Rule(ModerationLists),
+    /// Sets the operator's lists.
+    SetLists(ModerationLists),
 }
 
-/// What happens before the accident may, and then.
-pub(crate) struct Script {
-    pub(crate) before: Vec<Act>,
-    pub(crate) acts: Vec<Act>,
+/// Actions before and after the point from which faults are injected.
+pub(crate) struct CrashScript {
+    pub(crate) setup: Vec<Action>,
+    pub(crate) actions: Vec<Action>,
 }
 
-/// What can be seen in the end, and what would still be done.
+/// State of the server at the end, including work that is still to be done.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) struct End {
+pub(crate) struct FinalState {
     served: BTreeSet<EventId>,
     held: BTreeSet<EventId>,
-    views: BTreeMap<RepoPath, View>,
+    visible_refs: BTreeMap<RepoPath, VisibleRefs>,
     heads: BTreeMap<RepoPath, Option<String>>,
-    notes: BTreeSet<Todo>,
+    todos: BTreeSet<Todo>,
     uploads: BTreeSet<(RepoPath, EventId, String)>,
 }
 
-impl End {
-    pub(crate) fn of(house: &mut House) -> Self {
-        let (served, held) = house.sets();
-        let uploads = house.staged().into_iter().map(|upload| (upload.repo_path, upload.event, upload.tip)).collect();
-        let heads = house.git().folders().map(|(repo_path, folder)| (repo_path.clone(), folder.head.clone())).collect();
-        Self { served, held, views: house.views(), heads, notes: house.notes(), uploads }
+impl FinalState {
+    pub(crate) fn new(server: &mut TestServer) -> Self {
+        let (served, held) = server.event_ids();
+        let uploads =
+            server.pending_uploads().into_iter().map(|upload| (upload.repo_path, upload.event, upload.tip)).collect();
+        let heads =
+            server.git().folders().map(|(repo_path, folder)| (repo_path.clone(), folder.head.clone())).collect();
+        Self { served, held, visible_refs: server.visible_refs(), heads, todos: server.todos(), uploads }
     }
 }
 
-/// A house in which commits depend on each other: `b` needs `a`, `c` needs `b`; the other objects need nothing.
-pub(crate) fn house() -> House {
-    let mut house = House::default();
+/// Returns a server in which commits depend on each other: `b` needs `a`, `c` needs `b`; the other objects need none.
+pub(crate) fn server() -> TestServer {
+    let mut server = TestServer::default();
     for (oid, needs) in [('b', 'a'), ('c', 'b')] {
         let [oid, needs] = [oid, needs].map(grasp_sim::fixtures::oid);
-        house.git().need(&oid, &[&needs]);
+        server.git().add_dependencies(&oid, &[&needs]);
     }
-    house
+    server
 }
 
-/// Does something; after an accident everything is started again, and whoever had no answer asks again.
-fn perform(house: &mut House, act: &Act, again: &dyn Fn(&mut House)) {
-    let begun = house.now().wall;
+/// Performs an action; after a crash the server is restarted, and an action without a reply is repeated.
+fn perform(server: &mut TestServer, action: &Action, again: &dyn Fn(&mut TestServer)) {
+    let begun = server.now().wall;
     loop {
-        let result = match act {
-            Act::Submit(event) => {
-                house.try_submit(event, EventSource::Client(vec![event.pubkey])).map(|verdict| match verdict {
+        let result = match action {
+            Action::Submit(event) => {
+                server.try_submit(event, EventSource::Client(vec![event.pubkey])).map(|decision| match decision {
                     Decision::Reject(Rejection::StoreFailed) => false,
-                    Decision::Reject(refusal) => panic!("{refusal}"),
+                    Decision::Reject(rejection) => panic!("{rejection}"),
                     _ => true,
                 })
             }
-            Act::Push(wish) => house.try_push(wish).map(|result| match result {
+            Action::Push(client_push) => server.try_push(client_push).map(|result| match result {
                 Err(PushRejection::Failed(_)) => false,
-                Err(refusal) => panic!("{refusal}"),
+                Err(rejection) => panic!("{rejection}"),
                 Ok(()) => true,
             }),
-            Act::Rule(lists) => house.try_rule(lists.clone()),
-            Act::Wait(secs) => house.try_advance(begun.plus_secs(*secs).secs_since(house.now().wall)).map(|()| true),
+            Action::SetLists(lists) => server.try_set_lists(lists.clone()),
+            Action::Wait(secs) => {
+                server.try_advance(begun.plus_secs(*secs).secs_since(server.now().wall)).map(|()| true)
+            }
         };
         match result {
             Ok(true) => return,
             Ok(false) => {}
             Err(Crashed { answered }) => {
-                again(house);
+                again(server);
                 if answered {
                     return;
                 }
@@ -93,70 +97,74 @@ fn perform(house: &mut House, act: &Act, again: &dyn Fn(&mut House)) {
     }
 }
 
-impl Script {
-    fn begin(&self) -> House {
-        let mut house = house();
-        for act in &self.before {
-            perform(&mut house, act, &|_| panic!("no end was planned"));
+impl CrashScript {
+    fn start(&self) -> TestServer {
+        let mut server = server();
+        for action in &self.setup {
+            perform(&mut server, action, &|_| panic!("no crash is injected"));
         }
-        house
+        server
     }
 
-    fn play(&self, house: &mut House, again: &dyn Fn(&mut House)) -> End {
-        for act in &self.acts {
-            perform(house, act, again);
+    fn run(&self, server: &mut TestServer, again: &dyn Fn(&mut TestServer)) -> FinalState {
+        for action in &self.actions {
+            perform(server, action, again);
         }
-        house.be_kind();
-        // However short the time was that something had left, it has got a little more by a new start.
-        let waits = self.acts.iter().any(|act| matches!(act, Act::Wait(_)));
-        house.advance(if waits { limits::PURGATORY_STARTUP_GRACE_SECS } else { 0 });
-        End::of(house)
+        server.clear_fault();
+        // A restart extends deadlines that are close by the startup grace period.
+        let waits = self.actions.iter().any(|action| matches!(action, Action::Wait(_)));
+        server.advance(if waits { limits::PURGATORY_STARTUP_GRACE_SECS } else { 0 });
+        FinalState::new(server)
     }
 
-    /// Every accident leads to the same end. Gives it, and how many accidents there were.
+    /// Checks that every fault leads to the same final state. Returns the server without faults, and the number of
+    /// faults.
     #[track_caller]
-    pub(crate) fn survives(&self) -> (House, usize) {
-        let mut calm = self.begin();
-        let (steps_before, commits_before) = calm.counts();
-        let expected = self.play(&mut calm, &|_| panic!("no end was planned"));
-        let (steps, commits) = (calm.counts().0 - steps_before, calm.counts().1 - commits_before);
-        let mut accidents = 0;
+    pub(crate) fn assert_crash_safe(&self) -> (TestServer, usize) {
+        let mut fault_free = self.start();
+        let (steps_before, commits_before) = fault_free.step_and_commit_counts();
+        let expected = self.run(&mut fault_free, &|_| panic!("no crash is injected"));
+        let (steps, commits) = (
+            fault_free.step_and_commit_counts().0 - steps_before,
+            fault_free.step_and_commit_counts().1 - commits_before,
+        );
+        let mut faults = 0;
         for step in 0..steps {
-            // The new start may end early, too.
+            // The restart may crash early, too.
             for early in [None, Some(0), Some(1), Some(2), Some(4), Some(6), Some(9), Some(13)] {
-                let _naming = Naming(format!("at step {step} of {steps}, and again after {early:?}"));
-                let mut house = self.begin();
-                house.crash_in(step);
-                let end = self.play(&mut house, &|house| {
+                let _context = FailureContext(format!("at step {step} of {steps}, and again after {early:?}"));
+                let mut server = self.start();
+                server.crash_after_steps(step);
+                let end = self.run(&mut server, &|server| {
                     if let Some(early) = early {
-                        house.crash_in(early);
-                        if house.boot().is_ok() {
-                            house.be_kind();
+                        server.crash_after_steps(early);
+                        if server.boot().is_ok() {
+                            server.clear_fault();
                             return;
                         }
                     }
-                    house.boot().expect("no end is planned");
+                    server.boot().expect("no crash is injected");
                 });
                 assert_eq!(end, expected, "(left: with a crash)");
-                accidents += 1;
+                faults += 1;
             }
         }
         for commit in 0..commits {
-            let _naming = Naming(format!("at commit {commit} of {commits}"));
-            let mut house = self.begin();
-            house.fail_commit_in(commit);
-            let end = self.play(&mut house, &|_| panic!("no end was planned"));
+            let _context = FailureContext(format!("at commit {commit} of {commits}"));
+            let mut server = self.start();
+            server.fail_commit_after(commit);
+            let end = self.run(&mut server, &|_| panic!("no crash is injected"));
             assert_eq!(end, expected, "(left: with a failed commit)");
-            accidents += 1;
+            faults += 1;
         }
-        (calm, accidents)
+        (fault_free, faults)
     }
 }
 
-/// Says where it was if it fails.
-pub(crate) struct Naming(pub(crate) String);
+/// Prints its text if the test panics.
+pub(crate) struct FailureContext(pub(crate) String);
 
-impl Drop for Naming {
+impl Drop for FailureContext {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("failed {}", self.0);

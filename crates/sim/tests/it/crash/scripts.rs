@@ -1,191 +1,217 @@
-//! How things come: pushes, arrivals, followers, pull requests.
+//! Arrival: pushes, states, followers, pull requests.
 
 use grasp_core::nostr::kinds;
-use grasp_sim::fixtures::{m, main_at, o, oid, r, x};
+use grasp_sim::fixtures::{main_state, maintainer, nested_maintainer, oid, outsider, owner};
 use grasp_sim::git_model::pull_ref;
 use grasp_sim::signer::Author;
-use grasp_sim::test_server::{House, Wish, service};
+use grasp_sim::test_server::{ClientPush, TestServer, service};
 
-use super::runner::{Act, Script};
+use super::runner::{Action, CrashScript};
 use super::{hosting, main_to, prs, submission, tool};
 
-/// Where `main` is.
+/// Checks where `main` is.
 #[track_caller]
-pub(crate) fn main_is(house: &House, owner: &Author, digit: Option<char>) {
-    assert_eq!(house.refs(&tool(owner)).get("refs/heads/main"), digit.map(oid).as_ref());
+pub(crate) fn expect_main(server: &TestServer, owner: &Author, digit: Option<char>) {
+    assert_eq!(server.refs(&tool(owner)).get("refs/heads/main"), digit.map(oid).as_ref());
 }
 
 #[test]
 fn first_push() {
-    let script = Script {
-        before: vec![Act::Submit(o().listed(&service(), "tool", 100, &[])), Act::Submit(main_at(&o(), 101, 'b'))],
-        acts: vec![Act::Push(main_to(&o(), 'b', "a"))],
+    let script = CrashScript {
+        setup: vec![
+            Action::Submit(owner().announcement(&service(), "tool", 100, &[])),
+            Action::Submit(main_state(&owner(), 101, 'b')),
+        ],
+        actions: vec![Action::Push(main_to(&owner(), 'b', "a"))],
     };
-    let (house, accidents) = script.survives();
-    main_is(&house, &o(), Some('b'));
-    assert_eq!(house.sets().0.len(), 2);
-    assert!(accidents > 50, "{accidents}");
+    let (server, faults) = script.assert_crash_safe();
+    expect_main(&server, &owner(), Some('b'));
+    assert_eq!(server.event_ids().0.len(), 2);
+    assert!(faults > 50, "{faults}");
 }
 
 #[test]
-fn everything_from_the_beginning() {
-    let (house, _) = Script { before: vec![], acts: hosting(&[]) }.survives();
-    main_is(&house, &o(), Some('a'));
+fn announcement_state_and_first_push() {
+    let (server, _) = CrashScript { setup: vec![], actions: hosting(&[]) }.assert_crash_safe();
+    expect_main(&server, &owner(), Some('a'));
 }
 
 #[test]
-fn a_push_that_replaces() {
-    let mut before = hosting(&[]);
-    let two = o().state("tool", 200, &[("refs/heads/dev", &oid('b')), ("HEAD", "ref: refs/heads/dev")]);
-    before.push(Act::Submit(two.clone()));
-    let wish = Wish::new(tool(&o())).set("refs/heads/dev", &oid('b')).delete("refs/heads/main");
-    let (mut house, _) = Script { before, acts: vec![Act::Push(wish)] }.survives();
-    main_is(&house, &o(), None);
-    assert_eq!(house.git().folder(&tool(&o())).expect("a folder").head.as_deref(), Some("refs/heads/dev"));
-    assert!(house.sets().0.contains(&two.id));
+fn push_that_replaces_a_branch() {
+    let mut setup = hosting(&[]);
+    let two = owner().state("tool", 200, &[("refs/heads/dev", &oid('b')), ("HEAD", "ref: refs/heads/dev")]);
+    setup.push(Action::Submit(two.clone()));
+    let client_push = ClientPush::new(tool(&owner())).set("refs/heads/dev", &oid('b')).delete("refs/heads/main");
+    let (mut server, _) = CrashScript { setup, actions: vec![Action::Push(client_push)] }.assert_crash_safe();
+    expect_main(&server, &owner(), None);
+    assert_eq!(server.git().folder(&tool(&owner())).expect("has a folder").head.as_deref(), Some("refs/heads/dev"));
+    assert!(server.event_ids().0.contains(&two.id));
 }
 
 #[test]
-fn arrival_with_data_present() {
-    let two = o().state("tool", 200, &[("refs/heads/dev", &oid('a')), ("HEAD", "ref: refs/heads/dev")]);
-    let (house, _) = Script { before: hosting(&[]), acts: vec![Act::Submit(two.clone())] }.survives();
-    main_is(&house, &o(), None);
-    assert!(house.sets().0.contains(&two.id));
+fn state_arrives_with_data_present() {
+    let two = owner().state("tool", 200, &[("refs/heads/dev", &oid('a')), ("HEAD", "ref: refs/heads/dev")]);
+    let (server, _) =
+        CrashScript { setup: hosting(&[]), actions: vec![Action::Submit(two.clone())] }.assert_crash_safe();
+    expect_main(&server, &owner(), None);
+    assert!(server.event_ids().0.contains(&two.id));
 }
 
 #[test]
-fn followers() {
-    let mut before = hosting(&[&m()]);
-    before.extend([
-        Act::Submit(x().listed(&service(), "tool", 150, &[&o()])),
-        Act::Submit(m().listed(&service(), "tool", 151, &[&o()])),
+fn push_updates_following_repositories() {
+    let mut setup = hosting(&[&maintainer()]);
+    setup.extend([
+        Action::Submit(outsider().announcement(&service(), "tool", 150, &[&owner()])),
+        Action::Submit(maintainer().announcement(&service(), "tool", 151, &[&owner()])),
     ]);
-    let acts = vec![Act::Submit(main_at(&m(), 200, 'b')), Act::Push(main_to(&o(), 'b', ""))];
-    let (house, _) = Script { before, acts }.survives();
-    for owner in [o(), m(), x()] {
-        main_is(&house, &owner, Some('b'));
+    let actions = vec![Action::Submit(main_state(&maintainer(), 200, 'b')), Action::Push(main_to(&owner(), 'b', ""))];
+    let (server, _) = CrashScript { setup, actions }.assert_crash_safe();
+    for owner in [owner(), maintainer(), outsider()] {
+        expect_main(&server, &owner, Some('b'));
     }
-    assert_eq!(house.sets().1.len(), 0);
+    assert_eq!(server.event_ids().1.len(), 0);
+}
+
+/// An announcement whose git data is already on this server is filled and released at once (docs/protocol.md#release).
+#[test]
+fn announcement_with_data_present() {
+    let actions = vec![Action::Submit(outsider().announcement(&service(), "tool", 150, &[&owner()]))];
+    let (server, _) = CrashScript { setup: hosting(&[]), actions }.assert_crash_safe();
+    expect_main(&server, &outsider(), Some('a'));
+    assert_eq!(server.event_ids().1.len(), 0);
 }
 
 #[test]
-fn g1_15_an_announcement_whose_data_is_here() {
-    let acts = vec![Act::Submit(x().listed(&service(), "tool", 150, &[&o()]))];
-    let (house, _) = Script { before: hosting(&[]), acts }.survives();
-    main_is(&house, &x(), Some('a'));
-    assert_eq!(house.sets().1.len(), 0);
+fn pull_request_pushed_before_its_event() {
+    let pull = outsider().pull_request(200, &[&owner().repo("tool")], &oid('b'));
+    let actions =
+        vec![Action::Push(ClientPush::new(tool(&owner())).pull(pull.id, &oid('b'))), Action::Submit(pull.clone())];
+    let (server, _) = CrashScript { setup: hosting(&[]), actions }.assert_crash_safe();
+    assert_eq!(server.refs(&tool(&owner())).get(&pull_ref(pull.id)), Some(&oid('b')));
+    assert!(server.event_ids().0.contains(&pull.id));
 }
 
 #[test]
-fn a_pull_request_git_first() {
-    let pull = x().pull_request(200, &[&o().repo("tool")], &oid('b'));
-    let acts = vec![Act::Push(Wish::new(tool(&o())).pull(pull.id, &oid('b'))), Act::Submit(pull.clone())];
-    let (house, _) = Script { before: hosting(&[]), acts }.survives();
-    assert_eq!(house.refs(&tool(&o())).get(&pull_ref(pull.id)), Some(&oid('b')));
-    assert!(house.sets().0.contains(&pull.id));
+fn pull_request_event_before_its_push() {
+    let pull = outsider().pull_request(200, &[&owner().repo("tool")], &oid('b'));
+    let actions =
+        vec![Action::Submit(pull.clone()), Action::Push(ClientPush::new(tool(&owner())).pull(pull.id, &oid('b')))];
+    let (server, _) = CrashScript { setup: hosting(&[]), actions }.assert_crash_safe();
+    assert_eq!(server.refs(&tool(&owner())).get(&pull_ref(pull.id)), Some(&oid('b')));
 }
 
+/// If the event arrives after an upload of another commit, the upload is removed and the event is held
+/// (docs/protocol.md#pull-request-refs).
 #[test]
-fn a_pull_request_event_first() {
-    let pull = x().pull_request(200, &[&o().repo("tool")], &oid('b'));
-    let acts = vec![Act::Submit(pull.clone()), Act::Push(Wish::new(tool(&o())).pull(pull.id, &oid('b')))];
-    let (house, _) = Script { before: hosting(&[]), acts }.survives();
-    assert_eq!(house.refs(&tool(&o())).get(&pull_ref(pull.id)), Some(&oid('b')));
+fn upload_of_another_commit_is_removed() {
+    let pull = outsider().pull_request(200, &[&owner().repo("tool")], &oid('b'));
+    let actions = vec![
+        Action::Push(ClientPush::new(tool(&owner())).pull(pull.id, &oid('c')).bring(&[&oid('b')])),
+        Action::Submit(pull.clone()),
+    ];
+    let (server, _) = CrashScript { setup: hosting(&[]), actions }.assert_crash_safe();
+    assert_eq!(server.refs(&tool(&owner())).get(&pull_ref(pull.id)), None);
+    assert_eq!((server.pending_uploads(), server.event_ids().1), (vec![], [pull.id].into()));
 }
 
-/// Its event came, but another commit was pushed before.
+/// A submission is copied into every hosted target repository (docs/protocol.md#contributor-pull-requests).
 #[test]
-fn g1_59_an_upload_of_another_commit_goes() {
-    let pull = x().pull_request(200, &[&o().repo("tool")], &oid('b'));
-    let acts =
-        vec![Act::Push(Wish::new(tool(&o())).pull(pull.id, &oid('c')).bring(&[&oid('b')])), Act::Submit(pull.clone())];
-    let (house, _) = Script { before: hosting(&[]), acts }.survives();
-    assert_eq!(house.refs(&tool(&o())).get(&pull_ref(pull.id)), None);
-    assert_eq!((house.staged(), house.sets().1), (vec![], [pull.id].into()));
-}
-
-#[test]
-fn g6_06_submissions_are_mirrored() {
-    let mut before = hosting(&[]);
-    before.extend([
-        Act::Submit(m().listed(&service(), "tool", 100, &[])),
-        Act::Submit(main_at(&m(), 101, 'd')),
-        Act::Push(main_to(&m(), 'd', "")),
+fn submission_is_copied_to_every_target() {
+    let mut setup = hosting(&[]);
+    setup.extend([
+        Action::Submit(maintainer().announcement(&service(), "tool", 100, &[])),
+        Action::Submit(main_state(&maintainer(), 101, 'd')),
+        Action::Push(main_to(&maintainer(), 'd', "")),
     ]);
-    let pull = submission(&x(), 200, &[&o().repo("tool"), &m().repo("tool")], 'b');
-    let push = Act::Push(Wish::new(prs(&x())).pull(pull.id, &oid('b')).bring(&[&oid('a')]));
-    for acts in [vec![Act::Submit(pull.clone()), push.clone()], vec![push, Act::Submit(pull.clone())]] {
-        let (house, _) = Script { before: before.clone(), acts }.survives();
-        for repo_path in [prs(&x()), tool(&o()), tool(&m())] {
-            assert_eq!(house.refs(&repo_path).get(&pull_ref(pull.id)), Some(&oid('b')), "{repo_path}");
+    let pull = submission(&outsider(), 200, &[&owner().repo("tool"), &maintainer().repo("tool")], 'b');
+    let push = Action::Push(ClientPush::new(prs(&outsider())).pull(pull.id, &oid('b')).bring(&[&oid('a')]));
+    for actions in [vec![Action::Submit(pull.clone()), push.clone()], vec![push, Action::Submit(pull.clone())]] {
+        let (server, _) = CrashScript { setup: setup.clone(), actions }.assert_crash_safe();
+        for repo_path in [prs(&outsider()), tool(&owner()), tool(&maintainer())] {
+            assert_eq!(server.refs(&repo_path).get(&pull_ref(pull.id)), Some(&oid('b')), "{repo_path}");
         }
     }
 }
 
+/// An ordinary push is not copied to `/prs/` (docs/protocol.md#contributor-pull-requests).
 #[test]
-fn g6_06_what_is_pushed_to_a_repository_is_not_mirrored_back() {
-    let pull = submission(&x(), 200, &[&o().repo("tool")], 'b');
-    let push = Act::Push(Wish::new(tool(&o())).pull(pull.id, &oid('b')));
-    let (house, _) = Script { before: hosting(&[]), acts: vec![Act::Submit(pull.clone()), push] }.survives();
-    assert_eq!(house.refs(&tool(&o())).get(&pull_ref(pull.id)), Some(&oid('b')));
-    assert!(house.refs(&prs(&x())).is_empty());
+fn ordinary_push_is_not_copied_to_the_submission() {
+    let pull = submission(&outsider(), 200, &[&owner().repo("tool")], 'b');
+    let push = Action::Push(ClientPush::new(tool(&owner())).pull(pull.id, &oid('b')));
+    let (server, _) =
+        CrashScript { setup: hosting(&[]), actions: vec![Action::Submit(pull.clone()), push] }.assert_crash_safe();
+    assert_eq!(server.refs(&tool(&owner())).get(&pull_ref(pull.id)), Some(&oid('b')));
+    assert!(server.refs(&prs(&outsider())).is_empty());
 }
 
-/// Whoever offers something to one maintainer's repository may push it to another's of the same name.
+/// A pull request to one maintainer's repository may be pushed to another maintainer's repository of the same
+/// identifier.
 #[test]
-fn a_pull_request_pushed_to_another_repository_of_the_name() {
-    let mut before = hosting(&[&m()]);
-    before.push(Act::Submit(m().listed(&service(), "tool", 150, &[&o()])));
-    let pull = x().pull_request(200, &[&o().repo("tool")], &oid('b'));
-    let push = Act::Push(Wish::new(tool(&m())).pull(pull.id, &oid('b')));
-    for acts in [vec![Act::Submit(pull.clone()), push.clone()], vec![push, Act::Submit(pull.clone())]] {
-        let (house, _) = Script { before: before.clone(), acts }.survives();
-        for owner in [o(), m()] {
-            assert_eq!(house.refs(&tool(&owner)).get(&pull_ref(pull.id)), Some(&oid('b')), "{owner:?}");
+fn pull_request_pushed_to_another_maintainers_repository() {
+    let mut setup = hosting(&[&maintainer()]);
+    setup.push(Action::Submit(maintainer().announcement(&service(), "tool", 150, &[&owner()])));
+    let pull = outsider().pull_request(200, &[&owner().repo("tool")], &oid('b'));
+    let push = Action::Push(ClientPush::new(tool(&maintainer())).pull(pull.id, &oid('b')));
+    for actions in [vec![Action::Submit(pull.clone()), push.clone()], vec![push, Action::Submit(pull.clone())]] {
+        let (server, _) = CrashScript { setup: setup.clone(), actions }.assert_crash_safe();
+        for owner in [owner(), maintainer()] {
+            assert_eq!(server.refs(&tool(&owner)).get(&pull_ref(pull.id)), Some(&oid('b')), "{owner:?}");
         }
     }
 }
 
-/// Branches, a signed pull request and two that nobody has signed yet come together.
+/// One push has branches, a pull request whose event is known, and two uploads whose events are not known yet.
 #[test]
-fn a_mixed_push() {
-    let repo = o().repo("tool");
+fn push_of_branches_pull_request_and_uploads() {
+    let repo = owner().repo("tool");
     let [known, one, other] =
-        [(200, 'd'), (201, 'e'), (202, 'f')].map(|(at, digit)| x().pull_request(at, &[&repo], &oid(digit)));
-    let mut before = hosting(&[]);
-    before.extend([Act::Submit(known.clone()), Act::Submit(main_at(&o(), 200, 'b'))]);
-    let wish = main_to(&o(), 'b', "").pull(known.id, &oid('d')).pull(one.id, &oid('e')).pull(other.id, &oid('f'));
-    let (house, _) = Script { before, acts: vec![Act::Push(wish), Act::Submit(one.clone())] }.survives();
-    main_is(&house, &o(), Some('b'));
-    let refs = house.refs(&tool(&o()));
+        [(200, 'd'), (201, 'e'), (202, 'f')].map(|(at, digit)| outsider().pull_request(at, &[&repo], &oid(digit)));
+    let mut setup = hosting(&[]);
+    setup.extend([Action::Submit(known.clone()), Action::Submit(main_state(&owner(), 200, 'b'))]);
+    let client_push =
+        main_to(&owner(), 'b', "").pull(known.id, &oid('d')).pull(one.id, &oid('e')).pull(other.id, &oid('f'));
+    let (server, _) = CrashScript { setup, actions: vec![Action::Push(client_push), Action::Submit(one.clone())] }
+        .assert_crash_safe();
+    expect_main(&server, &owner(), Some('b'));
+    let refs = server.refs(&tool(&owner()));
     assert_eq!([known.id, one.id, other.id].map(|id| refs.contains_key(&pull_ref(id))), [true, true, false]);
-    assert_eq!(house.staged().len(), 1);
+    assert_eq!(server.pending_uploads().len(), 1);
 }
 
-/// A push brings the data of more than what it was for: of a newer state, and of a pull request.
+/// A push also brings the data of a newer state and of a pull request: both are released
+/// (docs/protocol.md#after-a-push).
 #[test]
-fn section_2_13_whatever_is_complete_now_is_served() {
-    let mut before = hosting(&[&m()]);
-    let pull = x().pull_request(200, &[&o().repo("tool")], &oid('b'));
-    let tag = m().state("tool", 300, &[("refs/heads/main", &oid('c')), ("refs/tags/v1", &oid('b'))]);
-    before.extend([Act::Submit(pull.clone()), Act::Submit(main_at(&o(), 250, 'c')), Act::Submit(tag.clone())]);
-    let (house, _) = Script { before, acts: vec![Act::Push(main_to(&o(), 'c', "b"))] }.survives();
-    assert_eq!(house.sets().1, [].into());
-    let refs = house.refs(&tool(&o()));
+fn push_releases_every_event_that_is_complete() {
+    let mut setup = hosting(&[&maintainer()]);
+    let pull = outsider().pull_request(200, &[&owner().repo("tool")], &oid('b'));
+    let tag = maintainer().state("tool", 300, &[("refs/heads/main", &oid('c')), ("refs/tags/v1", &oid('b'))]);
+    setup.extend([
+        Action::Submit(pull.clone()),
+        Action::Submit(main_state(&owner(), 250, 'c')),
+        Action::Submit(tag.clone()),
+    ]);
+    let (server, _) =
+        CrashScript { setup, actions: vec![Action::Push(main_to(&owner(), 'c', "b"))] }.assert_crash_safe();
+    assert_eq!(server.event_ids().1, [].into());
+    let refs = server.refs(&tool(&owner()));
     assert_eq!(refs.get("refs/tags/v1"), Some(&oid('b')));
     assert_eq!(refs.get(&pull_ref(pull.id)), Some(&oid('b')));
 }
 
-/// The repository of a target is announced only after the pull request's event is here.
+/// One target of the update is a held repository.
 #[test]
-fn an_update_for_a_repository_that_waits() {
-    let mut before = hosting(&[]);
-    let tags: &[&[&str]] = &[&["a", &o().repo("tool")], &["a", &r().repo("tool")], &["c", &oid('d')]];
-    let update = x().sign(kinds::PULL_REQUEST_UPDATE, 200, tags, "");
-    before.extend([Act::Submit(r().listed(&service(), "tool", 150, &[])), Act::Submit(update.clone())]);
-    let acts = vec![Act::Push(Wish::new(tool(&r())).pull(update.id, &oid('d')))];
-    let (house, _) = Script { before, acts }.survives();
-    for owner in [o(), r()] {
-        assert_eq!(house.refs(&tool(&owner)).get(&pull_ref(update.id)), Some(&oid('d')), "{owner:?}");
+fn pull_request_update_for_a_held_repository() {
+    let mut setup = hosting(&[]);
+    let tags: &[&[&str]] =
+        &[&["a", &owner().repo("tool")], &["a", &nested_maintainer().repo("tool")], &["c", &oid('d')]];
+    let update = outsider().sign(kinds::PULL_REQUEST_UPDATE, 200, tags, "");
+    setup.extend([
+        Action::Submit(nested_maintainer().announcement(&service(), "tool", 150, &[])),
+        Action::Submit(update.clone()),
+    ]);
+    let actions = vec![Action::Push(ClientPush::new(tool(&nested_maintainer())).pull(update.id, &oid('d')))];
+    let (server, _) = CrashScript { setup, actions }.assert_crash_safe();
+    for owner in [owner(), nested_maintainer()] {
+        assert_eq!(server.refs(&tool(&owner)).get(&pull_ref(update.id)), Some(&oid('d')), "{owner:?}");
     }
 }

@@ -1,30 +1,33 @@
-//! Sections 2.1 to 2.4: forgeries, bounds, and which announcements are taken.
+//! Which announcements are accepted: forgeries, bounds, listing, maintainer exception, replacement, identifiers.
 
 use super::common::*;
 
+/// An event with a wrong id or signature is answered `OK false "invalid: …"` and never stored
+/// (docs/protocol.md#answers-and-prefixes).
 #[test]
-fn g1_02_forgeries_are_invalid_and_not_stored() {
-    let (mut house, announcement, state) = hosting(rules(), &[]);
-    let good = o().issue(200, &o().repo("tool"));
+fn event_with_wrong_id_or_signature_is_rejected_and_not_stored() {
+    let (mut server, announcement, state) = hosting_server(default_policy(), &[]);
+    let good = owner().issue(200, &owner().repo("tool"));
     let mut wrong_id = good.event().clone();
     wrong_id.content.push('!');
     let mut wrong_signature = good.event().clone();
     wrong_signature.sig[0] ^= 1;
     let mut wrong_author = good.event().clone();
-    wrong_author.pubkey = m().key();
+    wrong_author.pubkey = maintainer().key();
     for forged in [wrong_id, wrong_signature, wrong_author] {
-        matches(&said(&house.receive(forged)), "false invalid: …");
+        assert_reply(&reply_text(&server.receive(forged)), "false invalid: …");
     }
-    stands(&house, &[&announcement, &state], &[]);
-    matches(&said(&house.receive(good.event().clone())), SERVED);
-    stands(&house, &[&announcement, &state, &good], &[]);
+    expect_events(&server, &[&announcement, &state], &[]);
+    assert_reply(&reply_text(&server.receive(good.event().clone())), SERVED);
+    expect_events(&server, &[&announcement, &state, &good], &[]);
 }
 
+/// Every `OK false` has a machine-readable prefix (docs/protocol.md#answers-and-prefixes).
 #[test]
-fn g1_04_every_refusal_has_a_prefix() {
+fn every_rejection_has_a_machine_readable_prefix() {
     use grasp_core::nostr::event::EventParseError;
     use grasp_core::nostr::signed_event::VerifyError;
-    for refusal in [
+    for rejection in [
         Rejection::Malformed(EventParseError::Hex("id")),
         Rejection::Forged(VerifyError::WrongId),
         Rejection::Forged(VerifyError::BadSignature),
@@ -57,262 +60,297 @@ fn g1_04_every_refusal_has_a_prefix() {
         Rejection::TooManyRepositories(5),
         Rejection::StoreFailed,
     ] {
-        let (ok, text) = Decision::Reject(refusal.clone()).ok_reply();
+        let (ok, text) = Decision::Reject(rejection.clone()).ok_reply();
         let prefix = text.split_once(": ").map(|(prefix, _)| prefix);
         let known = ["invalid", "restricted", "rate-limited", "auth-required", "error", "blocked", "pow"];
-        assert!(!ok && prefix.is_some_and(|prefix| known.contains(&prefix)), "{refusal:?}: {text}");
+        assert!(!ok && prefix.is_some_and(|prefix| known.contains(&prefix)), "{rejection:?}: {text}");
     }
 }
 
+/// The number of events that one author can have in purgatory is bounded (docs/design/admission.md#bounds).
 #[test]
-fn g1_05_g1_36_what_one_author_has_waiting_is_bounded() {
-    let (mut house, announcement, state) = hosting(rules(), &[]);
-    let repo = o().repo("tool");
+fn held_events_per_author_are_bounded() {
+    let (mut server, announcement, state) = hosting_server(default_policy(), &[]);
+    let repo = owner().repo("tool");
     for nth in 0..limits::MAX_HELD_EVENTS_PER_AUTHOR as u64 {
-        assert!(matches!(house.submit(&x().pull_request(1_000 + nth, &[&repo], &oid('b'))), Decision::Hold(_)));
+        assert!(matches!(server.submit(&outsider().pull_request(1_000 + nth, &[&repo], &oid('b'))), Decision::Hold(_)));
     }
-    says(&mut house, &x().pull_request(5_000, &[&repo], &oid('b')), "false rate-limited: …");
-    says(&mut house, &r().pull_request(5_000, &[&repo], &oid('b')), COMMIT);
-    let (served, held) = house.sets();
+    expect_reply(&mut server, &outsider().pull_request(5_000, &[&repo], &oid('b')), "false rate-limited: …");
+    expect_reply(&mut server, &nested_maintainer().pull_request(5_000, &[&repo], &oid('b')), HELD_FOR_COMMIT);
+    let (served, held) = server.event_ids();
     assert_eq!(served, BTreeSet::from([announcement.id, state.id]));
     assert_eq!(held.len(), limits::MAX_HELD_EVENTS_PER_AUTHOR + 1);
 }
 
-// 2.2 Which announcements to accept
+// Which announcements are accepted
 
+/// An announcement must name this service in both `clone` and `relays`
+/// (docs/protocol.md#announcements-which-repositories-are-hosted).
 #[test]
-fn g1_06_an_announcement_names_this_service_in_both_clone_and_relays() {
-    let clone = format!("https://code.example/{}", o().repo_id("tool").path());
+fn announcement_must_name_this_service_in_clone_and_relays() {
+    let clone = format!("https://code.example/{}", owner().repo_id("tool").path());
     for (tags, expected) in [
-        (owned(&[&["clone", &clone], &["relays", "wss://code.example"]]), HELD),
+        (owned_tags(&[&["clone", &clone], &["relays", "wss://code.example"]]), HELD),
         (
-            owned(&[
+            owned_tags(&[
                 &["clone", "https://b.example/x.git", &clone],
                 &["relays", "wss://b.example", "ws://code.example/"],
             ]),
             HELD,
         ),
-        (owned(&[&["clone", &clone]]), NOT_LISTED),
-        (owned(&[&["relays", "wss://code.example"]]), NOT_LISTED),
-        (owned(&[&["clone", &clone], &["relays", "wss://b.example"]]), NOT_LISTED),
-        (owned(&[&["clone", "https://b.example/x.git"], &["relays", "wss://code.example"]]), NOT_LISTED),
-        (owned(&[&["web", &clone], &["r", "wss://code.example"]]), NOT_LISTED),
-        (owned(&[]), NOT_LISTED),
+        (owned_tags(&[&["clone", &clone]]), NOT_LISTED),
+        (owned_tags(&[&["relays", "wss://code.example"]]), NOT_LISTED),
+        (owned_tags(&[&["clone", &clone], &["relays", "wss://b.example"]]), NOT_LISTED),
+        (owned_tags(&[&["clone", "https://b.example/x.git"], &["relays", "wss://code.example"]]), NOT_LISTED),
+        (owned_tags(&[&["web", &clone], &["r", "wss://code.example"]]), NOT_LISTED),
+        (owned_tags(&[]), NOT_LISTED),
     ] {
-        let mut house = House::default();
-        let mut all = owned(&[&["d", "tool"]]);
+        let mut server = TestServer::default();
+        let mut all = owned_tags(&[&["d", "tool"]]);
         all.extend(tags);
-        let announcement = o().sign_owned(kinds::ANNOUNCEMENT, 100, all, "");
-        says(&mut house, &announcement, expected);
+        let announcement = owner().sign_owned(kinds::ANNOUNCEMENT, 100, all, "");
+        expect_reply(&mut server, &announcement, expected);
         let held: &[&Arc<SignedEvent>] = if expected == HELD { &[&announcement] } else { &[] };
-        stands(&house, &[], held);
+        expect_events(&server, &[], held);
     }
 }
 
+/// The owner of the service may publish events without a link to a repository (docs/protocol.md#order-of-evaluation).
 #[test]
-fn g1_07_the_owner_of_the_service_is_welcome_without_a_link() {
-    let mut house = House::new(AdmissionPolicy { owner: Some(x().key()), ..rules() });
-    let note = x().note(100, &[], "news");
-    says(&mut house, &note, SERVED);
-    says(&mut house, &x().unlisted("tool", 100, &[]), NOT_LISTED);
-    says(&mut house, &r().note(100, &[], "no news"), UNRELATED);
-    stands(&house, &[&note], &[]);
+fn events_of_the_service_owner_need_no_link() {
+    let mut server = TestServer::new(AdmissionPolicy { owner: Some(outsider().key()), ..default_policy() });
+    let note = outsider().note(100, &[], "news");
+    expect_reply(&mut server, &note, SERVED);
+    expect_reply(&mut server, &outsider().announcement_elsewhere("tool", 100, &[]), NOT_LISTED);
+    expect_reply(&mut server, &nested_maintainer().note(100, &[], "no news"), UNRELATED);
+    expect_events(&server, &[&note], &[]);
 }
 
+/// Maintainer exception: an announcement that does not name this service is served at once if a maintainer of a hosted
+/// repository of the same identifier names its author; no repository is created for it
+/// (docs/protocol.md#maintainer-exception).
 #[test]
-fn g1_08_a_maintainer_elsewhere_is_served_at_once_and_not_hosted() {
-    // The anchor is only held; M is listed by O, R by M.
-    let mut house = House::default();
+fn announcement_by_maintainer_exception_is_served_but_not_hosted() {
+    // O's announcement is only held; M is listed by O, R by M.
+    let mut server = TestServer::default();
     let (a, b, c) = (
-        o().listed(&service(), "tool", 100, &[&m()]),
-        m().unlisted("tool", 101, &[&r()]),
-        r().unlisted("tool", 102, &[]),
+        owner().announcement(&service(), "tool", 100, &[&maintainer()]),
+        maintainer().announcement_elsewhere("tool", 101, &[&nested_maintainer()]),
+        nested_maintainer().announcement_elsewhere("tool", 102, &[]),
     );
-    says(&mut house, &c, NOT_LISTED);
-    says(&mut house, &b, NOT_LISTED);
-    says(&mut house, &a, HELD);
-    says(&mut house, &c, NOT_LISTED);
-    says(&mut house, &b, SERVED);
-    says(&mut house, &c, SERVED);
-    stands(&house, &[&b, &c], &[&a]);
-    let group = house.admission().catalog().group(&o().repo_id("tool").identifier).expect("known");
-    assert!(group.is_hosted(o().key()) && !group.is_hosted(m().key()) && !group.is_hosted(r().key()));
-    // Another name, or somebody nobody lists, is no exception.
-    says(&mut house, &m().unlisted("other", 103, &[&r()]), NOT_LISTED);
-    says(&mut house, &x().unlisted("tool", 103, &[&o()]), NOT_LISTED);
-    stands(&house, &[&b, &c], &[&a]);
+    expect_reply(&mut server, &c, NOT_LISTED);
+    expect_reply(&mut server, &b, NOT_LISTED);
+    expect_reply(&mut server, &a, HELD);
+    expect_reply(&mut server, &c, NOT_LISTED);
+    expect_reply(&mut server, &b, SERVED);
+    expect_reply(&mut server, &c, SERVED);
+    expect_events(&server, &[&b, &c], &[&a]);
+    let group = server.admission().catalog().group(&owner().repo_id("tool").identifier).expect("known");
+    assert!(
+        group.is_hosted(owner().key())
+            && !group.is_hosted(maintainer().key())
+            && !group.is_hosted(nested_maintainer().key())
+    );
+    // Neither another identifier nor an author whom no maintainer lists is an exception.
+    expect_reply(&mut server, &maintainer().announcement_elsewhere("other", 103, &[&nested_maintainer()]), NOT_LISTED);
+    expect_reply(&mut server, &outsider().announcement_elsewhere("tool", 103, &[&owner()]), NOT_LISTED);
+    expect_events(&server, &[&b, &c], &[&a]);
 }
 
+/// Reciprocal rule: until a listed maintainer lists a member back, it is only invited. Its announcement is served by
+/// the maintainer exception, but its states are rejected (docs/protocol.md#reciprocal-rule).
 #[test]
-fn g1_08_an_invited_maintainer_elsewhere_is_served_also_under_the_reciprocal_rule() {
-    // §2.6.2: until it lists back it is "invited": announcement accepted (G1-08) but its states carry no authority.
+fn announcement_of_an_invited_maintainer_is_served_under_the_reciprocal_rule() {
     let role = |author: &Author| vec![vec!["m".to_owned(), author.hex()]];
     let plain = |author: &Author| vec![vec!["maintainers".to_owned(), author.hex()]];
-    for (rules, tags) in [(rules(), role(&m())), (strict(), plain(&m()))] {
-        let mut house = House::new(rules);
-        let announcement = o().listed_with(&service(), "tool", 100, tags);
-        let invited = m().unlisted("tool", 101, &[]);
-        let member = m().unlisted("tool", 102, &[&o()]);
-        says(&mut house, &announcement, HELD);
-        says(&mut house, &invited, SERVED);
-        says(&mut house, &main_at(&m(), 103, 'a'), NOT_MAINTAINER);
-        says(&mut house, &member, SERVED);
-        says(&mut house, &main_at(&m(), 103, 'a'), HELD);
+    for (rules, tags) in [(default_policy(), role(&maintainer())), (strict_policy(), plain(&maintainer()))] {
+        let mut server = TestServer::new(rules);
+        let announcement = owner().announcement_with(&service(), "tool", 100, tags);
+        let invited = maintainer().announcement_elsewhere("tool", 101, &[]);
+        let member = maintainer().announcement_elsewhere("tool", 102, &[&owner()]);
+        expect_reply(&mut server, &announcement, HELD);
+        expect_reply(&mut server, &invited, SERVED);
+        expect_reply(&mut server, &main_state(&maintainer(), 103, 'a'), NOT_MAINTAINER);
+        expect_reply(&mut server, &member, SERVED);
+        expect_reply(&mut server, &main_state(&maintainer(), 103, 'a'), HELD);
     }
 }
 
+/// The lead maintainer (role tag `M`) may be hosted elsewhere; its announcement is served by the maintainer exception
+/// and decides who is a member (docs/protocol.md#role-tags).
 #[test]
-fn g1_08_15_3_the_lead_may_be_elsewhere() {
+fn lead_maintainer_may_be_hosted_elsewhere() {
     for lists_back in [true, false] {
-        let mut house = House::default();
-        let announcement = o().listed_with(&service(), "tool", 100, owned(&[&["M", &m().hex()]]));
-        let mut roles = owned(&[&["M", &m().hex()]]);
+        let mut server = TestServer::default();
+        let announcement =
+            owner().announcement_with(&service(), "tool", 100, owned_tags(&[&["M", &maintainer().hex()]]));
+        let mut roles = owned_tags(&[&["M", &maintainer().hex()]]);
         if lists_back {
-            roles.extend(owned(&[&["m", &o().hex()]]));
+            roles.extend(owned_tags(&[&["m", &owner().hex()]]));
         }
-        let lead = m().unlisted_with("tool", 101, roles);
-        says(&mut house, &announcement, HELD);
-        says(&mut house, &main_at(&m(), 102, 'a'), NOT_MAINTAINER);
-        says(&mut house, &lead, SERVED);
-        let (state, own) = (main_at(&m(), 102, 'a'), main_at(&o(), 102, 'a'));
-        says(&mut house, &state, HELD);
-        says(&mut house, &own, if lists_back { HELD } else { NOT_MAINTAINER });
+        let lead = maintainer().announcement_elsewhere_with("tool", 101, roles);
+        expect_reply(&mut server, &announcement, HELD);
+        expect_reply(&mut server, &main_state(&maintainer(), 102, 'a'), NOT_MAINTAINER);
+        expect_reply(&mut server, &lead, SERVED);
+        let (state, own) = (main_state(&maintainer(), 102, 'a'), main_state(&owner(), 102, 'a'));
+        expect_reply(&mut server, &state, HELD);
+        expect_reply(&mut server, &own, if lists_back { HELD } else { NOT_MAINTAINER });
     }
 }
 
+/// A maintainer who leaves with an `o` tag loses its authority; the announcement that says so stays served
+/// (docs/protocol.md#role-tags).
 #[test]
-fn g1_30_leaving_stays_known() {
-    let (mut house, announcement, state) = hosting(rules(), &[&m()]);
-    let left = m().unlisted_with("tool", 200, owned(&[&["o", &m().hex()]]));
-    says(&mut house, &left, SERVED);
-    stands(&house, &[&announcement, &state, &left], &[]);
-    says(&mut house, &main_at(&m(), 201, 'b'), NOT_MAINTAINER);
+fn maintainer_who_left_has_no_authority() {
+    let (mut server, announcement, state) = hosting_server(default_policy(), &[&maintainer()]);
+    let left = maintainer().announcement_elsewhere_with("tool", 200, owned_tags(&[&["o", &maintainer().hex()]]));
+    expect_reply(&mut server, &left, SERVED);
+    expect_events(&server, &[&announcement, &state, &left], &[]);
+    expect_reply(&mut server, &main_state(&maintainer(), 201, 'b'), NOT_MAINTAINER);
 }
 
+/// Order of evaluation: deletion first, then the identifier, then the listing (docs/protocol.md#order-of-evaluation).
 #[test]
-fn g1_09_the_identifier_is_judged_before_the_listing() {
-    let mut house = House::default();
-    says(&mut house, &o().unlisted("..", 100, &[]), IDENTIFIER);
-    // What is gone is judged before both.
-    let (mut house, announcement, state) = hosting(rules(), &[]);
-    let deletion = o().deletion(200, &[&["a", &o().repo("tool")]]);
-    says(&mut house, &deletion, SERVED);
-    says(&mut house, &o().unlisted("tool", 150, &[]), DELETED);
-    says(&mut house, &announcement, DELETED);
-    stands(&house, &[&state, &deletion], &[]);
+fn identifier_is_checked_before_listing() {
+    let mut server = TestServer::default();
+    expect_reply(&mut server, &owner().announcement_elsewhere("..", 100, &[]), INVALID_IDENTIFIER);
+    // Deletion is checked before both.
+    let (mut server, announcement, state) = hosting_server(default_policy(), &[]);
+    let deletion = owner().deletion(200, &[&["a", &owner().repo("tool")]]);
+    expect_reply(&mut server, &deletion, SERVED);
+    expect_reply(&mut server, &owner().announcement_elsewhere("tool", 150, &[]), DELETED);
+    expect_reply(&mut server, &announcement, DELETED);
+    expect_events(&server, &[&state, &deletion], &[]);
 }
 
+/// A newer announcement that no longer names this service ends hosting, even if its author is a maintainer of another
+/// repository here (docs/protocol.md#de-listing-and-withdrawal).
 #[test]
-fn g1_10_delisting_withdraws_even_for_a_maintainer() {
-    // M's own hosted repository; O lists M, so that M's word elsewhere stays wanted.
-    let (mut house, a, s) = hosting(rules(), &[&m()]);
-    let hosted = m().listed(&service(), "tool", 200, &[]);
-    let delisted = m().unlisted("tool", 300, &[]);
-    says(&mut house, &hosted, HELD);
-    let state = main_at(&m(), 201, 'b');
-    says(&mut house, &state, HELD);
-    pushed(&mut house, &state, &m());
-    stands(&house, &[&a, &s, &hosted, &state], &[]);
-    says(&mut house, &delisted, SERVED);
-    stands(&house, &[&a, &s, &delisted, &state], &[]);
-    let group = house.admission().catalog().group(&o().repo_id("tool").identifier).expect("known");
-    assert!(!group.is_hosted(m().key()), "the exception does not keep hosting");
-    says(&mut house, &hosted, WITHDRAWN);
-    says(&mut house, &m().listed(&service(), "tool", 301, &[]), HELD);
+fn delisting_ends_hosting_also_for_a_maintainer() {
+    // M has its own hosted repository. O lists M, so that M's announcement elsewhere is accepted by the exception.
+    let (mut server, a, s) = hosting_server(default_policy(), &[&maintainer()]);
+    let hosted = maintainer().announcement(&service(), "tool", 200, &[]);
+    let delisted = maintainer().announcement_elsewhere("tool", 300, &[]);
+    expect_reply(&mut server, &hosted, HELD);
+    let state = main_state(&maintainer(), 201, 'b');
+    expect_reply(&mut server, &state, HELD);
+    add_git_data(&mut server, &state, &maintainer());
+    expect_events(&server, &[&a, &s, &hosted, &state], &[]);
+    expect_reply(&mut server, &delisted, SERVED);
+    expect_events(&server, &[&a, &s, &delisted, &state], &[]);
+    let group = server.admission().catalog().group(&owner().repo_id("tool").identifier).expect("known");
+    assert!(!group.is_hosted(maintainer().key()), "the exception does not keep hosting");
+    expect_reply(&mut server, &hosted, WITHDRAWN);
+    expect_reply(&mut server, &maintainer().announcement(&service(), "tool", 301, &[]), HELD);
 }
 
+/// De-listing does not interrupt the chain of maintainers: an exception stays served while a maintainer still names its
+/// author (docs/design/admission.md#maintainer-exception-announcements).
 #[test]
-fn g1_10_f7_delisting_cuts_no_chain() {
-    // O lists M; M lists R, first here, then elsewhere: R is named all the time.
+fn delisting_keeps_nested_maintainer_exceptions() {
+    // O lists M; M lists R, first here, then elsewhere: R is listed all the time.
     for served in [false, true] {
-        let (mut house, a, s) = hosting(rules(), &[&m()]);
-        let here = m().listed(&service(), "tool", 200, &[&r()]);
-        let exception = r().unlisted("tool", 201, &[]);
-        let elsewhere = m().unlisted("tool", 300, &[&r()]);
-        let state = main_at(&m(), 202, 'b');
-        says(&mut house, &here, HELD);
-        says(&mut house, &exception, SERVED);
-        says(&mut house, &state, HELD);
-        pushed(&mut house, &state, &if served { m() } else { o() });
-        says(&mut house, &elsewhere, SERVED);
-        stands(&house, &[&a, &s, &exception, &elsewhere, &state], &[]);
+        let (mut server, a, s) = hosting_server(default_policy(), &[&maintainer()]);
+        let here = maintainer().announcement(&service(), "tool", 200, &[&nested_maintainer()]);
+        let exception = nested_maintainer().announcement_elsewhere("tool", 201, &[]);
+        let elsewhere = maintainer().announcement_elsewhere("tool", 300, &[&nested_maintainer()]);
+        let state = main_state(&maintainer(), 202, 'b');
+        expect_reply(&mut server, &here, HELD);
+        expect_reply(&mut server, &exception, SERVED);
+        expect_reply(&mut server, &state, HELD);
+        add_git_data(&mut server, &state, &if served { maintainer() } else { owner() });
+        expect_reply(&mut server, &elsewhere, SERVED);
+        expect_events(&server, &[&a, &s, &exception, &elsewhere, &state], &[]);
     }
 }
 
+/// A new announcement waits in purgatory, but its empty repository is hosted at once
+/// (docs/protocol.md#announcements-which-repositories-are-hosted).
 #[test]
-fn g1_11_a_new_announcement_waits_and_is_hosted_at_once() {
-    let mut house = House::default();
-    let announcement = o().listed(&service(), "my 🚀 repo", 100, &[]);
-    says(&mut house, &announcement, HELD);
-    stands(&house, &[], &[&announcement]);
-    let repo = o().repo_id("my 🚀 repo");
-    assert!(house.admission().catalog().group(&repo.identifier).expect("known").is_hosted(repo.owner));
-    assert_eq!(house.bells().0, BTreeSet::from([repo.identifier]), "sync is told");
+fn new_announcement_is_held_and_hosted_at_once() {
+    let mut server = TestServer::default();
+    let announcement = owner().announcement(&service(), "my 🚀 repo", 100, &[]);
+    expect_reply(&mut server, &announcement, HELD);
+    expect_events(&server, &[], &[&announcement]);
+    let repo = owner().repo_id("my 🚀 repo");
+    assert!(server.admission().catalog().group(&repo.identifier).expect("known").is_hosted(repo.owner));
+    assert_eq!(server.take_notifications().0, BTreeSet::from([repo.identifier]), "sync is notified");
 }
 
+/// A replacement of a served announcement is served at once (docs/protocol.md#replacement-of-an-announcement).
 #[test]
-fn g1_12_16_6_a_replacement_of_a_served_announcement_is_served() {
-    let (mut house, _, state) = hosting(rules(), &[]);
-    let newer = o().listed(&service(), "tool", 200, &[&m()]);
-    says(&mut house, &newer, SERVED);
-    stands(&house, &[&newer, &state], &[]);
-    says(&mut house, &main_at(&m(), 201, 'b'), HELD);
+fn replacement_of_a_served_announcement_is_served_at_once() {
+    let (mut server, _, state) = hosting_server(default_policy(), &[]);
+    let newer = owner().announcement(&service(), "tool", 200, &[&maintainer()]);
+    expect_reply(&mut server, &newer, SERVED);
+    expect_events(&server, &[&newer, &state], &[]);
+    expect_reply(&mut server, &main_state(&maintainer(), 201, 'b'), HELD);
 }
 
+/// A replacement of a held announcement stays held and restarts the timer; an older version changes nothing
+/// (docs/protocol.md#replacement-of-an-announcement).
 #[test]
-fn g1_13_a_replacement_of_a_held_announcement_waits_anew() {
-    let mut house = House::default();
-    let [first, second, older] = [100, 200, 50].map(|at| o().listed(&service(), "tool", at, &[]));
-    says(&mut house, &first, HELD);
-    house.advance(limits::PURGATORY_EXPIRY_SECS - 10);
-    says(&mut house, &second, HELD);
-    stands(&house, &[], &[&second]);
-    says(&mut house, &older, OLD);
-    says(&mut house, &first, OLD);
-    stands(&house, &[], &[&second]);
-    house.advance(20);
-    stands(&house, &[], &[&second]);
-    house.advance(limits::PURGATORY_EXPIRY_SECS);
-    stands(&house, &[], &[]);
+fn replacement_of_a_held_announcement_restarts_its_timer() {
+    let mut server = TestServer::default();
+    let [first, second, older] = [100, 200, 50].map(|at| owner().announcement(&service(), "tool", at, &[]));
+    expect_reply(&mut server, &first, HELD);
+    server.advance(limits::PURGATORY_EXPIRY_SECS - 10);
+    expect_reply(&mut server, &second, HELD);
+    expect_events(&server, &[], &[&second]);
+    expect_reply(&mut server, &older, SUPERSEDED);
+    expect_reply(&mut server, &first, SUPERSEDED);
+    expect_events(&server, &[], &[&second]);
+    server.advance(20);
+    expect_events(&server, &[], &[&second]);
+    server.advance(limits::PURGATORY_EXPIRY_SECS);
+    expect_events(&server, &[], &[]);
 }
 
+/// A newer announcement that does not name this service evicts the held one; an older one cannot
+/// (docs/protocol.md#de-listing-and-withdrawal).
 #[test]
-fn g1_14_a_newer_announcement_elsewhere_evicts_a_held_one() {
-    let mut house = House::default();
-    let held = o().listed(&service(), "tool", 100, &[]);
+fn newer_announcement_elsewhere_evicts_the_held_one() {
+    let mut server = TestServer::default();
+    let held = owner().announcement(&service(), "tool", 100, &[]);
     let elsewhere = |wins: bool| {
-        let mut tries = (0..).map(|nth: u32| o().unlisted_with("tool", 100, owned(&[&["name", &nth.to_string()]])));
-        tries.find(|event| (event.id < held.id) == wins).expect("half of them")
+        let mut tries = (0..).map(|nth: u32| {
+            owner().announcement_elsewhere_with("tool", 100, owned_tags(&[&["name", &nth.to_string()]]))
+        });
+        tries.find(|event| (event.id < held.id) == wins).expect("half of the tries succeed")
     };
-    says(&mut house, &held, HELD);
-    says(&mut house, &o().unlisted("tool", 99, &[]), NOT_LISTED);
-    says(&mut house, &elsewhere(false), NOT_LISTED);
-    stands(&house, &[], &[&held]);
-    // In the same second the lower id decides.
-    says(&mut house, &elsewhere(true), DELISTED);
-    stands(&house, &[], &[]);
-    says(&mut house, &held, WITHDRAWN);
-    let again = o().listed(&service(), "tool", 102, &[]);
-    says(&mut house, &again, HELD);
-    stands(&house, &[], &[&again]);
+    expect_reply(&mut server, &held, HELD);
+    expect_reply(&mut server, &owner().announcement_elsewhere("tool", 99, &[]), NOT_LISTED);
+    expect_reply(&mut server, &elsewhere(false), NOT_LISTED);
+    expect_events(&server, &[], &[&held]);
+    // In the same second the lower id wins.
+    expect_reply(&mut server, &elsewhere(true), DELISTED);
+    expect_events(&server, &[], &[]);
+    expect_reply(&mut server, &held, WITHDRAWN);
+    let again = owner().announcement(&service(), "tool", 102, &[]);
+    expect_reply(&mut server, &again, HELD);
+    expect_events(&server, &[], &[&again]);
 }
 
+/// An announcement whose git data is already on this server is filled and released at once (docs/protocol.md#release).
 #[test]
-fn g1_15_16_10_a_served_state_releases_the_announcements_it_speaks_for() {
-    let (mut house, announcement, state) = hosting(rules(), &[]);
-    let follower = x().listed(&service(), "tool", 200, &[&o()]);
-    says(&mut house, &follower, HELD);
+fn served_state_releases_other_announcements_it_is_authoritative_for() {
+    let (mut server, announcement, state) = hosting_server(default_policy(), &[]);
+    let follower = outsider().announcement(&service(), "tool", 200, &[&owner()]);
+    expect_reply(&mut server, &follower, HELD);
     // Git has aligned X's repository with O's state, which is authoritative there.
-    pushed(&mut house, &state, &x());
-    stands(&house, &[&announcement, &state, &follower], &[]);
+    add_git_data(&mut server, &state, &outsider());
+    expect_events(&server, &[&announcement, &state, &follower], &[]);
 }
 
-// 2.3, 2.4 Matching and identifiers
+// Matching of URLs and identifiers
 
+/// URLs are compared by scheme, host, port and path, never by substring; the clone URL must name the author's npub and
+/// the identifier (docs/protocol.md#listing-which-urls-name-this-service).
 #[test]
-fn g1_16_g1_17_the_url_must_be_this_service_and_this_repository() {
-    let based = AdmissionPolicy { service: ServiceAddress::new("code.example", "/g").expect("valid"), ..rules() };
-    let (npub, other) = (o().key().npub(), m().key().npub());
+fn clone_url_must_name_this_service_and_repository() {
+    let based =
+        AdmissionPolicy { service: ServiceAddress::new("code.example", "/g").expect("valid"), ..default_policy() };
+    let (npub, other) = (owner().key().npub(), maintainer().key().npub());
     for (clone, relay, expected) in [
         (format!("https://code.example/g/{npub}/tool.git"), "wss://code.example/g", HELD),
         (format!("https://CODE.example:443/g/{npub}/tool.git"), "wss://code.example/g/", HELD),
@@ -328,26 +366,28 @@ fn g1_16_g1_17_the_url_must_be_this_service_and_this_repository() {
         (format!("https://code.example/g/{other}/tool.git"), "wss://code.example/g", NOT_LISTED),
         (format!("https://code.example/g/{npub}/tools.git"), "wss://code.example/g", NOT_LISTED),
     ] {
-        let mut house = House::new(based.clone());
+        let mut server = TestServer::new(based.clone());
         let tags: &[&[&str]] = &[&["d", "tool"], &["clone", &clone], &["relays", relay]];
-        says(&mut house, &o().sign(kinds::ANNOUNCEMENT, 100, tags, ""), expected);
+        expect_reply(&mut server, &owner().sign(kinds::ANNOUNCEMENT, 100, tags, ""), expected);
     }
 }
 
+/// An identifier that is empty, `.`, `..`, too long, or contains `/`, `\` or a control character is rejected
+/// (docs/protocol.md#identifiers-and-paths).
 #[test]
-fn g1_20_identifiers_that_cannot_be_paths() {
-    let mut house = House::default();
+fn identifiers_that_cannot_be_paths_are_rejected() {
+    let mut server = TestServer::default();
     for bad in ["", ".", "..", "a/b", "a\\b", "a\0b", "a\nb", "\u{85}", &"x".repeat(limits::MAX_IDENTIFIER_BYTES + 1)] {
-        says(&mut house, &o().listed(&service(), bad, 100, &[]), IDENTIFIER);
-        says(&mut house, &o().state(bad, 100, &[]), IDENTIFIER);
+        expect_reply(&mut server, &owner().announcement(&service(), bad, 100, &[]), INVALID_IDENTIFIER);
+        expect_reply(&mut server, &owner().state(bad, 100, &[]), INVALID_IDENTIFIER);
     }
-    says(&mut house, &o().sign(kinds::ANNOUNCEMENT, 100, &[], ""), IDENTIFIER);
-    says(&mut house, &o().sign(kinds::STATE, 100, &[&["d"]], ""), IDENTIFIER);
-    stands(&house, &[], &[]);
+    expect_reply(&mut server, &owner().sign(kinds::ANNOUNCEMENT, 100, &[], ""), INVALID_IDENTIFIER);
+    expect_reply(&mut server, &owner().sign(kinds::STATE, 100, &[&["d"]], ""), INVALID_IDENTIFIER);
+    expect_events(&server, &[], &[]);
     let good = ["x.git", "a:b", "a@b+c%d#e?f", "UPPER", "HEAD", "%2e%2e", "..."];
-    let announcements = good.map(|name| o().listed(&service(), name, 100, &[]));
+    let announcements = good.map(|name| owner().announcement(&service(), name, 100, &[]));
     for announcement in &announcements {
-        says(&mut house, announcement, HELD);
+        expect_reply(&mut server, announcement, HELD);
     }
-    stands(&house, &[], &announcements.each_ref());
+    expect_events(&server, &[], &announcements.each_ref());
 }

@@ -1,4 +1,4 @@
-//! How what the actors hear is written, and what the tests share.
+//! Expected replies and helpers of the policy tests.
 
 pub(crate) use grasp_core::admission::git_job::{GitJob, GitOperation};
 pub(crate) use grasp_core::admission::io::EventSource;
@@ -8,30 +8,30 @@ pub(crate) use grasp_core::nostr::rejection::KnownAs;
 pub(crate) use grasp_core::nostr::{Decision, Filter, Rejection, SignedEvent, kinds};
 pub(crate) use grasp_core::repo::{Identifier, RepoPath, ServiceAddress};
 pub(crate) use grasp_core::time::Timestamp;
-pub(crate) use grasp_sim::fixtures::{m, main_at, o, oid, r, x};
-pub(crate) use grasp_sim::signer::{Author, owned};
-pub(crate) use grasp_sim::store_contract::Shelf;
-pub(crate) use grasp_sim::test_server::{House, rules, service};
+pub(crate) use grasp_sim::fixtures::{main_state, maintainer, nested_maintainer, oid, outsider, owner};
+pub(crate) use grasp_sim::signer::{Author, owned_tags};
+pub(crate) use grasp_sim::store_contract::StoreUnderTest;
+pub(crate) use grasp_sim::test_server::{TestServer, default_policy, service};
 pub(crate) use std::collections::BTreeSet;
 pub(crate) use std::sync::Arc;
 
 pub(crate) const SERVED: &str = "true ";
 pub(crate) const HELD: &str = "true purgatory: won't be served until git data arrives";
-pub(crate) const COMMIT: &str = "true purgatory: won't be served until commit…";
-pub(crate) const AGAIN: &str = "true duplicate: already have this event";
-pub(crate) const STILL: &str = "true purgatory: already waiting for git data";
-pub(crate) const OLD: &str = "true duplicate: superseded by a newer event";
+pub(crate) const HELD_FOR_COMMIT: &str = "true purgatory: won't be served until commit…";
+pub(crate) const ALREADY_SERVED: &str = "true duplicate: already have this event";
+pub(crate) const ALREADY_HELD: &str = "true purgatory: already waiting for git data";
+pub(crate) const SUPERSEDED: &str = "true duplicate: superseded by a newer event";
 pub(crate) const UNRELATED: &str =
     "false restricted: the event must reference an accepted repository or accepted event";
 pub(crate) const NOT_LISTED: &str = "false invalid: the announcement must name this service in both clone and relays";
 pub(crate) const DELISTED: &str = "false invalid: the announcement no longer names this service; hosting has ended";
 pub(crate) const WITHDRAWN: &str =
     "false invalid: a newer announcement of this repository no longer names this service";
-pub(crate) const IDENTIFIER: &str = "false invalid: the d tag must be a repository identifier…";
+pub(crate) const INVALID_IDENTIFIER: &str = "false invalid: the d tag must be a repository identifier…";
 pub(crate) const NO_ANNOUNCEMENT: &str = "false invalid: no announcement exists for this repository";
 pub(crate) const NOT_MAINTAINER: &str = "false restricted: author not authorized for this repository";
 pub(crate) const BANNED: &str = "false blocked: the operator of this service has banned this repository";
-pub(crate) const UNWELCOME: &str = "false blocked: the operator of this service has banned this event or its author";
+pub(crate) const BANNED_EVENT: &str = "false blocked: the operator of this service has banned this event or its author";
 pub(crate) const NOT_WHITELISTED: &str =
     "false blocked: this service hosts only repositories that its operator has allowed";
 pub(crate) const NOT_ARCHIVED: &str =
@@ -40,52 +40,54 @@ pub(crate) const DELETED: &str = "false invalid: this event is deleted";
 pub(crate) const VANISHED: &str = "false invalid: this pubkey has requested to vanish";
 pub(crate) const EXPIRED: &str = "false invalid: the event has expired";
 pub(crate) const PROTECTED: &str = "false auth-required: this event may only be published by its author";
-pub(crate) const FOREIGN: &str = "false invalid: cannot delete event authored by another pubkey";
+pub(crate) const FOREIGN_TARGET: &str = "false invalid: cannot delete event authored by another pubkey";
 
-pub(crate) fn said(verdict: &Decision) -> String {
-    let (ok, text) = verdict.ok_reply();
+pub(crate) fn reply_text(decision: &Decision) -> String {
+    let (ok, text) = decision.ok_reply();
     format!("{ok} {text}")
 }
 
 #[track_caller]
-pub(crate) fn matches(said: &str, expected: &str) {
+pub(crate) fn assert_reply(reply: &str, expected: &str) {
     match expected.strip_suffix('…') {
-        Some(prefix) => assert!(said.starts_with(prefix), "{said}, but expected {expected}"),
-        None => assert_eq!(said, expected),
+        Some(prefix) => assert!(reply.starts_with(prefix), "reply is {reply}, expected {expected}"),
+        None => assert_eq!(reply, expected),
     }
 }
 
-/// Offers an event and checks the answer's flag and text; `…` stands for any rest.
+/// Submits an event and checks the flag and text of the reply; a trailing `…` matches any rest.
 #[track_caller]
-pub(crate) fn says(house: &mut House, event: &Arc<SignedEvent>, expected: &str) {
-    matches(&said(&house.submit(event)), expected);
+pub(crate) fn expect_reply(server: &mut TestServer, event: &Arc<SignedEvent>, expected: &str) {
+    assert_reply(&reply_text(&server.submit(event)), expected);
 }
 
-/// Checks everything that is served and everything that is held.
+/// Checks the complete sets of served and held events.
 #[track_caller]
-pub(crate) fn stands(house: &House, served: &[&Arc<SignedEvent>], held: &[&Arc<SignedEvent>]) {
+pub(crate) fn expect_events(server: &TestServer, served: &[&Arc<SignedEvent>], held: &[&Arc<SignedEvent>]) {
     let ids = |events: &[&Arc<SignedEvent>]| events.iter().map(|event| event.id).collect::<BTreeSet<_>>();
-    assert_eq!(house.sets(), (ids(served), ids(held)), "served, held");
+    assert_eq!(server.event_ids(), (ids(served), ids(held)), "served, held");
 }
 
-/// Git has what this state declares, in this owner's `tool`.
-pub(crate) fn pushed(house: &mut House, state: &SignedEvent, owner: &Author) {
-    house.data_found(state.id, owner.repo_id("tool"));
+/// Adds the objects that a state declares to this owner's `tool`.
+pub(crate) fn add_git_data(server: &mut TestServer, state: &SignedEvent, owner: &Author) {
+    server.add_objects_of_event(state.id, owner.repo_id("tool"));
 }
 
-/// A house that serves `tool` of `o`, who lists these maintainers. Gives back the announcement (at 100) and the state
-/// (at 101).
-pub(crate) fn hosting(rules: AdmissionPolicy, maintainers: &[&Author]) -> (House, Arc<SignedEvent>, Arc<SignedEvent>) {
-    let mut house = House::new(rules);
-    let announcement = o().listed(&service(), "tool", 100, maintainers);
-    let state = main_at(&o(), 101, 'a');
-    says(&mut house, &announcement, HELD);
-    says(&mut house, &state, HELD);
-    pushed(&mut house, &state, &o());
-    stands(&house, &[&announcement, &state], &[]);
-    (house, announcement, state)
+/// Returns a server that serves O's `tool` with these maintainers, its announcement (at 100) and its state (at 101).
+pub(crate) fn hosting_server(
+    policy: AdmissionPolicy,
+    maintainers: &[&Author],
+) -> (TestServer, Arc<SignedEvent>, Arc<SignedEvent>) {
+    let mut server = TestServer::new(policy);
+    let announcement = owner().announcement(&service(), "tool", 100, maintainers);
+    let state = main_state(&owner(), 101, 'a');
+    expect_reply(&mut server, &announcement, HELD);
+    expect_reply(&mut server, &state, HELD);
+    add_git_data(&mut server, &state, &owner());
+    expect_events(&server, &[&announcement, &state], &[]);
+    (server, announcement, state)
 }
 
-pub(crate) fn strict() -> AdmissionPolicy {
-    AdmissionPolicy { strict_maintainers: true, ..rules() }
+pub(crate) fn strict_policy() -> AdmissionPolicy {
+    AdmissionPolicy { strict_maintainers: true, ..default_policy() }
 }

@@ -1,9 +1,7 @@
-//! What may enter and what becomes of it, item by item of the spec (`G1-…`, `D-…`, sections 9 and 15) and of the rules
-//! of the registrar (`C…`, `F…`).
+//! Which events are accepted and what happens to them: the rules of docs/protocol.md and docs/design/admission.md.
 //!
-//! Items that are not decided here are tested where they live: G1-01, G1-03 and G1-43 to G1-45 belong to the relay's
-//! doors; G1-18, G1-19, G1-21 to paths (`grasp_core::repo`); G1-22 and G1-46 on to git; G1-04's forgeries of frames and
-//! section 10 to messages; NIP-42 to `grasp_core::nostr::auth`. F1 to F3 and F9 are about drivers and git.
+//! Rules that admission does not decide are tested elsewhere: endpoints, frames and NIP-11 in `graspd`, paths in
+//! `grasp_core::repo`, messages and NIP-42 in `grasp_core::nostr`, git over HTTP in `grasp_git` and `graspd`.
 
 mod announcements;
 mod common;
@@ -14,7 +12,7 @@ mod lists;
 mod purgatory;
 mod related;
 mod removal;
-mod rules;
 mod states;
 mod storage;
+mod submission_results;
 mod sync;

@@ -1,161 +1,174 @@
-//! Section 2.8: what waits.
+//! Purgatory: which events are held, for how long, and how they are released.
 
 use grasp_core::admission::io::AdmissionInput;
 
 use super::common::*;
 
+/// New announcements, states and pull requests (30617, 30618, 1618, 1619) wait in purgatory for their git data
+/// (docs/protocol.md#purgatory).
 #[test]
-fn g1_37_four_kinds_wait() {
-    let mut house = House::default();
-    let announcement = o().listed(&service(), "tool", 100, &[]);
-    let state = main_at(&o(), 101, 'a');
-    says(&mut house, &announcement, HELD);
-    says(&mut house, &state, HELD);
-    pushed(&mut house, &state, &o());
-    let repo = o().repo("tool");
-    let pull = x().pull_request(200, &[&repo], &oid('b'));
+fn announcements_states_and_pull_requests_are_held() {
+    let mut server = TestServer::default();
+    let announcement = owner().announcement(&service(), "tool", 100, &[]);
+    let state = main_state(&owner(), 101, 'a');
+    expect_reply(&mut server, &announcement, HELD);
+    expect_reply(&mut server, &state, HELD);
+    add_git_data(&mut server, &state, &owner());
+    let repo = owner().repo("tool");
+    let pull = outsider().pull_request(200, &[&repo], &oid('b'));
     let tags: &[&[&str]] = &[&["a", &repo], &["E", &pull.id.to_string()], &["c", &oid('c')]];
-    let update = x().sign(kinds::PULL_REQUEST_UPDATE, 201, tags, "");
-    house.orders();
-    says(&mut house, &pull, COMMIT);
-    says(&mut house, &update, COMMIT);
+    let update = outsider().sign(kinds::PULL_REQUEST_UPDATE, 201, tags, "");
+    server.take_git_jobs();
+    expect_reply(&mut server, &pull, HELD_FOR_COMMIT);
+    expect_reply(&mut server, &update, HELD_FOR_COMMIT);
     let pull_requests = |order: GitJob| match order.operation {
         GitOperation::Align(align) => {
             (order.repo_path, align.pull_requests.into_iter().map(|pull| (pull.event, pull.tip)).collect())
         }
         work => panic!("{work:?}"),
     };
-    let asked: Vec<(RepoPath, Vec<_>)> = house.orders().into_iter().map(pull_requests).collect();
-    let here = RepoPath::Announced(o().repo_id("tool"));
-    assert_eq!(asked, [(here.clone(), vec![(pull.id, oid('b'))]), (here, vec![(update.id, oid('c'))])]);
-    stands(&house, &[&announcement, &state], &[&pull, &update]);
-    house.data_found(pull.id, m().repo_id("tool"));
-    stands(&house, &[&announcement, &state], &[&pull, &update]);
+    let requested: Vec<(RepoPath, Vec<_>)> = server.take_git_jobs().into_iter().map(pull_requests).collect();
+    let here = RepoPath::Announced(owner().repo_id("tool"));
+    assert_eq!(requested, [(here.clone(), vec![(pull.id, oid('b'))]), (here, vec![(update.id, oid('c'))])]);
+    expect_events(&server, &[&announcement, &state], &[&pull, &update]);
+    server.add_objects_of_event(pull.id, maintainer().repo_id("tool"));
+    expect_events(&server, &[&announcement, &state], &[&pull, &update]);
     for event in [&pull, &update] {
-        house.data_found(event.id, o().repo_id("tool"));
+        server.add_objects_of_event(event.id, owner().repo_id("tool"));
     }
-    stands(&house, &[&announcement, &state, &pull, &update], &[]);
+    expect_events(&server, &[&announcement, &state, &pull, &update], &[]);
 }
 
+/// A held event is in no answer and is dropped after 30 minutes (docs/protocol.md#purgatory).
 #[test]
-fn g1_38_what_waits_is_not_found_and_gives_up_after_half_an_hour() {
-    let mut house = House::default();
-    let announcement = o().listed(&service(), "tool", 100, &[]);
-    says(&mut house, &announcement, HELD);
-    house.advance(60);
-    let state = main_at(&o(), 101, 'a');
-    says(&mut house, &state, HELD);
-    let now = house.now().wall;
-    assert_eq!(house.memory().query(&[Filter::default()], 500, now), []);
-    assert_eq!(house.memory().count(&[Filter::default()], now), 0);
-    // An announcement waits for as long as a state that could release it.
-    house.advance(30 * 60 - 1);
-    stands(&house, &[], &[&announcement, &state]);
-    house.advance(1);
-    stands(&house, &[], &[]);
-    pushed(&mut house, &state, &o());
-    stands(&house, &[], &[]);
-    says(&mut house, &announcement, HELD);
-    house.advance(30 * 60 - 1);
-    stands(&house, &[], &[&announcement]);
-    house.advance(1);
-    stands(&house, &[], &[]);
-    // Somebody else's state does not help it.
-    says(&mut house, &announcement, HELD);
-    house.advance(60);
-    let stranger = x().listed(&service(), "tool", 100, &[]);
-    let theirs = main_at(&x(), 101, 'a');
-    says(&mut house, &stranger, HELD);
-    says(&mut house, &theirs, HELD);
-    house.advance(30 * 60 - 60);
-    stands(&house, &[], &[&stranger, &theirs]);
-    pushed(&mut house, &theirs, &o());
-    stands(&house, &[], &[&stranger, &theirs]);
+fn held_events_are_not_queried_and_expire_after_30_minutes() {
+    let mut server = TestServer::default();
+    let announcement = owner().announcement(&service(), "tool", 100, &[]);
+    expect_reply(&mut server, &announcement, HELD);
+    server.advance(60);
+    let state = main_state(&owner(), 101, 'a');
+    expect_reply(&mut server, &state, HELD);
+    let now = server.now().wall;
+    assert_eq!(server.store().query(&[Filter::default()], 500, now), []);
+    assert_eq!(server.store().count(&[Filter::default()], now), 0);
+    // An announcement is held for as long as a state that could release it.
+    server.advance(30 * 60 - 1);
+    expect_events(&server, &[], &[&announcement, &state]);
+    server.advance(1);
+    expect_events(&server, &[], &[]);
+    add_git_data(&mut server, &state, &owner());
+    expect_events(&server, &[], &[]);
+    expect_reply(&mut server, &announcement, HELD);
+    server.advance(30 * 60 - 1);
+    expect_events(&server, &[], &[&announcement]);
+    server.advance(1);
+    expect_events(&server, &[], &[]);
+    // A state of an unrelated author does not extend it.
+    expect_reply(&mut server, &announcement, HELD);
+    server.advance(60);
+    let unrelated = outsider().announcement(&service(), "tool", 100, &[]);
+    let theirs = main_state(&outsider(), 101, 'a');
+    expect_reply(&mut server, &unrelated, HELD);
+    expect_reply(&mut server, &theirs, HELD);
+    server.advance(30 * 60 - 60);
+    expect_events(&server, &[], &[&unrelated, &theirs]);
+    add_git_data(&mut server, &theirs, &owner());
+    expect_events(&server, &[], &[&unrelated, &theirs]);
 }
 
+/// Sending a held event again is `OK true` (docs/protocol.md#purgatory).
 #[test]
-fn g1_39_sending_again_is_fine() {
-    let mut house = House::default();
-    let announcement = o().listed(&service(), "tool", 100, &[]);
-    let state = main_at(&o(), 101, 'a');
+fn resending_a_held_event_is_ok() {
+    let mut server = TestServer::default();
+    let announcement = owner().announcement(&service(), "tool", 100, &[]);
+    let state = main_state(&owner(), 101, 'a');
     for event in [&announcement, &state] {
-        says(&mut house, event, HELD);
-        says(&mut house, event, STILL);
+        expect_reply(&mut server, event, HELD);
+        expect_reply(&mut server, event, ALREADY_HELD);
     }
-    stands(&house, &[], &[&announcement, &state]);
-    pushed(&mut house, &state, &o());
+    expect_events(&server, &[], &[&announcement, &state]);
+    add_git_data(&mut server, &state, &owner());
     for event in [&announcement, &state] {
-        says(&mut house, event, AGAIN);
+        expect_reply(&mut server, event, ALREADY_SERVED);
     }
-    stands(&house, &[&announcement, &state], &[]);
+    expect_events(&server, &[&announcement, &state], &[]);
 }
 
+/// One announcement per coordinate waits, and several versions of a state side by side (docs/protocol.md#purgatory).
 #[test]
-fn g1_40_one_announcement_and_many_states_wait() {
-    let mut house = House::default();
-    let [a1, a2] = [100, 200].map(|at| o().listed(&service(), "tool", at, &[&m()]));
-    let states = [main_at(&o(), 101, 'a'), main_at(&o(), 102, 'b'), main_at(&m(), 101, 'c'), main_at(&m(), 102, 'd')];
-    says(&mut house, &a1, HELD);
+fn one_announcement_and_several_states_are_held() {
+    let mut server = TestServer::default();
+    let [a1, a2] = [100, 200].map(|at| owner().announcement(&service(), "tool", at, &[&maintainer()]));
+    let states = [
+        main_state(&owner(), 101, 'a'),
+        main_state(&owner(), 102, 'b'),
+        main_state(&maintainer(), 101, 'c'),
+        main_state(&maintainer(), 102, 'd'),
+    ];
+    expect_reply(&mut server, &a1, HELD);
     for state in &states {
-        says(&mut house, state, HELD);
+        expect_reply(&mut server, state, HELD);
     }
-    says(&mut house, &a2, HELD);
+    expect_reply(&mut server, &a2, HELD);
     let [o1, o2, m1, m2] = states.each_ref();
-    stands(&house, &[], &[&a2, o1, o2, m1, m2]);
-    // A push may satisfy either author's; the other's stay.
-    pushed(&mut house, m1, &o());
-    stands(&house, &[&a2, m1], &[o1, o2, m2]);
-    // More versions of one author's state than anybody needs: the oldest gives way.
-    let more: Vec<_> = (0..limits::MAX_HELD_STATE_VERSIONS as u64).map(|nth| main_at(&o(), 300 + nth, 'e')).collect();
+    expect_events(&server, &[], &[&a2, o1, o2, m1, m2]);
+    // A push may release the state of either author; the other states stay held.
+    add_git_data(&mut server, m1, &owner());
+    expect_events(&server, &[&a2, m1], &[o1, o2, m2]);
+    // The versions of one author's state are bounded: the oldest is dropped.
+    let more: Vec<_> =
+        (0..limits::MAX_HELD_STATE_VERSIONS as u64).map(|nth| main_state(&owner(), 300 + nth, 'e')).collect();
     for state in &more {
-        says(&mut house, state, HELD);
+        expect_reply(&mut server, state, HELD);
     }
     let held: Vec<&Arc<SignedEvent>> = more.iter().chain([m2]).collect();
-    stands(&house, &[&a2, m1], &held);
+    expect_events(&server, &[&a2, m1], &held);
+}
+
+/// Releasing a state also releases its announcement, which gets the lower sequence number (docs/protocol.md#release).
+#[test]
+fn announcement_is_served_before_its_state() {
+    let (mut server, announcement, state) = hosting_server(default_policy(), &[]);
+    assert_eq!(server.store().served(), [announcement.id, state.id]);
+}
+
+/// A restart loses no event that was answered with `OK true` (docs/protocol.md#purgatory).
+#[test]
+fn held_events_survive_a_restart() {
+    let (mut server, announcement, state) = hosting_server(default_policy(), &[&maintainer()]);
+    let waiting = outsider().announcement(&service(), "tool", 150, &[]);
+    let newer = main_state(&maintainer(), 200, 'b');
+    let pull = outsider().pull_request(201, &[&owner().repo("tool")], &oid('c'));
+    expect_reply(&mut server, &waiting, HELD);
+    expect_reply(&mut server, &newer, HELD);
+    expect_reply(&mut server, &pull, HELD_FOR_COMMIT);
+    server.restart();
+    expect_events(&server, &[&announcement, &state], &[&waiting, &newer, &pull]);
+    expect_reply(&mut server, &newer, ALREADY_HELD);
+    add_git_data(&mut server, &newer, &owner());
+    server.add_objects_of_event(pull.id, owner().repo_id("tool"));
+    expect_events(&server, &[&announcement, &state, &newer, &pull], &[&waiting]);
 }
 
 #[test]
-fn g1_41_the_announcement_is_served_before_the_state() {
-    let (mut house, announcement, state) = hosting(rules(), &[]);
-    assert_eq!(house.memory().served(), [announcement.id, state.id]);
-}
-
-#[test]
-fn g1_42_a_restart_loses_nothing() {
-    let (mut house, announcement, state) = hosting(rules(), &[&m()]);
-    let waiting = x().listed(&service(), "tool", 150, &[]);
-    let newer = main_at(&m(), 200, 'b');
-    let pull = x().pull_request(201, &[&o().repo("tool")], &oid('c'));
-    says(&mut house, &waiting, HELD);
-    says(&mut house, &newer, HELD);
-    says(&mut house, &pull, COMMIT);
-    house.restart();
-    stands(&house, &[&announcement, &state], &[&waiting, &newer, &pull]);
-    says(&mut house, &newer, STILL);
-    pushed(&mut house, &newer, &o());
-    house.data_found(pull.id, o().repo_id("tool"));
-    stands(&house, &[&announcement, &state, &newer, &pull], &[&waiting]);
-}
-
-#[test]
-fn the_operator_lets_a_held_event_go_and_nothing_is_held_against_it() {
-    let (mut house, announcement, state) = hosting(rules(), &[]);
-    let newer = main_at(&o(), 200, 'b');
-    let pull = x().pull_request(201, &[&o().repo("tool")], &oid('c'));
-    let waiting = x().listed(&service(), "tool", 150, &[]);
-    says(&mut house, &newer, HELD);
-    says(&mut house, &pull, COMMIT);
-    says(&mut house, &waiting, HELD);
-    house.inform(AdmissionInput::HeldEventDropped(newer.id));
-    stands(&house, &[&announcement, &state], &[&pull, &waiting]);
-    // What is served does not wait.
-    house.inform(AdmissionInput::HeldEventDropped(state.id));
-    house.inform(AdmissionInput::HeldEventDropped(pull.id));
-    house.inform(AdmissionInput::HeldEventDropped(waiting.id));
-    stands(&house, &[&announcement, &state], &[]);
-    house.restart();
-    stands(&house, &[&announcement, &state], &[]);
-    says(&mut house, &newer, HELD);
-    pushed(&mut house, &newer, &o());
-    stands(&house, &[&announcement, &newer], &[]);
+fn held_event_dropped_by_the_operator_can_be_sent_again() {
+    let (mut server, announcement, state) = hosting_server(default_policy(), &[]);
+    let newer = main_state(&owner(), 200, 'b');
+    let pull = outsider().pull_request(201, &[&owner().repo("tool")], &oid('c'));
+    let waiting = outsider().announcement(&service(), "tool", 150, &[]);
+    expect_reply(&mut server, &newer, HELD);
+    expect_reply(&mut server, &pull, HELD_FOR_COMMIT);
+    expect_reply(&mut server, &waiting, HELD);
+    server.handle(AdmissionInput::HeldEventDropped(newer.id));
+    expect_events(&server, &[&announcement, &state], &[&pull, &waiting]);
+    // A served event is not dropped.
+    server.handle(AdmissionInput::HeldEventDropped(state.id));
+    server.handle(AdmissionInput::HeldEventDropped(pull.id));
+    server.handle(AdmissionInput::HeldEventDropped(waiting.id));
+    expect_events(&server, &[&announcement, &state], &[]);
+    server.restart();
+    expect_events(&server, &[&announcement, &state], &[]);
+    expect_reply(&mut server, &newer, HELD);
+    add_git_data(&mut server, &newer, &owner());
+    expect_events(&server, &[&announcement, &newer], &[]);
 }

@@ -1,4 +1,5 @@
-//! The sync machine in simulated worlds: laws after every step, convergence in the end, and the proof that the laws bite.
+//! Tests of the sync machine: scripted scenarios, and simulated worlds with invariants that are checked after every step,
+//! convergence at the end, and fault injection that shows that the invariants detect faults.
 
 mod mutations;
 mod parallel;

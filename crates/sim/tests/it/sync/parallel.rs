@@ -1,15 +1,15 @@
-//! Many lives of this machine at once.
+//! Runs many seeds of the sync simulation in parallel.
 
 use grasp_core::sync::fault_injection::SyncFault;
-pub(crate) use grasp_sim::parallel::{crowd, number};
-use grasp_sim::sync::run::{Life, live};
+pub(crate) use grasp_sim::parallel::{env_number, is_soak, run_parallel};
+use grasp_sim::sync::run::{SyncRunReport, run_seed};
 
-/// How to see a life again.
-pub(crate) fn command(seed: u64) -> String {
-    grasp_sim::parallel::command("sync", seed)
+/// Returns the command that replays a seed.
+pub(crate) fn replay_command(seed: u64) -> String {
+    grasp_sim::parallel::replay_command("sync", seed)
 }
 
-/// Lives through seeds until `enough` says so.
-pub(crate) fn lives(seeds: &[u64], flaw: Option<SyncFault>, enough: impl FnMut(Life) -> bool) -> bool {
-    crowd(seeds, |seed| live(*seed, flaw, None), enough)
+/// Runs seeds until `is_enough` returns `true`.
+pub(crate) fn run_seeds(seeds: &[u64], fault: Option<SyncFault>, is_enough: impl FnMut(SyncRunReport) -> bool) -> bool {
+    run_parallel(seeds, |seed| run_seed(*seed, fault, None), is_enough)
 }

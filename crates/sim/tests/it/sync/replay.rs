@@ -1,18 +1,24 @@
-//! One life, to be read: `GRASP_SIM_SEED=… cargo test -p grasp-sim --test it sync::replay -- --nocapture`.
+//! Replays one seed and prints its trace. Run it with
+//! `GRASP_SIM_SEED=… cargo test -p grasp-sim --test it sync::replay -- --nocapture`. `GRASP_SIM_FAULT` injects a fault,
+//! and `GRASP_SIM_LINES` limits the trace to its last lines.
 
 use grasp_core::sync::fault_injection::SyncFault;
-use grasp_sim::sync::run::live;
+use grasp_sim::sync::run::run_seed;
+
+use super::parallel::env_number;
 
 #[test]
 fn replay() {
-    let Some(seed) = std::env::var("GRASP_SIM_SEED").ok().and_then(|text| text.parse().ok()) else { return };
-    let flaw = std::env::var("GRASP_SIM_FLAW").ok();
-    let flaw = flaw.and_then(|name| SyncFault::ALL.into_iter().find(|flaw| format!("{flaw:?}") == name));
-    let lines = std::env::var("GRASP_SIM_LINES").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
-    let life = live(seed, flaw, Some(lines));
-    for line in &life.text {
+    let Some(seed) = env_number("GRASP_SIM_SEED") else { return };
+    let fault = std::env::var("GRASP_SIM_FAULT").ok();
+    let fault = fault.and_then(|name| SyncFault::ALL.into_iter().find(|fault| format!("{fault:?}") == name));
+    let lines = env_number("GRASP_SIM_LINES").unwrap_or(100_000) as usize;
+    let report = run_seed(seed, fault, Some(lines));
+    for line in &report.text {
         eprintln!("{line}");
     }
-    eprintln!("{} steps, {:?}", life.steps, life.counts);
-    assert!(life.broken.is_none(), "seed {seed}: {}", life.broken.map(|broken| broken.to_string()).unwrap_or_default());
+    eprintln!("{} steps, {:?}", report.steps, report.counts);
+    if let Some(violation) = report.violation {
+        panic!("seed {seed}: {violation}");
+    }
 }

@@ -1,10 +1,10 @@
-//! The six scenarios that users were promised and the ways of a relay's health, as text: what the machine is told (`>`),
-//! what it wants, and how the relay is (`=`).
+//! Scenarios of `docs/design/sync.md` (fresh start, quick and long reconnect, consolidation, daily reconciliation, policy
+//! change) and the transitions of a relay's health, as transcripts; see [`script`](super::script) for their format.
 
 use grasp_core::sync::SyncConfig;
 use grasp_core::sync::io::{DisconnectReason, IncomingMessage};
 
-use super::script::{Script, config};
+use super::script::{SyncScript, config};
 
 const RELAY: &str = "wss://r1.example";
 const OTHER: &str = "wss://steady.example";
@@ -13,30 +13,47 @@ const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 
-/// A machine that has caught up with its only relay.
-fn caught_up() -> Script {
-    let mut script = Script::new(config());
-    script.follow(&[RELAY]).ready().pass(300).up().pass(100).answer().pass(10 * SECOND).quietly();
+/// Returns a script whose machine is synced with its only relay.
+fn synced() -> SyncScript {
+    let mut script = SyncScript::new(config());
+    script.follow(&[RELAY]).ready().advance(300).connect().advance(100).answer().advance(10 * SECOND).clear();
     script
 }
 
-/// The same with another relay that works, so that failures are not ours.
-fn among_others() -> Script {
-    let mut script = Script::new(config());
-    script.follow(&[OTHER, RELAY]).ready().pass(2 * SECOND).up().pass(100).answer().pass(6 * MINUTE).quietly();
+/// Returns the same with a second relay that works, so that failures do not count as an outage of the own network.
+fn synced_with_second_relay() -> SyncScript {
+    let mut script = SyncScript::new(config());
+    script
+        .follow(&[OTHER, RELAY])
+        .ready()
+        .advance(2 * SECOND)
+        .connect()
+        .advance(100)
+        .answer()
+        .advance(6 * MINUTE)
+        .clear();
     script
 }
 
 #[test]
-fn fresh_start() {
-    let mut script = Script::new(config());
-    script.follow(&[RELAY]).ready().pass(300).up().pass(100).answer().pass(10 * SECOND).state().reads(
-        r#"
-        00:00:00.000 > interest in thing
+fn fresh_start_requests_everything() {
+    let mut script = SyncScript::new(config());
+    script
+        .follow(&[RELAY])
+        .ready()
+        .advance(300)
+        .connect()
+        .advance(100)
+        .answer()
+        .advance(10 * SECOND)
+        .show_status()
+        .expect(
+            r#"
+        00:00:00.000 > repo needs: thing
         00:00:00.000 > ready
         00:00:00.000   dial wss://r1.example
-        00:00:00.300 > up
-        00:00:00.300   connected: Fresh
+        00:00:00.300 > connected
+        00:00:00.300   connected: fresh
         00:00:00.300   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
         00:00:00.400 > EOSE 1
         00:00:00.400   REQ 2 {kinds[30617], limit 500}
@@ -50,22 +67,22 @@ fn fresh_start() {
         00:00:00.400   REQ 5 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         00:00:00.400 > EOSE 5
         00:00:00.400   CLOSE 5
-        00:00:00.400   caught up by CatchUp: 0 events, whole
-        00:00:10.400 = wss://r1.example Connected, Disconnected
+        00:00:00.400   catchup complete: 0 events
+        00:00:10.400 = status connected, health disconnected
         "#,
-    );
+        );
 }
 
 #[test]
-fn quick_reconnect() {
-    let mut script = caught_up();
-    script.down(DisconnectReason::Ended).pass(30 * SECOND).up().pass(100).answer().pass(10 * SECOND).state().reads(
+fn quick_reconnect_requests_only_newer_events() {
+    let mut script = synced();
+    script.disconnect(DisconnectReason::Ended).advance(30 * SECOND).connect().advance(100).answer().advance(10 * SECOND).show_status().expect(
         r#"
-        00:00:10.400 > down: Ended
-        00:00:10.400   lost: Ended
+        00:00:10.400 > disconnected: ended
+        00:00:10.400   connection lost: ended
         00:00:16.219   dial wss://r1.example
-        00:00:40.400 > up
-        00:00:40.400   connected: Quick
+        00:00:40.400 > connected
+        00:00:40.400   connected: quick
         00:00:40.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
         00:00:40.500 > EOSE 1
         00:00:40.500   REQ 2 {kinds[30617], since 1699999100, limit 500}
@@ -79,22 +96,30 @@ fn quick_reconnect() {
         00:00:40.500   REQ 5 {#a×1, since 1699999100, limit 500} {#A×1, since 1699999100, limit 500} {#q×1, since 1699999100, limit 500} {authors×1, kinds[5, 62], since 1699999100, limit 500}
         00:00:40.500 > EOSE 5
         00:00:40.500   CLOSE 5
-        00:00:40.500   caught up by CatchUp: 0 events, whole
-        00:00:50.500 = wss://r1.example Connected, Disconnected
+        00:00:40.500   catchup complete: 0 events
+        00:00:50.500 = status connected, health disconnected
         "#,
     );
 }
 
 #[test]
-fn long_reconnect() {
-    let mut script = caught_up();
-    script.down(DisconnectReason::Ended).pass(20 * MINUTE).up().pass(100).answer().pass(10 * SECOND).state().reads(
-        r#"
-        00:00:10.400 > down: Ended
-        00:00:10.400   lost: Ended
+fn long_reconnect_requests_everything() {
+    let mut script = synced();
+    script
+        .disconnect(DisconnectReason::Ended)
+        .advance(20 * MINUTE)
+        .connect()
+        .advance(100)
+        .answer()
+        .advance(10 * SECOND)
+        .show_status()
+        .expect(
+            r#"
+        00:00:10.400 > disconnected: ended
+        00:00:10.400   connection lost: ended
         00:00:16.219   dial wss://r1.example
-        00:20:10.400 > up
-        00:20:10.400   connected: Long
+        00:20:10.400 > connected
+        00:20:10.400   connected: long
         00:20:10.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
         00:20:10.500 > EOSE 1
         00:20:10.500   REQ 2 {kinds[30617], limit 500}
@@ -108,64 +133,40 @@ fn long_reconnect() {
         00:20:10.500   REQ 5 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         00:20:10.500 > EOSE 5
         00:20:10.500   CLOSE 5
-        00:20:10.500   caught up by CatchUp: 0 events, whole
-        00:20:20.500 = wss://r1.example Connected, Disconnected
+        00:20:10.500   catchup complete: 0 events
+        00:20:20.500 = status connected, health disconnected
         "#,
-    );
+        );
 }
 
 #[test]
-fn consolidation() {
-    let mut script = Script::new(SyncConfig { use_negentropy: false, ..config() });
-    script.follow(&[RELAY]).ready().pass(300).up().pass(100).answer().pass(10 * SECOND).quietly();
-    for nth in 1..=24 {
-        script.issue(nth).pass(6 * SECOND).answer();
+fn consolidation_merges_live_subscriptions() {
+    let mut script = SyncScript::new(SyncConfig { use_negentropy: false, ..config() });
+    script.follow(&[RELAY]).ready().advance(300).connect().advance(100).answer().advance(10 * SECOND).clear();
+    for number in 1..=24 {
+        script.serve_issue(number).advance(6 * SECOND).answer();
     }
-    script.state().quietly();
-    script.issue(25).pass(6 * SECOND).answer().pass(6 * SECOND).answer().state().reads(
+    script.show_status().clear();
+    script.serve_issue(25).advance(6 * SECOND).answer().advance(6 * SECOND).answer().show_status().expect(
         r#"
-        00:02:34.400 > issue 25 is served
+        00:02:34.400 > served: issue 25
         00:02:39.400   REQ 54 {#e×1, limit 0} {#E×1, limit 0} {#q×1, limit 0}
         00:02:39.400   REQ 55 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {#e×24, limit 0} {#E×24, limit 0} {#q×24, limit 0} {authors×1, kinds[5, 62], limit 0}
         00:02:40.400 > EOSE 54
         00:02:40.400   REQ 56 {#e×1, limit 500} {#E×1, limit 500} {#q×1, limit 500}
         00:02:40.400 > EOSE 55
-        00:02:40.400   CLOSE 6
-        00:02:40.400   CLOSE 8
-        00:02:40.400   CLOSE 10
-        00:02:40.400   CLOSE 12
-        00:02:40.400   CLOSE 14
-        00:02:40.400   CLOSE 16
-        00:02:40.400   CLOSE 18
-        00:02:40.400   CLOSE 20
-        00:02:40.400   CLOSE 22
-        00:02:40.400   CLOSE 24
-        00:02:40.400   CLOSE 26
-        00:02:40.400   CLOSE 28
-        00:02:40.400   CLOSE 30
-        00:02:40.400   CLOSE 32
-        00:02:40.400   CLOSE 34
-        00:02:40.400   CLOSE 36
-        00:02:40.400   CLOSE 38
-        00:02:40.400   CLOSE 40
-        00:02:40.400   CLOSE 42
-        00:02:40.400   CLOSE 44
-        00:02:40.400   CLOSE 46
-        00:02:40.400   CLOSE 48
-        00:02:40.400   CLOSE 50
-        00:02:40.400   CLOSE 52
-        00:02:40.400   CLOSE 4
+        00:02:40.400   CLOSE 6 8 10 12 14 16 18 20 22 24 26 28 30 32 34 36 38 40 42 44 46 48 50 52 4
         00:02:40.400 > EOSE 56
         00:02:40.400   CLOSE 56
-        00:02:46.400 = wss://r1.example Connected, Disconnected
+        00:02:46.400 = status connected, health disconnected
         "#,
     );
 }
 
 #[test]
-fn daily_sync() {
-    let mut script = caught_up();
-    script.pass(24 * HOUR + 21 * MINUTE).answer().pass(MINUTE).state().reads(
+fn daily_reconciliation_requests_everything() {
+    let mut script = synced();
+    script.advance(24 * HOUR + 21 * MINUTE).answer().advance(MINUTE).show_status().expect(
         r#"
         1d 00:21:05.300   REQ 6 {kinds[30617], limit 500}
         1d 00:21:05.300   REQ 7 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
@@ -176,19 +177,19 @@ fn daily_sync() {
         1d 00:21:10.400   CLOSE 7
         1d 00:21:10.400 > EOSE 8
         1d 00:21:10.400   CLOSE 8
-        1d 00:21:10.400   caught up by Daily: 0 events, whole
-        1d 00:22:10.400 = wss://r1.example Connected, Healthy
+        1d 00:21:10.400   daily complete: 0 events
+        1d 00:22:10.400 = status connected, health healthy
         "#,
     );
 }
 
 #[test]
-fn rules_that_take_more_ask_everything_again_and_others_nothing() {
-    let mut script = caught_up();
-    script.rules(false).pass(MINUTE).reads("00:00:10.400 > rules that take less");
-    script.rules(true).pass(SECOND).answer().reads(
+fn only_a_policy_that_accepts_more_requests_everything_again() {
+    let mut script = synced();
+    script.change_policy(false).advance(MINUTE).expect("00:00:10.400 > policy accepts less");
+    script.change_policy(true).advance(SECOND).answer().expect(
         r#"
-        00:01:10.400 > rules that take more
+        00:01:10.400 > policy accepts more
         00:01:10.400   REQ 6 {kinds[30617], limit 500}
         00:01:10.400   REQ 7 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         00:01:11.400 > EOSE 6
@@ -198,171 +199,150 @@ fn rules_that_take_more_ask_everything_again_and_others_nothing() {
         00:01:11.400   CLOSE 7
         00:01:11.400 > EOSE 8
         00:01:11.400   CLOSE 8
-        00:01:11.400   caught up by Daily: 0 events, whole
+        00:01:11.400   daily complete: 0 events
         "#,
     );
 }
 
-/// What was had under other rules is not all: after an absence, however short, everything is asked for.
+/// What was synced under the old policy is not complete under the new one, so that even a short absence needs a full
+/// sync.
 #[test]
-fn rules_that_take_more_make_a_short_absence_a_long_one() {
-    let mut script = caught_up();
-    script.down(DisconnectReason::Ended).rules(true).pass(30 * SECOND).quietly().up().reads(
+fn short_absence_with_a_wider_policy_requests_everything() {
+    let mut script = synced();
+    script.disconnect(DisconnectReason::Ended).change_policy(true).advance(30 * SECOND).clear().connect().expect(
         r#"
-        00:00:40.400 > up
-        00:00:40.400   connected: Fresh
+        00:00:40.400 > connected
+        00:00:40.400   connected: fresh
         00:00:40.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
         "#,
     );
 }
 
 #[test]
-fn what_is_new_waits_for_the_window() {
-    let mut script = caught_up();
-    script.issue(1).pass(2 * SECOND).issue(2).pass(2 * SECOND).issue(3).pass(3 * SECOND).answer().reads(
-        r#"
-        00:00:10.400 > issue 1 is served
-        00:00:12.400 > issue 2 is served
-        00:00:14.400 > issue 3 is served
+fn new_root_events_are_batched_for_five_seconds() {
+    let mut script = synced();
+    script
+        .serve_issue(1)
+        .advance(2 * SECOND)
+        .serve_issue(2)
+        .advance(2 * SECOND)
+        .serve_issue(3)
+        .advance(3 * SECOND)
+        .answer()
+        .expect(
+            r#"
+        00:00:10.400 > served: issue 1
+        00:00:12.400 > served: issue 2
+        00:00:14.400 > served: issue 3
         00:00:15.400   REQ 6 {#e×3, limit 0} {#E×3, limit 0} {#q×3, limit 0}
         00:00:17.400 > EOSE 6
         00:00:17.400   REQ 7 {#e×3, limit 500} {#E×3, limit 500} {#q×3, limit 500}
         00:00:17.400 > EOSE 7
         00:00:17.400   CLOSE 7
         "#,
-    );
+        );
 }
 
 #[test]
-fn a_relay_is_healthy_after_five_minutes() {
-    let mut script = caught_up();
-    script.state().pass(5 * MINUTE).state().down(DisconnectReason::Ended).state().reads(
+fn relay_is_healthy_after_five_minutes() {
+    let mut script = synced();
+    script.show_status().advance(5 * MINUTE).show_status().disconnect(DisconnectReason::Ended).show_status().expect(
         r#"
-        00:00:10.400 = wss://r1.example Connected, Disconnected
-        00:05:10.400 = wss://r1.example Connected, Healthy
-        00:05:10.400 > down: Ended
-        00:05:10.400   lost: Ended
-        00:05:10.400 = wss://r1.example Disconnected, Disconnected
+        00:00:10.400 = status connected, health disconnected
+        00:05:10.400 = status connected, health healthy
+        00:05:10.400 > disconnected: ended
+        00:05:10.400   connection lost: ended
+        00:05:10.400 = status disconnected, health disconnected
         "#,
     );
 }
 
 #[test]
-fn a_relay_that_fails_is_degraded_and_asked_ever_more_rarely() {
-    let mut script = among_others();
-    script.state().down(DisconnectReason::Ended);
+fn failing_relay_is_degraded_and_dialled_with_backoff() {
+    let mut script = synced_with_second_relay();
+    script.show_status().disconnect(DisconnectReason::Ended);
     for wait in [7, 13, 25, 50, 100] {
-        script.pass(wait * SECOND).down(DisconnectReason::Unreachable).state();
+        script.advance(wait * SECOND).disconnect(DisconnectReason::Unreachable).show_status();
     }
-    script.pass(200 * SECOND).up().pass(100).answer().state().pass(5 * MINUTE).state().reads(
+    script.advance(200 * SECOND).connect_and_sync().show_status().advance(5 * MINUTE).show_status().expect(
         r#"
-        00:06:02.100 = wss://r1.example Connected, Healthy
-        00:06:02.100 > down: Ended
-        00:06:02.100   lost: Ended
+        00:06:02.100 = status connected, health healthy
+        00:06:02.100 > disconnected: ended
+        00:06:02.100   connection lost: ended
         00:06:04.100   dial wss://r1.example
-        00:06:09.100 > down: Unreachable
-        00:06:09.100   failed 1 times, again in 5 s
-        00:06:09.100 = wss://r1.example Disconnected, Degraded
+        00:06:09.100 > disconnected: unreachable
+        00:06:09.100   connection failed 1 times, retry in 5 s
+        00:06:09.100 = status disconnected, health degraded
         00:06:14.362   dial wss://r1.example
-        00:06:22.100 > down: Unreachable
-        00:06:22.100   failed 2 times, again in 11 s
-        00:06:22.100 = wss://r1.example Disconnected, Degraded
+        00:06:22.100 > disconnected: unreachable
+        00:06:22.100   connection failed 2 times, retry in 11 s
+        00:06:22.100 = status disconnected, health degraded
         00:06:33.863   dial wss://r1.example
-        00:06:47.100 > down: Unreachable
-        00:06:47.100   failed 3 times, again in 18 s
-        00:06:47.100 = wss://r1.example Disconnected, Degraded
+        00:06:47.100 > disconnected: unreachable
+        00:06:47.100   connection failed 3 times, retry in 18 s
+        00:06:47.100 = status disconnected, health degraded
         00:07:05.895   dial wss://r1.example
-        00:07:37.100 > down: Unreachable
-        00:07:37.100   failed 4 times, again in 38 s
-        00:07:37.100 = wss://r1.example Disconnected, Degraded
+        00:07:37.100 > disconnected: unreachable
+        00:07:37.100   connection failed 4 times, retry in 38 s
+        00:07:37.100 = status disconnected, health degraded
         00:08:15.674   dial wss://r1.example
-        00:09:17.100 > down: Unreachable
-        00:09:17.100   failed 5 times, again in 72 s
-        00:09:17.100 = wss://r1.example Disconnected, Degraded
+        00:09:17.100 > disconnected: unreachable
+        00:09:17.100   connection failed 5 times, retry in 72 s
+        00:09:17.100 = status disconnected, health degraded
         00:10:29.680   dial wss://r1.example
-        00:12:37.100 > up
-        00:12:37.100   connected: Quick
-        00:12:37.100   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
-        00:12:37.200 > EOSE 1
-        00:12:37.200   REQ 2 {kinds[30617], since 1699999462, limit 500}
-        00:12:37.200 > EOSE 2
-        00:12:37.200   CLOSE 2
-        00:12:37.200   REQ 3 {kinds[30618], since 1699999462, limit 500}
-        00:12:37.200 > EOSE 3
-        00:12:37.200   CLOSE 3
-        00:12:37.200   REQ 4 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {authors×1, kinds[5, 62], limit 0}
-        00:12:37.200 > EOSE 4
-        00:12:37.200   REQ 5 {#a×1, since 1699999462, limit 500} {#A×1, since 1699999462, limit 500} {#q×1, since 1699999462, limit 500} {authors×1, kinds[5, 62], since 1699999462, limit 500}
-        00:12:37.200 > EOSE 5
-        00:12:37.200   CLOSE 5
-        00:12:37.200   caught up by CatchUp: 0 events, whole
-        00:12:37.200 = wss://r1.example Connected, Disconnected
-        00:17:37.200 = wss://r1.example Connected, Healthy
+        00:12:37.200 > connected and synced
+        00:12:37.200 = status connected, health disconnected
+        00:17:37.200 = status connected, health healthy
         "#,
     );
 }
 
 #[test]
-fn a_relay_is_dead_after_a_day_and_asked_once_a_day() {
-    let mut script = among_others();
-    script.down(DisconnectReason::Ended);
+fn relay_is_dead_after_a_day_of_failures_and_dialled_once_a_day() {
+    let mut script = synced_with_second_relay();
+    script.disconnect(DisconnectReason::Ended);
     for _ in 0..30 {
-        script.pass(75 * MINUTE).down(DisconnectReason::Unreachable);
+        script.advance(75 * MINUTE).disconnect(DisconnectReason::Unreachable);
     }
-    script.quietly().state().pass(26 * HOUR).down(DisconnectReason::Unreachable).state();
-    script.pass(26 * HOUR).up().pass(100).answer().state().pass(6 * MINUTE).state().reads(
+    script.clear().show_status().advance(26 * HOUR).disconnect(DisconnectReason::Unreachable).show_status();
+    script.advance(26 * HOUR).connect_and_sync().show_status().advance(6 * MINUTE).show_status().expect(
         r#"
-        1d 13:36:02.100 = wss://r1.example Disconnected, Dead
+        1d 13:36:02.100 = status disconnected, health dead
         2d 01:32:29.955   dial wss://r1.example
-        2d 15:36:02.100 > down: Unreachable
-        2d 15:36:02.100   failed 22 times, again in 84827 s
-        2d 15:36:02.100 = wss://r1.example Disconnected, Dead
+        2d 15:36:02.100 > disconnected: unreachable
+        2d 15:36:02.100   connection failed 22 times, retry in 84827 s
+        2d 15:36:02.100 = status disconnected, health dead
         3d 15:09:49.973   dial wss://r1.example
-        3d 17:36:02.100 > up
-        3d 17:36:02.100   connected: Long
-        3d 17:36:02.100   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
-        3d 17:36:02.200 > EOSE 1
-        3d 17:36:02.200   REQ 2 {kinds[30617], limit 500}
-        3d 17:36:02.200 > EOSE 2
-        3d 17:36:02.200   CLOSE 2
-        3d 17:36:02.200   REQ 3 {kinds[30618], limit 500}
-        3d 17:36:02.200 > EOSE 3
-        3d 17:36:02.200   CLOSE 3
-        3d 17:36:02.200   REQ 4 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {authors×1, kinds[5, 62], limit 0}
-        3d 17:36:02.200 > EOSE 4
-        3d 17:36:02.200   REQ 5 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
-        3d 17:36:02.200 > EOSE 5
-        3d 17:36:02.200   CLOSE 5
-        3d 17:36:02.200   caught up by CatchUp: 0 events, whole
-        3d 17:36:02.200 = wss://r1.example Connected, Disconnected
-        3d 17:42:02.200 = wss://r1.example Connected, Healthy
+        3d 17:36:02.200 > connected and synced
+        3d 17:36:02.200 = status connected, health disconnected
+        3d 17:42:02.200 = status connected, health healthy
         "#,
     );
 }
 
 #[test]
-fn a_relay_that_wants_less_is_left_alone() {
-    let mut script = among_others();
-    let complaint = || IncomingMessage::Notice("rate-limited: slow down".to_owned());
-    script.heard("NOTICE rate-limited", complaint()).state().issue(1).pass(64 * SECOND).state();
-    script.pass(2 * SECOND).answer().state();
-    script.heard("NOTICE rate-limited", complaint()).state().pass(6 * MINUTE).state().reads(
+fn rate_limited_relay_gets_no_requests_during_the_cooldown() {
+    let mut script = synced_with_second_relay();
+    let notice = || IncomingMessage::Notice("rate-limited: slow down".to_owned());
+    script.receive("NOTICE rate-limited", notice()).show_status().serve_issue(1).advance(64 * SECOND).show_status();
+    script.advance(2 * SECOND).answer().show_status();
+    script.receive("NOTICE rate-limited", notice()).show_status().advance(6 * MINUTE).show_status().expect(
         r#"
         00:06:02.100 > NOTICE rate-limited
         00:06:02.100   rate-limited for 65 s: rate-limited: slow down
-        00:06:02.100 = wss://r1.example Connected, RateLimited
-        00:06:02.100 > issue 1 is served
-        00:07:06.100 = wss://r1.example Connected, RateLimited
+        00:06:02.100 = status connected, health rate_limited
+        00:06:02.100 > served: issue 1
+        00:07:06.100 = status connected, health rate_limited
         00:07:07.100   REQ 6 {#e×1, limit 0} {#E×1, limit 0} {#q×1, limit 0}
         00:07:08.100 > EOSE 6
         00:07:08.100   REQ 7 {#e×1, limit 500} {#E×1, limit 500} {#q×1, limit 500}
         00:07:08.100 > EOSE 7
         00:07:08.100   CLOSE 7
-        00:07:08.100 = wss://r1.example Connected, Healthy
+        00:07:08.100 = status connected, health healthy
         00:07:08.100 > NOTICE rate-limited
         00:07:08.100   rate-limited for 130 s: rate-limited: slow down
-        00:07:08.100 = wss://r1.example Connected, RateLimited
-        00:13:08.100 = wss://r1.example Connected, Healthy
+        00:07:08.100 = status connected, health rate_limited
+        00:13:08.100 = status connected, health healthy
         "#,
     );
 }

@@ -1,4 +1,10 @@
-//! A machine that is told facts at given times and writes down what it wants, so that a scenario can be read.
+//! A sync machine with one scripted relay, and a readable transcript of everything that happens.
+//!
+//! A line of the transcript has the time and one of:
+//!
+//! - `> …`: an input of the machine.
+//! - `  …`: an output of the machine. Requests are numbered in the order in which they are sent.
+//! - `= …`: the status of the relay, on request.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -20,40 +26,45 @@ use grasp_core::sync::{SyncConfig, SyncMachine};
 use grasp_core::time::{MonoTime, Now, Timestamp};
 use grasp_sim::sync::{repo_history, text};
 
-/// The place of the other relay.
-const STEADY: &str = "steady.example";
+/// Host of the second relay; see [`SyncScript::steady_session`].
+const STEADY_HOST: &str = "steady.example";
 
-/// The wall time at which scripts begin.
-const WALL: u64 = 1_700_000_000;
+/// Wall time at the start of a script.
+const START_SECS: u64 = 1_700_000_000;
 
-/// A relay that takes everything.
-const TERMS: &str = r#"{"supported_nips":[1,11,77],"limitation":{"max_subscriptions":200,"max_filters":20,"max_message_length":1000000,"max_limit":500}}"#;
+/// NIP-11 document with high limits.
+const NIP11: &str = r#"{"supported_nips":[1,11,77],"limitation":{"max_subscriptions":200,"max_filters":20,"max_message_length":1000000,"max_limit":500}}"#;
 
-/// A machine and what it has wanted.
-pub(crate) struct Script {
-    syncer: SyncMachine,
+/// A sync machine, the relay that it talks to, and the transcript so far.
+pub(crate) struct SyncScript {
+    machine: SyncMachine,
     millis: u64,
     seq: Seq,
-    text: String,
-    /// The newest attempt, the questions, and the requests that are open.
+    transcript: String,
+    /// The newest session with the relay.
     session: SessionId,
-    rooted: Vec<RepoId>,
-    open: Vec<(SubscriptionId, Vec<Filter>)>,
-    negs: Vec<(SubscriptionId, Filter, Vec<u8>)>,
-    numbers: Vec<SubscriptionId>,
-    /// Events that are here, and what the relay has for whatever it is asked.
-    here: Vec<NegentropyItem>,
-    there: Vec<Arc<Event>>,
-    /// The largest page of the relay.
-    cap: usize,
-    /// What waits for a verdict, and whether that comes at once.
-    tickets: Vec<SyncSubmissionId>,
-    judges: bool,
-    /// Another relay that answers everything at once, so that failures are not ours.
-    steady: Option<SessionId>,
+    /// Repositories whose root events were queried.
+    root_queries: Vec<RepoId>,
+    /// Subscriptions and negentropy exchanges that the relay has not answered.
+    open_requests: Vec<(SubscriptionId, Vec<Filter>)>,
+    open_negentropy: Vec<(SubscriptionId, Filter, Vec<u8>)>,
+    /// Requests of the session in the order in which they were sent.
+    request_numbers: Vec<SubscriptionId>,
+    /// Events in the local store.
+    local_items: Vec<NegentropyItem>,
+    /// Events of the relay, and how many of them it sends per request.
+    relay_events: Vec<Arc<Event>>,
+    max_page: usize,
+    /// Submissions without result.
+    submitted: Vec<SyncSubmissionId>,
+    /// Whether submissions are stored at once.
+    stores_at_once: bool,
+    /// Session with a second relay that answers everything at once and is not in the transcript. Because it is
+    /// connected, failures of the first relay do not count as an outage of the own network.
+    steady_session: Option<SessionId>,
 }
 
-/// What a script begins with.
+/// Returns the settings of the scripts.
 pub(crate) fn config() -> SyncConfig {
     SyncConfig {
         service: repo_history::service(0),
@@ -70,419 +81,452 @@ pub(crate) fn config() -> SyncConfig {
     }
 }
 
-/// The repository that scripts are about.
+/// Returns the repository of the scripts.
 fn repo() -> RepoId {
-    RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("thing").expect("a name") }
+    RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("thing").expect("valid identifier") }
 }
 
-/// An event of the relay.
-fn event(nth: u8, secs_ago: u64) -> Arc<Event> {
-    let (id, pubkey, created_at) = (EventId([nth; 32]), PublicKey([9; 32]), Timestamp(WALL - secs_ago));
-    Arc::new(Event { id, pubkey, created_at, kind: 1111, tags: vec![], content: String::new(), sig: [nth; 64] })
+/// Returns an event of the relay.
+fn event(number: u8, secs_ago: u64) -> Arc<Event> {
+    let (id, pubkey, created_at) = (EventId([number; 32]), PublicKey([9; 32]), Timestamp(START_SECS - secs_ago));
+    Arc::new(Event { id, pubkey, created_at, kind: 1111, tags: vec![], content: String::new(), sig: [number; 64] })
 }
 
-/// An event, as it is compared.
 fn item(event: &Event) -> NegentropyItem {
     NegentropyItem { created_at: event.created_at.0, id: event.id.0 }
 }
 
-/// Whether a filter asks for an event: the last sixteen are states, all others refer to the repository and to its issues.
-fn fits(filter: &Filter, item: &NegentropyItem) -> bool {
-    let named = filter.ids.as_ref().is_some_and(|ids| ids.contains(&EventId(item.id)));
-    let about = if item.id[0] >= 0xf0 {
+/// Returns whether a filter matches an event. Events from 0xf0 on are states; all others reference the repository and its
+/// issues.
+fn matches(filter: &Filter, item: &NegentropyItem) -> bool {
+    let has_id = filter.ids.as_ref().is_some_and(|ids| ids.contains(&EventId(item.id)));
+    let is_related = if item.id[0] >= 0xf0 {
         filter.kinds == Some(vec![kinds::STATE])
     } else {
         filter.tags.iter().any(|(letter, _)| b"ae".contains(letter))
     };
     let since = filter.since.is_none_or(|since| item.created_at >= since.0);
-    (named || about) && since && filter.until.is_none_or(|until| item.created_at <= until.0)
+    (has_id || is_related) && since && filter.until.is_none_or(|until| item.created_at <= until.0)
 }
 
-impl Script {
+impl SyncScript {
     pub(crate) fn new(config: SyncConfig) -> Self {
         Self {
-            syncer: SyncMachine::new(config),
+            machine: SyncMachine::new(config),
             millis: 0,
             seq: 0,
-            text: String::new(),
+            transcript: String::new(),
             session: SessionId(0),
-            rooted: Vec::new(),
-            open: Vec::new(),
-            negs: Vec::new(),
-            numbers: Vec::new(),
-            here: Vec::new(),
-            there: Vec::new(),
-            cap: 500,
-            tickets: Vec::new(),
-            judges: false,
-            steady: None,
+            root_queries: Vec::new(),
+            open_requests: Vec::new(),
+            open_negentropy: Vec::new(),
+            request_numbers: Vec::new(),
+            local_items: Vec::new(),
+            relay_events: Vec::new(),
+            max_page: 500,
+            submitted: Vec::new(),
+            stores_at_once: false,
+            steady_session: None,
         }
+    }
+
+    /// Returns the wall time `secs` after the start of the script.
+    pub(crate) fn wall(secs: u64) -> Timestamp {
+        Timestamp(START_SECS + secs)
     }
 
     fn now(&self) -> Now {
-        Now { mono: MonoTime(self.millis), wall: Timestamp(WALL + self.millis / 1_000) }
+        Now { mono: MonoTime(self.millis), wall: Self::wall(self.millis / 1_000) }
     }
 
-    fn line(&mut self, line: &str) {
+    /// Adds a line to the transcript. CLOSE messages of the same time share a line.
+    fn write_line(&mut self, line: &str) {
         let (secs, millis) = (self.millis / 1_000, self.millis % 1_000);
         let (days, hours, minutes) = (secs / 86_400, secs / 3_600 % 24, secs / 60 % 60);
         let day = if days > 0 { format!("{days}d ") } else { String::new() };
-        writeln!(self.text, "{day}{hours:02}:{minutes:02}:{:02}.{millis:03} {line}", secs % 60).expect("memory");
+        let time = format!("{day}{hours:02}:{minutes:02}:{:02}.{millis:03}", secs % 60);
+        let close = format!("{time}   CLOSE ");
+        if let Some(number) = line.strip_prefix("  CLOSE ")
+            && self.transcript.lines().last().is_some_and(|last| last.starts_with(&close))
+        {
+            self.transcript.truncate(self.transcript.len() - 1);
+            writeln!(self.transcript, " {number}").expect("writes to memory");
+        } else {
+            writeln!(self.transcript, "{time} {line}").expect("writes to memory");
+        }
     }
 
-    /// Tells the machine something.
-    fn tell(&mut self, what: &str, input: SyncInput) {
-        if !what.is_empty() {
-            self.line(&format!("> {what}"));
+    /// Passes an input to the machine and carries out its outputs. The input is in the transcript unless its
+    /// description is empty.
+    fn handle_input(&mut self, description: &str, input: SyncInput) {
+        if !description.is_empty() {
+            self.write_line(&format!("> {description}"));
         }
-        self.syncer.handle(self.now(), input);
+        self.machine.handle(self.now(), input);
         self.drain();
     }
 
     fn drain(&mut self) {
-        while let Some(output) = self.syncer.poll() {
+        while let Some(output) = self.machine.poll() {
             match &output {
-                SyncOutput::Dial(session, url) if url.without_scheme() == STEADY => {
-                    self.steady = Some(*session);
-                    self.syncer.handle(self.now(), SyncInput::Connected(*session, Nip11Info::parse(TERMS)));
+                SyncOutput::Dial(session, url) if url.without_scheme() == STEADY_HOST => {
+                    self.steady_session = Some(*session);
+                    self.machine.handle(self.now(), SyncInput::Connected(*session, Nip11Info::parse(NIP11)));
                     continue;
                 }
-                SyncOutput::Send(session, say) if Some(*session) == self.steady => {
-                    self.please(*session, say);
+                SyncOutput::Send(session, message) if Some(*session) == self.steady_session => {
+                    self.answer_steady(*session, message);
                     continue;
                 }
-                SyncOutput::Note(note) if format!("{note:?}").contains(STEADY) => continue,
+                SyncOutput::Note(note) if format!("{note:?}").contains(STEADY_HOST) => continue,
                 SyncOutput::Dial(session, _) => self.session = *session,
-                SyncOutput::QueryLocalIds(ask, filter) => {
-                    let items = self.here.iter().filter(|item| fits(filter, item)).copied().collect();
-                    self.syncer.handle(self.now(), SyncInput::LocalIds(*ask, LocalIds { items, complete_since: None }));
+                SyncOutput::QueryLocalIds(query_id, filter) => {
+                    let items = self.local_items.iter().filter(|item| matches(filter, item)).copied().collect();
+                    let local_ids = LocalIds { items, complete_since: None };
+                    self.machine.handle(self.now(), SyncInput::LocalIds(*query_id, local_ids));
                     continue;
                 }
-                SyncOutput::QueryMissingIds(ask, ids) => {
-                    let missing = ids.iter().filter(|id| !self.here.iter().any(|item| item.id == id.0));
+                SyncOutput::QueryMissingIds(query_id, ids) => {
+                    let missing = ids.iter().filter(|id| !self.local_items.iter().any(|item| item.id == id.0));
                     let missing = missing.copied().collect();
-                    self.syncer.handle(self.now(), SyncInput::MissingIds(*ask, missing));
+                    self.machine.handle(self.now(), SyncInput::MissingIds(*query_id, missing));
                     continue;
                 }
-                SyncOutput::Submit(submission) if self.judges => {
-                    self.here.push(item(&submission.event));
-                    self.syncer.handle(self.now(), SyncInput::SubmitResult(submission.id, SubmitResult::Stored));
+                SyncOutput::Submit(submission) if self.stores_at_once => {
+                    self.local_items.push(item(&submission.event));
+                    self.machine.handle(self.now(), SyncInput::SubmitResult(submission.id, SubmitResult::Stored));
                     continue;
                 }
-                SyncOutput::Submit(submission) => self.tickets.push(submission.id),
-                SyncOutput::QueryRootEvents(repo) => self.rooted.push(repo.clone()),
-                SyncOutput::Send(_, OutgoingMessage::Req(sub, filters)) => self.open.push((*sub, filters.clone())),
+                SyncOutput::Submit(submission) => self.submitted.push(submission.id),
+                SyncOutput::QueryRootEvents(repo) => self.root_queries.push(repo.clone()),
+                SyncOutput::Send(_, OutgoingMessage::Req(sub, filters)) => {
+                    self.open_requests.push((*sub, filters.clone()));
+                }
                 SyncOutput::Send(_, OutgoingMessage::NegOpen(sub, filter, message)) => {
-                    self.negs.push((*sub, filter.clone(), message.clone()));
+                    self.open_negentropy.push((*sub, filter.clone(), message.clone()));
                 }
-                SyncOutput::Send(_, OutgoingMessage::Close(sub)) => self.open.retain(|(open, _)| open != sub),
+                SyncOutput::Send(_, OutgoingMessage::Close(sub)) => self.open_requests.retain(|(open, _)| open != sub),
                 SyncOutput::StoreRow(_) => continue,
                 _ => {}
             }
-            if let Some(line) = self.read(&output) {
-                self.line(&format!("  {line}"));
+            if let Some(line) = self.describe(&output) {
+                self.write_line(&format!("  {line}"));
             }
         }
     }
 
-    /// An output in a few words: requests are numbered as they come, and the other relay is not worth a word.
-    fn read(&mut self, output: &SyncOutput) -> Option<String> {
+    /// Returns the line of an output, or `None` if it is not part of the transcript.
+    fn describe(&mut self, output: &SyncOutput) -> Option<String> {
         Some(match output {
             SyncOutput::Dial(_, url) => format!("dial {url}"),
-            SyncOutput::Disconnect(_) => "hang up".to_owned(),
-            SyncOutput::Send(_, OutgoingMessage::Close(sub)) => format!("CLOSE {}", self.number(*sub)),
-            SyncOutput::Send(_, OutgoingMessage::NegClose(sub)) => format!("NEG-CLOSE {}", self.number(*sub)),
+            SyncOutput::Disconnect(_) => "disconnect".to_owned(),
+            SyncOutput::Send(_, OutgoingMessage::Close(sub)) => format!("CLOSE {}", self.request_number(*sub)),
+            SyncOutput::Send(_, OutgoingMessage::NegClose(sub)) => format!("NEG-CLOSE {}", self.request_number(*sub)),
             SyncOutput::Send(_, OutgoingMessage::Req(sub, filters)) => {
-                let filters: Vec<String> = filters.iter().map(text::filter).collect();
-                format!("REQ {} {}", self.number(*sub), filters.join(" "))
+                let filters: Vec<String> = filters.iter().map(text::format_filter).collect();
+                format!("REQ {} {}", self.request_number(*sub), filters.join(" "))
             }
             SyncOutput::Send(_, OutgoingMessage::NegOpen(sub, filter, _)) => {
-                format!("NEG-OPEN {} {}", self.number(*sub), text::filter(filter))
+                format!("NEG-OPEN {} {}", self.request_number(*sub), text::format_filter(filter))
             }
-            SyncOutput::Note(SyncNote::Connected(_, how)) => format!("connected: {how:?}"),
-            SyncOutput::Note(SyncNote::ConnectionLost(_, loss)) => format!("lost: {loss:?}"),
+            SyncOutput::Note(SyncNote::Connected(_, kind)) => format!("connected: {}", kind.label()),
+            SyncOutput::Note(SyncNote::ConnectionLost(_, reason)) => format!("connection lost: {}", reason.label()),
             SyncOutput::Note(SyncNote::ConnectionFailed { failures, backoff_millis, .. }) => {
-                format!("failed {failures} times, again in {} s", backoff_millis / 1_000)
+                format!("connection failed {failures} times, retry in {} s", backoff_millis / 1_000)
             }
             SyncOutput::Note(SyncNote::RateLimited(_, text, secs)) => format!("rate-limited for {secs} s: {text}"),
             SyncOutput::Note(SyncNote::Dead(..)) => "dead".to_owned(),
             SyncOutput::Note(SyncNote::Parked(_, text)) => format!("parked: {text}"),
-            SyncOutput::Note(SyncNote::IsSelf(_)) => "that is ourselves".to_owned(),
-            SyncOutput::Note(SyncNote::BatchFailed(_, why)) => format!("failed: {why}"),
-            SyncOutput::Note(SyncNote::RelayLacksEvents(_, _, count)) => format!("it lacks {count} events"),
+            SyncOutput::Note(SyncNote::IsSelf(_)) => "relay is this server".to_owned(),
+            SyncOutput::Note(SyncNote::BatchFailed(_, reason)) => format!("batch failed: {reason}"),
+            SyncOutput::Note(SyncNote::RelayLacksEvents(_, _, count)) => format!("relay lacks {count} events"),
             SyncOutput::Note(SyncNote::StatesCompared { shared, lacking, .. }) => {
                 format!("states: {} shared, {} lacking", shared.len(), lacking.len())
             }
-            SyncOutput::Note(SyncNote::Gaps { count, .. }) => format!("{count} gaps"),
-            SyncOutput::Submit(submission) => {
-                format!("submit #{:02x} via {:?}", submission.event.id.0[0], submission.source)
-            }
-            SyncOutput::ReleasePermit(_) => return None,
+            SyncOutput::Note(SyncNote::Gaps { count, .. }) => format!("gaps: {count}"),
             SyncOutput::Note(SyncNote::CaughtUp { source, events, is_complete, .. }) => {
-                format!(
-                    "caught up by {source:?}: {events} events, {}",
-                    if *is_complete { "whole" } else { "not whole" }
-                )
+                let result = if *is_complete { "complete" } else { "incomplete" };
+                format!("{} {result}: {events} events", source.label())
             }
-            SyncOutput::QueryLocalIds(..) | SyncOutput::QueryRootEvents(_) => return None,
-            other => text::output(other),
+            SyncOutput::Submit(submission) => {
+                format!("submit #{:02x} from {}", submission.event.id.0[0], submission.source.label())
+            }
+            SyncOutput::ReleasePermit(_) | SyncOutput::QueryLocalIds(..) | SyncOutput::QueryRootEvents(_) => {
+                return None;
+            }
+            other => text::describe_output(other),
         })
     }
 
-    fn number(&mut self, sub: SubscriptionId) -> usize {
-        let known = self.numbers.iter().position(|number| *number == sub);
+    /// Returns the number of a request in the transcript: the first one of a session is 1.
+    fn request_number(&mut self, sub: SubscriptionId) -> usize {
+        let known = self.request_numbers.iter().position(|number| *number == sub);
         known.unwrap_or_else(|| {
-            self.numbers.push(sub);
-            self.numbers.len() - 1
+            self.request_numbers.push(sub);
+            self.request_numbers.len() - 1
         }) + 1
     }
 
-    /// Lets time pass, and wakes the machine whenever it wants to be.
-    pub(crate) fn pass(&mut self, millis: u64) -> &mut Self {
+    /// Advances the clock and wakes the machine at its alarms.
+    pub(crate) fn advance(&mut self, millis: u64) -> &mut Self {
         let end = self.millis + millis;
-        while let Some((at, _)) = self.syncer.alarm().filter(|(at, _)| at.0 <= end) {
+        while let Some((at, _)) = self.machine.alarm().filter(|(at, _)| at.0 <= end) {
             self.millis = self.millis.max(at.0);
-            self.syncer.wake(self.now());
+            self.machine.wake(self.now());
             self.drain();
         }
         self.millis = end;
         self
     }
 
+    /// Sends a pong of the second relay, if it is connected.
     fn steady_pong(&mut self) {
-        if let Some(session) = self.steady {
-            self.syncer.handle(self.now(), SyncInput::Message(session, IncomingMessage::Alive));
+        if let Some(session) = self.steady_session {
+            self.machine.handle(self.now(), SyncInput::Message(session, IncomingMessage::Alive));
         }
     }
 
-    /// The other relay answers.
-    fn please(&mut self, session: SessionId, say: &OutgoingMessage) {
-        let heard = match say {
+    /// Answers a request to the second relay. It has no events.
+    fn answer_steady(&mut self, session: SessionId, message: &OutgoingMessage) {
+        let answer = match message {
             OutgoingMessage::Req(sub, _) => IncomingMessage::Eose(*sub, None),
             OutgoingMessage::NegOpen(sub, ..) => IncomingMessage::NegErr(*sub, "closed: nothing".to_owned(), None),
             _ => return,
         };
-        self.syncer.handle(self.now(), SyncInput::Message(session, heard));
+        self.machine.handle(self.now(), SyncInput::Message(session, answer));
     }
 
-    /// A repository is followed on these relays.
+    /// Follows the repository on these relays.
     pub(crate) fn follow(&mut self, relays: &[&str]) -> &mut Self {
         self.seq += 1;
         let relays: Vec<String> = relays.iter().map(|relay| (*relay).to_owned()).collect();
-        let (place, authors, seq) = (EventStatus::Served, vec![repo().owner], self.seq);
-        let followed = RepoNeeds { repo: repo(), status: place, relays, authors, seq };
-        self.tell("interest in thing", SyncInput::RepoNeeds(repo().identifier, vec![followed]));
-        for repo in std::mem::take(&mut self.rooted) {
-            self.tell("", SyncInput::RootEvents(repo, Vec::<RootEvent>::new()));
+        let (status, authors, seq) = (EventStatus::Served, vec![repo().owner], self.seq);
+        let needs = RepoNeeds { repo: repo(), status, relays, authors, seq };
+        self.handle_input("repo needs: thing", SyncInput::RepoNeeds(repo().identifier, vec![needs]));
+        for repo in std::mem::take(&mut self.root_queries) {
+            self.handle_input("", SyncInput::RootEvents(repo, Vec::<RootEvent>::new()));
         }
         self
     }
 
-    /// An issue of the repository is served.
-    pub(crate) fn issue(&mut self, nth: u8) -> &mut Self {
+    /// Serves an issue of the repository.
+    pub(crate) fn serve_issue(&mut self, number: u8) -> &mut Self {
         self.seq += 1;
-        let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo().owner, d: "thing".to_owned() };
-        let arrived = ServedEvent {
+        let coordinate = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo().owner, d: "thing".to_owned() };
+        let served = ServedEvent {
             seq: self.seq,
-            id: EventId([nth; 32]),
+            id: EventId([number; 32]),
             kind: kinds::ISSUE,
             author: PublicKey([9; 32]),
             coordinate: None,
             ids: vec![],
-            coordinates: vec![at],
+            coordinates: vec![coordinate],
         };
-        self.tell(&format!("issue {nth} is served"), SyncInput::Served(arrived));
+        self.handle_input(&format!("served: issue {number}"), SyncInput::Served(served));
         self
     }
 
     pub(crate) fn ready(&mut self) -> &mut Self {
-        self.tell("ready", SyncInput::Ready);
+        self.handle_input("ready", SyncInput::Ready);
         self
     }
 
-    /// The operator has other rules.
-    pub(crate) fn rules(&mut self, accepts_more: bool) -> &mut Self {
-        let what = if accepts_more { "rules that take more" } else { "rules that take less" };
-        self.tell(what, SyncInput::PolicyChanged(SyncPolicyChange { epoch: 2, bootstrap: Vec::new(), accepts_more }));
+    /// Changes the settings.
+    pub(crate) fn change_policy(&mut self, accepts_more: bool) -> &mut Self {
+        let change = SyncPolicyChange { epoch: 2, bootstrap: Vec::new(), accepts_more };
+        let description = if accepts_more { "policy accepts more" } else { "policy accepts less" };
+        self.handle_input(description, SyncInput::PolicyChanged(change));
         self
     }
 
-    /// The newest attempt succeeds.
-    pub(crate) fn up(&mut self) -> &mut Self {
-        (self.open, self.negs) = Default::default();
-        self.numbers.clear();
-        self.tell("up", SyncInput::Connected(self.session, Nip11Info::parse(TERMS)));
+    /// Lets the newest dial succeed.
+    pub(crate) fn connect(&mut self) -> &mut Self {
+        (self.open_requests, self.open_negentropy) = Default::default();
+        self.request_numbers.clear();
+        self.handle_input("connected", SyncInput::Connected(self.session, Nip11Info::parse(NIP11)));
         self
     }
 
-    /// The newest attempt succeeds, and the relay shows our own instance.
-    pub(crate) fn up_as_ourselves(&mut self) -> &mut Self {
-        self.tell("up: instance me", SyncInput::Connected(self.session, Nip11Info::parse(r#"{"instance":"me"}"#)));
+    /// Lets the newest dial succeed and answers all requests. One line in the transcript.
+    pub(crate) fn connect_and_sync(&mut self) -> &mut Self {
+        let end = self.transcript.len();
+        self.connect().advance(100).answer();
+        self.transcript.truncate(end);
+        self.write_line("> connected and synced");
         self
     }
 
-    /// What an earlier life has written down.
-    pub(crate) fn restored(&mut self, peer: RelayRecord) -> &mut Self {
-        self.tell(&format!("restored {}", peer.url), SyncInput::Restored(RestoredRow::Relay(Box::new(peer))));
+    /// Lets the newest dial succeed with a relay that shows our own instance id.
+    pub(crate) fn connect_to_self(&mut self) -> &mut Self {
+        let nip11 = Nip11Info::parse(r#"{"instance":"me"}"#);
+        self.handle_input("connected: instance me", SyncInput::Connected(self.session, nip11));
         self
     }
 
-    /// So many seconds of the script as wall time.
-    pub(crate) fn wall(secs: u64) -> Timestamp {
-        Timestamp(WALL + secs)
-    }
-
-    /// An event is here.
-    pub(crate) fn has(&mut self, nth: u8, secs_ago: u64) -> &mut Self {
-        self.here.push(NegentropyItem { created_at: WALL - secs_ago, id: [nth; 32] });
+    /// Restores the record of a relay that an earlier process stored.
+    pub(crate) fn restore(&mut self, record: RelayRecord) -> &mut Self {
+        let description = format!("restored {}", record.url);
+        self.handle_input(&description, SyncInput::Restored(RestoredRow::Relay(Box::new(record))));
         self
     }
 
-    /// The relay has events, of which it sends so many at once.
-    pub(crate) fn relay_has(&mut self, cap: usize, events: impl IntoIterator<Item = (u8, u64)>) -> &mut Self {
-        self.cap = cap;
-        self.there = events.into_iter().map(|(nth, secs_ago)| event(nth, secs_ago)).collect();
+    /// Adds an event to the local store.
+    pub(crate) fn add_local_event(&mut self, number: u8, secs_ago: u64) -> &mut Self {
+        self.local_items.push(NegentropyItem { created_at: START_SECS - secs_ago, id: [number; 32] });
         self
     }
 
-    /// The relay gets an event, so many seconds after the beginning.
-    pub(crate) fn relay_gets(&mut self, nth: u8, secs: u64) -> &mut Self {
-        self.there.push(Arc::new(Event { created_at: Self::wall(secs), ..Event::clone(&event(nth, 0)) }));
+    /// Sets the events of the relay (number and age in seconds), and its largest page.
+    pub(crate) fn set_relay_events(
+        &mut self,
+        max_page: usize,
+        events: impl IntoIterator<Item = (u8, u64)>,
+    ) -> &mut Self {
+        self.max_page = max_page;
+        self.relay_events = events.into_iter().map(|(number, secs_ago)| event(number, secs_ago)).collect();
         self
     }
 
-    /// The relay refuses everything that is open.
-    pub(crate) fn refuse(&mut self, text: &str) -> &mut Self {
-        for (sub, _) in std::mem::take(&mut self.open) {
-            let number = self.number(sub);
-            self.heard(&format!("CLOSED {number} {text}"), IncomingMessage::Closed(sub, text.to_owned()));
+    /// Adds an event to the relay that is created `secs` after the start of the script.
+    pub(crate) fn add_relay_event(&mut self, number: u8, secs: u64) -> &mut Self {
+        self.relay_events.push(Arc::new(Event { created_at: Self::wall(secs), ..Event::clone(&event(number, 0)) }));
+        self
+    }
+
+    /// Closes all open subscriptions with a text.
+    pub(crate) fn reject_open(&mut self, text: &str) -> &mut Self {
+        for (sub, _) in std::mem::take(&mut self.open_requests) {
+            let number = self.request_number(sub);
+            self.receive(&format!("CLOSED {number} {text}"), IncomingMessage::Closed(sub, text.to_owned()));
         }
         self
     }
 
-    /// The relay says that it has sent everything that is asked for, and sends it then.
-    pub(crate) fn end_and_send(&mut self) -> &mut Self {
-        for (sub, filters) in std::mem::take(&mut self.open) {
-            let number = self.number(sub);
-            self.heard(&format!("EOSE {number}"), IncomingMessage::Eose(sub, None));
-            self.send(sub, &filters);
+    /// Answers all open subscriptions with EOSE first and the stored events afterwards.
+    pub(crate) fn send_eose_before_events(&mut self) -> &mut Self {
+        for (sub, filters) in std::mem::take(&mut self.open_requests) {
+            let number = self.request_number(sub);
+            self.receive(&format!("EOSE {number}"), IncomingMessage::Eose(sub, None));
+            self.send_page(sub, &filters);
         }
         self
     }
 
-    /// From now on everything that is submitted is served at once.
-    pub(crate) fn judging(&mut self) -> &mut Self {
-        self.judges = true;
+    /// Stores submitted events at once from now on.
+    pub(crate) fn store_at_once(&mut self) -> &mut Self {
+        self.stores_at_once = true;
         self
     }
 
-    /// Everything that was submitted is served.
-    pub(crate) fn judged(&mut self) -> &mut Self {
-        for ticket in std::mem::take(&mut self.tickets) {
-            self.tell("served", SyncInput::SubmitResult(ticket, SubmitResult::Stored));
+    /// Stores all events that were submitted.
+    pub(crate) fn store_submitted(&mut self) -> &mut Self {
+        for id in std::mem::take(&mut self.submitted) {
+            self.handle_input("stored", SyncInput::SubmitResult(id, SubmitResult::Stored));
         }
         self
     }
 
-    /// Everything that was submitted waits for git data.
-    pub(crate) fn held(&mut self) -> &mut Self {
-        for ticket in std::mem::take(&mut self.tickets) {
-            self.tell("held", SyncInput::SubmitResult(ticket, SubmitResult::Held));
+    /// Holds all events that were submitted until their git data arrives.
+    pub(crate) fn hold_submitted(&mut self) -> &mut Self {
+        for id in std::mem::take(&mut self.submitted) {
+            self.handle_input("held", SyncInput::SubmitResult(id, SubmitResult::Held));
         }
         self
     }
 
-    /// Sends what a request is about, as far as a page reaches.
-    fn send(&mut self, sub: SubscriptionId, filters: &[Filter]) {
-        let wanted =
-            |event: &&Arc<Event>| filters.iter().any(|filter| filter.limit != Some(0) && fits(filter, &item(event)));
-        let page: Vec<Arc<Event>> = self.there.iter().filter(wanted).take(self.cap).cloned().collect();
+    /// Sends the first page of events that match a subscription.
+    fn send_page(&mut self, sub: SubscriptionId, filters: &[Filter]) {
+        let is_requested =
+            |event: &&Arc<Event>| filters.iter().any(|filter| filter.limit != Some(0) && matches(filter, &item(event)));
+        let page: Vec<Arc<Event>> =
+            self.relay_events.iter().filter(is_requested).take(self.max_page).cloned().collect();
         if !page.is_empty() {
-            let number = self.number(sub);
-            self.line(&format!("> {number}: {} events", page.len()));
+            let number = self.request_number(sub);
+            self.write_line(&format!("> {number}: {} events", page.len()));
         }
         for event in page {
-            let known = self.here.iter().any(|item| item.id == event.id.0);
-            let standing = if known { EventPresence::Known } else { EventPresence::New };
-            self.heard("", IncomingMessage::Event(sub, event, standing));
+            let is_known = self.local_items.iter().any(|item| item.id == event.id.0);
+            let presence = if is_known { EventPresence::Known } else { EventPresence::New };
+            self.receive("", IncomingMessage::Event(sub, event, presence));
         }
     }
 
-    pub(crate) fn down(&mut self, loss: DisconnectReason) -> &mut Self {
+    /// Ends the connection, or lets the newest dial fail.
+    pub(crate) fn disconnect(&mut self, reason: DisconnectReason) -> &mut Self {
         self.steady_pong();
-        self.tell(&format!("down: {loss:?}"), SyncInput::Disconnected(self.session, loss));
+        let description = format!("disconnected: {}", reason.label());
+        self.handle_input(&description, SyncInput::Disconnected(self.session, reason));
         self
     }
 
-    pub(crate) fn heard(&mut self, what: &str, heard: IncomingMessage) -> &mut Self {
-        self.tell(what, SyncInput::Message(self.session, heard));
+    /// Passes a message of the relay to the machine.
+    pub(crate) fn receive(&mut self, description: &str, message: IncomingMessage) -> &mut Self {
+        self.handle_input(description, SyncInput::Message(self.session, message));
         self
     }
 
-    /// The relay answers everything that is open: it has nothing.
+    /// Answers all open requests, and the requests that follow from the answers, with the events of the relay.
     pub(crate) fn answer(&mut self) -> &mut Self {
         for _ in 0..200 {
-            let (open, negs) = (std::mem::take(&mut self.open), std::mem::take(&mut self.negs));
-            if open.is_empty() && negs.is_empty() {
+            let requests = std::mem::take(&mut self.open_requests);
+            let negentropy = std::mem::take(&mut self.open_negentropy);
+            if requests.is_empty() && negentropy.is_empty() {
                 break;
             }
-            for (sub, filters) in open {
-                self.send(sub, &filters);
-                let number = self.number(sub);
-                self.heard(&format!("EOSE {number}"), IncomingMessage::Eose(sub, None));
+            for (sub, filters) in requests {
+                self.send_page(sub, &filters);
+                let number = self.request_number(sub);
+                self.receive(&format!("EOSE {number}"), IncomingMessage::Eose(sub, None));
             }
-            for (sub, filter, message) in negs {
-                let number = self.number(sub);
-                if self.there.is_empty() {
-                    self.heard(
-                        &format!("NEG-ERR {number}"),
-                        IncomingMessage::NegErr(sub, "closed: nothing".to_owned(), None),
-                    );
+            for (sub, filter, message) in negentropy {
+                let number = self.request_number(sub);
+                if self.relay_events.is_empty() {
+                    let error = IncomingMessage::NegErr(sub, "closed: nothing".to_owned(), None);
+                    self.receive(&format!("NEG-ERR {number}"), error);
                     continue;
                 }
-                let items = self.there.iter().map(|event| item(event)).filter(|item| fits(&filter, item)).collect();
-                let reply = respond(&NegentropySet::from_items(items), &message, 60_000).expect("a good message");
-                self.heard(&format!("NEG-MSG {number}"), IncomingMessage::NegMsg(sub, reply));
+                let items =
+                    self.relay_events.iter().map(|event| item(event)).filter(|item| matches(&filter, item)).collect();
+                let reply = respond(&NegentropySet::from_items(items), &message, 60_000).expect("valid message");
+                self.receive(&format!("NEG-MSG {number}"), IncomingMessage::NegMsg(sub, reply));
             }
         }
         self
     }
 
-    /// Lets time pass, during which the relay answers within seconds.
-    pub(crate) fn answering(&mut self, millis: u64) -> &mut Self {
+    /// Advances the clock and answers all requests every five seconds.
+    pub(crate) fn advance_answering(&mut self, millis: u64) -> &mut Self {
         for _ in 0..millis / 5_000 {
-            self.pass(5_000).answer();
+            self.advance(5_000).answer();
         }
         self
     }
 
-    /// Forgets what was written so far.
-    pub(crate) fn quietly(&mut self) -> &mut Self {
-        self.text.clear();
+    /// Clears the transcript.
+    pub(crate) fn clear(&mut self) -> &mut Self {
+        self.transcript.clear();
         self
     }
 
-    /// How the relay is, as of a pong if it is connected.
-    pub(crate) fn state(&mut self) -> &mut Self {
-        self.tell("", SyncInput::Message(self.session, IncomingMessage::Alive));
-        let view = self.syncer.snapshot();
-        for link in view.relays.iter().filter(|link| link.url.without_scheme() != STEADY) {
-            let line = format!("= {} {:?}, {:?}", link.url, link.status, link.health);
-            self.line(&line);
+    /// Adds the status of the relay to the transcript, after a pong if it is connected.
+    pub(crate) fn show_status(&mut self) -> &mut Self {
+        self.handle_input("", SyncInput::Message(self.session, IncomingMessage::Alive));
+        let snapshot = self.machine.snapshot();
+        for relay in snapshot.relays.iter().filter(|relay| relay.url.without_scheme() != STEADY_HOST) {
+            let line = format!("= status {}, health {}", relay.status.label(), relay.health.label());
+            self.write_line(&line);
         }
         self
     }
 
-    /// What was wanted, against what should have been.
-    pub(crate) fn reads(&mut self, expected: &str) -> &mut Self {
-        let wanted: Vec<&str> = expected.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let got: Vec<&str> = self.text.lines().map(|line| line.trim_end()).collect();
-        let squeezed: Vec<String> =
-            got.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        let expect: Vec<String> =
-            wanted.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert!(squeezed == expect, "it reads:\n{}", self.text);
-        self.text.clear();
+    /// Compares the transcript with the expected lines, and clears it. Amounts of white space are ignored.
+    pub(crate) fn expect(&mut self, expected: &str) -> &mut Self {
+        let normalize = |text: &str| -> Vec<String> {
+            let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+            lines.filter(|line| !line.is_empty()).collect()
+        };
+        assert!(normalize(&self.transcript) == normalize(expected), "the transcript is:\n{}", self.transcript);
+        self.transcript.clear();
         self
     }
 }

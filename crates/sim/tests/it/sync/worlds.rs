@@ -1,54 +1,52 @@
-//! Whole weeks.
+//! Complete runs of many seeds. Each simulates a week with incidents and then checks that the nodes converge.
 
 use std::time::Instant;
 
-use grasp_sim::sync::invariants::Counts;
-use grasp_sim::sync::run::live;
+use grasp_sim::parallel::seeds;
+use grasp_sim::sync::invariants::SyncCounts;
+use grasp_sim::sync::run::run_seed;
 
-use super::parallel::{command, crowd, lives, number};
+use super::parallel::{replay_command, run_parallel, run_seeds};
 
-/// How many seeds every run lives through: `GRASP_SIM_FROM` and `GRASP_SIM_SEEDS` choose others.
-const SEEDS: u64 = 2_000;
+/// Seeds of a normal test run.
+const SEEDS: u64 = 100;
+/// Seeds of a soak run.
+const SOAK_SEEDS: u64 = 2_000;
 
-/// A life with fewer steps, on average, shows nothing.
-const STEPS: u64 = 5_000;
+/// Average number of steps below which runs are too short to test anything.
+const MIN_STEPS: u64 = 5_000;
 
-/// So many broken lives are enough to see.
-const MOST_BROKEN: usize = 30;
-
-fn seeds() -> Vec<u64> {
-    let from = number("GRASP_SIM_FROM").unwrap_or(0);
-    (from..from + number("GRASP_SIM_SEEDS").unwrap_or(SEEDS)).collect()
-}
+/// Failed seeds after which the test stops.
+const MAX_FAILED_SEEDS: usize = 30;
 
 #[test]
-fn the_laws_hold_and_healed_worlds_converge() {
-    #[expect(clippy::disallowed_methods, reason = "how fast the worlds are is told, and nothing depends on it")]
+fn invariants_hold_and_healed_worlds_converge() {
+    #[expect(clippy::disallowed_methods, reason = "only for the printed speed")]
     let began = Instant::now();
-    let (mut lived, mut steps, mut broken, mut most) = (0, 0, 0, Counts::default());
-    lives(&seeds(), None, |life| {
-        if let Some(law) = &life.broken {
-            broken += 1;
-            eprintln!("seed {}: {law}\n  {}", life.seed, command(life.seed));
+    let (mut runs, mut steps, mut failed_seeds, mut maxima) = (0, 0, 0, SyncCounts::default());
+    run_seeds(&seeds(SEEDS, SOAK_SEEDS), None, |report| {
+        if let Some(violation) = &report.violation {
+            failed_seeds += 1;
+            eprintln!("seed {}: {violation}\n  {}", report.seed, replay_command(report.seed));
         }
-        lived += 1;
-        steps += life.steps;
-        life.counts.iter().for_each(|counts| most.widen(counts));
-        broken >= MOST_BROKEN
+        runs += 1;
+        steps += report.steps;
+        report.counts.iter().for_each(|counts| maxima.merge_max(counts));
+        failed_seeds >= MAX_FAILED_SEEDS
     });
-    let each = steps / u64::max(lived, 1);
-    let speed = lived as f64 / began.elapsed().as_secs_f64();
-    eprintln!("{lived} seeds, {each} steps each, {speed:.1} seeds a second; the most of a life: {most:?}");
-    assert_eq!(broken, 0, "laws were broken");
-    assert!(each >= STEPS, "lives that are worth living: {each} steps");
+    let average = steps / u64::max(runs, 1);
+    let speed = runs as f64 / began.elapsed().as_secs_f64();
+    eprintln!("{runs} seeds, {average} steps on average, {speed:.1} seeds per second; maxima of a node: {maxima:?}");
+    assert_eq!(failed_seeds, 0, "invariants were violated");
+    assert!(average >= MIN_STEPS, "runs are too short: {average} steps on average");
 }
 
 #[test]
-fn a_seed_is_a_life() {
-    let seeds: Vec<u64> = seeds().into_iter().step_by(20).collect();
-    let twice = |seed: &u64| (*seed, live(*seed, None, None), live(*seed, None, None));
-    crowd(&seeds, twice, |(seed, one, two)| {
-        assert_eq!((one.hash, one.steps), (two.hash, two.steps), "seed {seed} was not the same twice");
+fn a_seed_is_deterministic() {
+    let seeds: Vec<u64> = seeds(SEEDS, SOAK_SEEDS).into_iter().step_by(20).collect();
+    let run_twice = |seed: &u64| (*seed, run_seed(*seed, None, None), run_seed(*seed, None, None));
+    run_parallel(&seeds, run_twice, |(seed, first, second)| {
+        assert_eq!((first.hash, first.steps), (second.hash, second.steps), "seed {seed} is not deterministic");
         false
     });
 }

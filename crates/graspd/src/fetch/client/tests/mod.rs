@@ -1,7 +1,7 @@
-//! Fetches from real git servers and from strange ones, on loopback.
+//! Tests of the git client against real git servers and scripted ones, on loopback.
 
-mod larder;
-mod real;
+mod git_http_backend;
+mod local_objects;
+mod misbehaving_servers;
 mod server;
-mod stage;
-mod strange;
+mod setup;

@@ -1,4 +1,4 @@
-//! Servers: `git http-backend` behind a few lines of HTTP, and one that says whatever it is told.
+//! Test servers: `git http-backend` behind a minimal HTTP server, and a server with scripted responses.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,22 +8,22 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A request.
+/// A recorded request.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RecordedRequest {
     pub(super) line: String,
     pub(super) head: String,
     pub(super) body: Vec<u8>,
 }
 
-impl Asked {
-    /// What a header says.
+impl RecordedRequest {
+    /// Returns the value of a header.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let named = |line: &&str| line.split_once(':').is_some_and(|(other, _)| other.eq_ignore_ascii_case(name));
         self.head.lines().find(named).and_then(|line| line.split_once(':')).map(|(_, value)| value.trim())
     }
 
-    /// Reads one; `None` where there is none.
+    /// Reads a request; `None` at the end of the connection.
     async fn read(stream: &mut TcpStream) -> Option<Self> {
         let mut bytes = Vec::new();
         let end = loop {
@@ -38,31 +38,31 @@ impl Asked {
         };
         let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
         let line = head.lines().next().unwrap_or_default().to_owned();
-        let mut asked = Self { line, head, body: bytes[end + 4..].to_vec() };
-        let length: usize = asked.header("content-length").map_or(0, |length| length.parse().expect("a number"));
-        let read = asked.body.len();
-        asked.body.resize(length, 0);
-        stream.read_exact(&mut asked.body[read..]).await.ok()?;
-        Some(asked)
+        let mut request = Self { line, head, body: bytes[end + 4..].to_vec() };
+        let length: usize = request.header("content-length").map_or(0, |length| length.parse().expect("a number"));
+        let read = request.body.len();
+        request.body.resize(length, 0);
+        stream.read_exact(&mut request.body[read..]).await.ok()?;
+        Some(request)
     }
 }
 
-/// What was asked, and on how many connections.
+/// All requests, and the number of connections.
 #[derive(Clone, Default)]
-pub(super) struct FakeResolver {
-    asked: Arc<Mutex<Vec<Asked>>>,
+pub(super) struct RequestLog {
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
     connections: Arc<Mutex<usize>>,
 }
 
-impl FakeResolver {
-    pub(super) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().expect("not poisoned").clone()
+impl RequestLog {
+    pub(super) fn all(&self) -> Vec<RecordedRequest> {
+        self.requests.lock().expect("not poisoned").clone()
     }
 
-    /// Method and path of each request.
+    /// Returns method and path of each request.
     pub(super) fn lines(&self) -> Vec<String> {
-        let short = |asked: Asked| asked.line.split(' ').take(2).collect::<Vec<_>>().join(" ");
-        self.asked().into_iter().map(short).collect()
+        let short = |request: RecordedRequest| request.line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        self.all().into_iter().map(short).collect()
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -72,34 +72,34 @@ impl FakeResolver {
 
 /// `git http-backend` with the repositories of a folder.
 #[derive(Clone)]
-pub(super) struct Backend {
+pub(super) struct GitHttpBackend {
     pub(super) root: PathBuf,
-    /// Whether it hears which protocol a client speaks.
-    pub(super) second: bool,
-    /// Whether a connection lives on after an answer.
+    /// Whether it supports protocol v2.
+    pub(super) supports_v2: bool,
+    /// Whether a connection is kept open after a response.
     pub(super) keep_alive: bool,
-    pub(super) book: FakeResolver,
+    pub(super) requests: RequestLog,
 }
 
-impl Backend {
+impl GitHttpBackend {
     pub(super) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), second: true, keep_alive: true, book: FakeResolver::default() }
+        Self { root: root.to_owned(), supports_v2: true, keep_alive: true, requests: RequestLog::default() }
     }
 
-    /// Serves at a loopback address for as long as the test lives.
+    /// Serves on a loopback address until the end of the test.
     pub(super) async fn serve(&self, address: &str) -> u16 {
-        let listener = TcpListener::bind(address).await.expect("a port");
+        let listener = TcpListener::bind(address).await.expect("bind");
         let port = listener.local_addr().expect("an address").port();
         let backend = self.clone();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                *backend.book.connections.lock().expect("not poisoned") += 1;
+                *backend.requests.connections.lock().expect("not poisoned") += 1;
                 let backend = backend.clone();
                 tokio::spawn(async move {
-                    while let Some(asked) = Asked::read(&mut stream).await {
-                        backend.book.asked.lock().expect("not poisoned").push(asked.clone());
+                    while let Some(request) = RecordedRequest::read(&mut stream).await {
+                        backend.requests.requests.lock().expect("not poisoned").push(request.clone());
                         let (runner, keep_alive) = (backend.clone(), backend.keep_alive);
-                        let answer = tokio::task::spawn_blocking(move || runner.run(&asked)).await.expect("an answer");
+                        let answer = tokio::task::spawn_blocking(move || runner.run(&request)).await.expect("no panic");
                         if stream.write_all(&answer).await.is_err() || !keep_alive {
                             break;
                         }
@@ -110,9 +110,9 @@ impl Backend {
         port
     }
 
-    fn run(&self, asked: &Asked) -> Vec<u8> {
-        let mut words = asked.line.split(' ');
-        let (method, path) = (words.next().expect("a method"), words.next().expect("a path"));
+    fn run(&self, request: &RecordedRequest) -> Vec<u8> {
+        let mut words = request.line.split(' ');
+        let (method, path) = (words.next().expect("method"), words.next().expect("path"));
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let mut command = Command::new("git");
         command
@@ -122,9 +122,9 @@ impl Backend {
             .envs([("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_HTTP_EXPORT_ALL", "1")])
             .envs([("REQUEST_METHOD", method), ("PATH_INFO", path), ("QUERY_STRING", query)])
             .env("GIT_PROJECT_ROOT", &self.root)
-            .env("CONTENT_LENGTH", asked.body.len().to_string())
-            .env("CONTENT_TYPE", asked.header("content-type").unwrap_or_default());
-        if let Some(protocol) = asked.header("git-protocol").filter(|_| self.second) {
+            .env("CONTENT_LENGTH", request.body.len().to_string())
+            .env("CONTENT_TYPE", request.header("content-type").unwrap_or_default());
+        if let Some(protocol) = request.header("git-protocol").filter(|_| self.supports_v2) {
             command.env("GIT_PROTOCOL", protocol);
         }
         let mut child = command
@@ -133,13 +133,13 @@ impl Backend {
             .stderr(Stdio::null())
             .spawn()
             .expect("git http-backend starts");
-        // It may not want all of it.
-        let _ = child.stdin.take().expect("a pipe").write_all(&asked.body);
-        let said = child.wait_with_output().expect("it ends").stdout;
-        let end = said.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
-        let head = String::from_utf8_lossy(&said[..end]);
+        // git may not read everything.
+        let _ = child.stdin.take().expect("pipe").write_all(&request.body);
+        let output = child.wait_with_output().expect("git exits").stdout;
+        let end = output.windows(4).position(|four| four == b"\r\n\r\n").expect("headers");
+        let head = String::from_utf8_lossy(&output[..end]);
         let status = head.lines().find_map(|line| line.strip_prefix("Status: ")).unwrap_or("200 OK");
-        let body = &said[end + 4..];
+        let body = &output[end + 4..];
         let mut answer = format!("HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\n", body.len()).into_bytes();
         if !self.keep_alive {
             answer.extend_from_slice(b"Connection: close\r\n");
@@ -150,45 +150,45 @@ impl Backend {
     }
 }
 
-/// A server that answers every request with these bytes, and goes on with `then` for as long as somebody reads, a byte at a
-/// time if it is slow. Then it waits.
+/// A server that answers every request with `answer`, then sends `then` repeatedly, with a delay of `slow`. After that
+/// it waits.
 #[derive(Clone, Default)]
-pub(super) struct Strange {
+pub(super) struct ScriptedServer {
     pub(super) answer: Vec<u8>,
     pub(super) then: Vec<u8>,
     pub(super) slow: Option<std::time::Duration>,
-    /// Whether it hangs up in the end, instead of waiting.
-    pub(super) hangs_up: bool,
-    pub(super) book: FakeResolver,
+    /// Whether it closes the connection in the end, instead of waiting.
+    pub(super) closes: bool,
+    pub(super) requests: RequestLog,
 }
 
-impl Strange {
-    /// One that answers with a body of a kind.
-    pub(super) fn says(kind: &str, body: &[u8]) -> Self {
+impl ScriptedServer {
+    /// Creates a server that answers with a body of a content type.
+    pub(super) fn body(kind: &str, body: &[u8]) -> Self {
         let head =
             format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
         Self { answer: [head, body.to_vec()].concat(), ..Self::default() }
     }
 
-    /// One that answers with a status and some headers.
+    /// Creates a server that answers with a status and headers.
     pub(super) fn status(status: &str, headers: &str) -> Self {
         let answer = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: 0\r\n\r\n").into_bytes();
         Self { answer, ..Self::default() }
     }
 
     pub(super) async fn serve(&self) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let port = listener.local_addr().expect("an address").port();
-        let strange = self.clone();
+        let server = self.clone();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                *strange.book.connections.lock().expect("not poisoned") += 1;
-                let strange = strange.clone();
+                *server.requests.connections.lock().expect("not poisoned") += 1;
+                let server = server.clone();
                 tokio::spawn(async move {
-                    while let Some(asked) = Asked::read(&mut stream).await {
-                        strange.book.asked.lock().expect("not poisoned").push(asked);
-                        strange.talk(&mut stream).await;
-                        if strange.hangs_up {
+                    while let Some(request) = RecordedRequest::read(&mut stream).await {
+                        server.requests.requests.lock().expect("not poisoned").push(request);
+                        server.respond(&mut stream).await;
+                        if server.closes {
                             break;
                         }
                     }
@@ -198,7 +198,7 @@ impl Strange {
         format!("http://127.0.0.1:{port}/x.git")
     }
 
-    async fn talk(&self, stream: &mut TcpStream) {
+    async fn respond(&self, stream: &mut TcpStream) {
         let _ = stream.write_all(&self.answer).await;
         while !self.then.is_empty() && stream.write_all(&self.then).await.is_ok() {
             if let Some(slow) = self.slow {

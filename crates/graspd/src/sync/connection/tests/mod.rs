@@ -1,7 +1,7 @@
-//! The socket, against relays on loopback that do as they are told.
+//! Tests of relay connections against scripted relays on loopback.
 
-mod crowd;
-mod dials;
-mod ends;
-mod stage;
-mod talk;
+mod backpressure;
+mod closing;
+mod dialling;
+mod messages;
+mod setup;

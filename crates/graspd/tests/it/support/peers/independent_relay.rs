@@ -1,4 +1,4 @@
-//! A relay that others have written. It keeps events in memory and has no NIP-11 document.
+//! A relay from another implementation, `nostr-relay-builder`. It keeps events in memory and has no NIP-11 document.
 
 use std::net::SocketAddr;
 
@@ -6,45 +6,44 @@ use nostr_relay_builder::builder::RateLimit;
 use nostr_relay_builder::{LocalRelay, RelayBuilder};
 use tokio::runtime::Runtime;
 
-use super::place;
+use super::unused_address;
 use crate::support::Client;
 
-/// The relay. Dropping it ends it.
-pub struct Independent {
-    pub place: SocketAddr,
+/// The running relay. Stopped when dropped.
+pub struct IndependentRelay {
+    pub address: SocketAddr,
     relay: LocalRelay,
     _runtime: Runtime,
 }
 
-impl Independent {
+impl IndependentRelay {
     pub fn start() -> Self {
-        let place = place();
+        let address = unused_address();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
-            .expect("threads can be started");
+            .expect("cannot start a runtime");
         let builder = RelayBuilder::default()
-            .addr(place.ip())
-            .port(place.port())
+            .addr(address.ip())
+            .port(address.port())
             .rate_limit(RateLimit { max_reqs: 500, notes_per_minute: 1_000_000 });
         let relay = LocalRelay::new(builder);
-        runtime.block_on(relay.run()).expect("it listens");
-        Self { place, relay, _runtime: runtime }
+        runtime.block_on(relay.run()).expect("cannot start the relay");
+        Self { address, relay, _runtime: runtime }
     }
 
-    /// Its URL.
     pub fn url(&self) -> String {
-        super::relay(self.place)
+        super::relay_url(self.address)
     }
 
-    /// A client of it.
+    /// Connects a client to the relay.
     pub fn client(&self) -> Client {
-        Client::connect(self.place, &self.url())
+        Client::connect(self.address, &self.url())
     }
 }
 
-impl Drop for Independent {
+impl Drop for IndependentRelay {
     fn drop(&mut self) {
         self.relay.shutdown();
     }

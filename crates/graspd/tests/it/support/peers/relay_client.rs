@@ -1,4 +1,4 @@
-//! Somebody who is connected to the relay that remembers, and how that one answers.
+//! One client connection of a [`ScriptedRelay`](super::scripted_relay::ScriptedRelay).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,10 +14,11 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::scripted_relay::{Deed, News, RejectionForm, Shared};
+use super::scripted_relay::{Broadcast, ClientAction, RejectionForm, Shared};
 
-/// Reads the head of a request without taking it, and answers it.
-pub(super) async fn meet(shared: Arc<Shared>, mut stream: TcpStream) {
+/// Serves one connection: a websocket, or a request for the NIP-11 document.
+pub(super) async fn serve_connection(shared: Arc<Shared>, mut stream: TcpStream) {
+    // The head of the request is only peeked at, because the websocket library reads it itself.
     let mut head = vec![0; 4096];
     let wants_socket = loop {
         let Ok(read @ 1..) = stream.peek(&mut head).await else { return };
@@ -30,63 +31,71 @@ pub(super) async fn meet(shared: Arc<Shared>, mut stream: TcpStream) {
     if wants_socket {
         if let Ok(socket) = tokio_tungstenite::accept_async(stream).await {
             let connection = {
-                let mut book = shared.book();
-                book.connections += 1;
-                let connection = book.connections;
-                book.record(connection, Deed::Came);
+                let mut state = shared.state();
+                state.connections += 1;
+                let connection = state.connections;
+                state.record(connection, ClientAction::Connected);
                 connection
             };
-            let code = Guest::new(shared.clone(), socket, connection).serve().await;
-            shared.book().record(connection, Deed::Left(code));
+            let code = ClientConnection::new(shared.clone(), socket, connection).serve().await;
+            shared.state().record(connection, ClientAction::Disconnected(code));
         }
         return;
     }
     let _ = stream.read(&mut head).await;
-    let (status, body) = match &shared.manners.document {
+    let (status, body) = match &shared.script.nip11 {
         Some(document) => ("200 OK", document.to_string()),
         None => ("404 Not Found", String::new()),
     };
     let length = body.len();
-    let answer = format!(
+    let response = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/nostr+json\r\nContent-Length: {length}\r\n\
          Connection: close\r\n\r\n{body}"
     );
-    let _ = stream.write_all(answer.as_bytes()).await;
+    let _ = stream.write_all(response.as_bytes()).await;
     let _ = stream.shutdown().await;
 }
 
-/// One connection.
-struct Guest {
+/// A websocket connection of a client.
+struct ClientConnection {
     shared: Arc<Shared>,
     socket: WebSocketStream<TcpStream>,
     connection: usize,
     subscriptions: BTreeMap<String, Vec<Filter>>,
     challenge: String,
-    proved: bool,
-    told: usize,
+    is_authenticated: bool,
+    events_sent: usize,
 }
 
-impl Guest {
+impl ClientConnection {
     fn new(shared: Arc<Shared>, socket: WebSocketStream<TcpStream>, connection: usize) -> Self {
         let challenge = format!("challenge {connection}");
-        Self { shared, socket, connection, subscriptions: BTreeMap::new(), challenge, proved: false, told: 0 }
+        Self {
+            shared,
+            socket,
+            connection,
+            subscriptions: BTreeMap::new(),
+            challenge,
+            is_authenticated: false,
+            events_sent: 0,
+        }
     }
 
-    /// Until it ends. With which code.
+    /// Serves the connection until it ends; returns the close code of the client.
     async fn serve(mut self) -> Option<u16> {
-        if self.shared.manners.hangs_up {
+        if self.shared.script.closes_at_once {
             let _ = self.socket.close(None).await;
             return None;
         }
-        if self.shared.manners.auth || self.shared.manners.challenge {
-            self.say(json!(["AUTH", self.challenge])).await;
+        if self.shared.script.requires_auth || self.shared.script.sends_challenge {
+            self.send(json!(["AUTH", self.challenge])).await;
         }
-        let (ear, mut news) = mpsc::unbounded_channel();
-        self.shared.book().ears.push(ear);
-        while self.told < self.shared.manners.breaks_off {
+        let (listener, mut broadcasts) = mpsc::unbounded_channel();
+        self.shared.state().listeners.push(listener);
+        while self.events_sent < self.shared.script.max_events_sent {
             tokio::select! {
                 message = self.socket.next() => match message {
-                    Some(Ok(Message::Text(text))) => self.hear(&text).await,
+                    Some(Ok(Message::Text(text))) => self.on_message(&text).await,
                     Some(Ok(Message::Close(frame))) => {
                         let _ = self.socket.flush().await;
                         return frame.map(|frame| frame.code.into());
@@ -94,22 +103,22 @@ impl Guest {
                     Some(Ok(_)) => {}
                     Some(Err(_)) | None => return None,
                 },
-                Some(news) = news.recv() => self.pass_on(news).await,
+                Some(broadcast) = broadcasts.recv() => self.on_broadcast(broadcast).await,
             }
         }
         None
     }
 
-    async fn say(&mut self, value: Value) {
+    async fn send(&mut self, value: Value) {
         let _ = self.socket.send(Message::text(value.to_string())).await;
     }
 
-    async fn pass_on(&mut self, news: News) {
-        let (event, text) = match news {
-            News::Stored(at) => self.shared.book().events[at].clone(),
-            News::For(text) => {
+    async fn on_broadcast(&mut self, broadcast: Broadcast) {
+        let (event, text) = match broadcast {
+            Broadcast::Stored(index) => self.shared.state().events[index].clone(),
+            Broadcast::Unrequested(text) => {
                 if let Some(id) = self.subscriptions.keys().next().cloned() {
-                    self.tell(&id, &text).await;
+                    self.send_event(&id, &text).await;
                 }
                 return;
             }
@@ -121,45 +130,45 @@ impl Guest {
             .map(|(id, _)| id.clone())
             .collect();
         for id in ids {
-            self.tell(&id, &text).await;
+            self.send_event(&id, &text).await;
         }
     }
 
-    async fn tell(&mut self, id: &str, event: &str) {
-        self.told += 1;
+    async fn send_event(&mut self, id: &str, event: &str) {
+        self.events_sent += 1;
         let _ = self.socket.send(Message::text(format!("[\"EVENT\",{},{event}]", json!(id)))).await;
     }
 
-    async fn hear(&mut self, text: &str) {
-        let value: Value = serde_json::from_str(text).expect("JSON");
-        self.shared.book().record(self.connection, Deed::Said(value.clone()));
+    async fn on_message(&mut self, text: &str) {
+        let value: Value = serde_json::from_str(text).expect("message is JSON");
+        self.shared.state().record(self.connection, ClientAction::Sent(value.clone()));
         let id = value[1].as_str().unwrap_or_default().to_owned();
         match value[0].as_str() {
             Some("REQ") => {
-                let parts = value.as_array().expect("it has a name");
-                let filters = parts[2..].iter().map(|part| Filter::parse(&part.to_string()).expect("a filter"));
+                let parts = value.as_array().expect("message is an array");
+                let filters = parts[2..].iter().map(|part| Filter::parse(&part.to_string()).expect("valid filter"));
                 let filters = filters.collect();
-                self.request(id, filters).await;
+                self.on_request(id, filters).await;
             }
             Some("CLOSE") => drop(self.subscriptions.remove(&id)),
-            Some("AUTH") => self.check(&value[1]).await,
-            _ => self.say(json!(["NOTICE", "ERROR: bad msg: unknown cmd"])).await,
+            Some("AUTH") => self.on_auth(&value[1]).await,
+            _ => self.send(json!(["NOTICE", "ERROR: bad msg: unknown cmd"])).await,
         }
     }
 
-    async fn check(&mut self, event: &Value) {
-        let event = Event::parse(&event.to_string()).expect("an event");
-        let right =
+    async fn on_auth(&mut self, event: &Value) {
+        let event = Event::parse(&event.to_string()).expect("valid event");
+        let is_valid =
             Verifier::default().verify(event.clone()).is_ok() && event.tag("challenge") == Some(&self.challenge);
-        self.proved |= right;
+        self.is_authenticated |= is_valid;
         let id = event.id.to_string();
-        self.shared.book().proofs.push((event, self.challenge.clone()));
-        self.say(json!(["OK", id, right, if right { "" } else { "error: no" }])).await;
+        self.shared.state().auth_events.push((event, self.challenge.clone()));
+        self.send(json!(["OK", id, is_valid, if is_valid { "" } else { "error: no" }])).await;
     }
 
-    async fn scold(&mut self, id: &str, how: RejectionForm, text: &str) {
-        self.shared.book().record(self.connection, Deed::Scolded);
-        self.say(match how {
+    async fn reject(&mut self, id: &str, form: RejectionForm, text: &str) {
+        self.shared.state().record(self.connection, ClientAction::WasRejected);
+        self.send(match form {
             RejectionForm::Notice => json!(["NOTICE", text]),
             RejectionForm::Closed => json!(["CLOSED", id, text]),
             RejectionForm::Restricted => json!(["CLOSED", id, "restricted: you are not a member of this relay"]),
@@ -167,50 +176,51 @@ impl Guest {
         .await;
     }
 
-    async fn request(&mut self, id: String, filters: Vec<Filter>) {
-        let manners = self.shared.manners.clone();
+    async fn on_request(&mut self, id: String, filters: Vec<Filter>) {
+        let script = self.shared.script.clone();
         let nth = {
-            let mut book = self.shared.book();
-            book.requests += 1;
-            book.requests
+            let mut state = self.shared.state();
+            state.requests += 1;
+            state.requests
         };
-        let is_small = |filter: &Filter| filter.limit.is_some_and(|limit| Some(limit) <= manners.refused_limit);
-        if manners.auth && !self.proved {
-            return self.scold(&id, RejectionForm::Closed, "auth-required: who are you?").await;
+        let has_small_limit =
+            |filter: &Filter| filter.limit.is_some_and(|limit| Some(limit) <= script.largest_rejected_limit);
+        if script.requires_auth && !self.is_authenticated {
+            return self.reject(&id, RejectionForm::Closed, "auth-required: who are you?").await;
         }
-        if let Some((_, how)) = manners.tired.filter(|(first, _)| nth >= *first) {
-            return self.scold(&id, how, "rate-limited: slow down please").await;
+        if let Some((_, form)) = script.rejects_from.filter(|(first, _)| nth >= *first) {
+            return self.reject(&id, form, "rate-limited: slow down please").await;
         }
-        if manners.refused_limit.is_some() && filters.iter().any(is_small) {
-            return self.scold(&id, RejectionForm::Closed, "invalid: limit must be positive").await;
+        if script.largest_rejected_limit.is_some() && filters.iter().any(has_small_limit) {
+            return self.reject(&id, RejectionForm::Closed, "invalid: limit must be positive").await;
         }
-        if self.subscriptions.len() >= manners.slots && !self.subscriptions.contains_key(&id) {
-            return self.scold(&id, RejectionForm::Notice, "ERROR: too many concurrent REQs").await;
+        if self.subscriptions.len() >= script.max_subscriptions && !self.subscriptions.contains_key(&id) {
+            return self.reject(&id, RejectionForm::Notice, "ERROR: too many concurrent REQs").await;
         }
-        let page = page(&self.shared.book().events, &filters, manners.page);
+        let page = stored_page(&self.shared.state().events, &filters, script.page_size);
         self.subscriptions.insert(id.clone(), filters);
         let open = self.subscriptions.len();
         {
-            let mut book = self.shared.book();
-            book.most_open = book.most_open.max(open);
+            let mut state = self.shared.state();
+            state.max_open = state.max_open.max(open);
         }
         for event in page {
-            self.tell(&id, &event).await;
+            self.send_event(&id, &event).await;
         }
-        if manners.eose {
-            self.say(json!(["EOSE", id])).await;
+        if script.sends_eose {
+            self.send(json!(["EOSE", id])).await;
         }
     }
 }
 
-/// What is stored, the newest first, at most so many for each filter.
-fn page(events: &[(Event, String)], filters: &[Filter], most: usize) -> Vec<String> {
+/// Returns the stored events that match, newest first, at most `page_size` per filter.
+fn stored_page(events: &[(Event, String)], filters: &[Filter], page_size: usize) -> Vec<String> {
     let mut found = BTreeMap::new();
     for filter in filters {
         let mut matching: Vec<_> = events.iter().filter(|(event, _)| filter.matches(event)).collect();
         matching.sort_by_key(|(event, _)| (Reverse(event.created_at), event.id));
-        let most = filter.limit.unwrap_or(most).min(most);
-        for (event, text) in matching.into_iter().take(most) {
+        let count = filter.limit.unwrap_or(page_size).min(page_size);
+        for (event, text) in matching.into_iter().take(count) {
             found.insert((Reverse(event.created_at), event.id, event.sig), text.clone());
         }
     }

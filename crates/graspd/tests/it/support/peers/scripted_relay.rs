@@ -1,4 +1,4 @@
-//! A relay that stores and serves, has the manners that a test gives it, and remembers what it was asked.
+//! A relay that stores and serves events, behaves as a test's [`RelayScript`] says, and records what its clients do.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,228 +10,229 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use super::place;
-use super::relay_client::meet;
+use super::relay_client::serve_connection;
+use super::unused_address;
 use crate::support::eventually;
 
-/// How it treats those who ask.
+/// The behaviour of a [`ScriptedRelay`].
 #[derive(Clone)]
-pub struct Manners {
-    /// Its NIP-11 document.
-    pub document: Option<Value>,
-    /// Events of one answer at most, whatever `limit` says.
-    pub page: usize,
-    /// Open subscriptions at most.
-    pub slots: usize,
-    /// Refuses a `limit` up to this.
-    pub refused_limit: Option<usize>,
-    /// Sends a challenge to everybody.
-    pub challenge: bool,
-    /// Serves only those who have answered it.
-    pub auth: bool,
-    /// Answers this request, counted from one, with a complaint; and all that follow.
-    pub tired: Option<(usize, RejectionForm)>,
-    /// Ends every connection at once.
-    pub hangs_up: bool,
-    /// Breaks a connection off when it has sent so many events.
-    pub breaks_off: usize,
-    /// Says when it has sent all that it has stored.
-    pub eose: bool,
+pub struct RelayScript {
+    /// The NIP-11 document, if the relay has one.
+    pub nip11: Option<Value>,
+    /// Maximum number of events per filter, even if `limit` is higher.
+    pub page_size: usize,
+    /// Maximum number of open subscriptions.
+    pub max_subscriptions: usize,
+    /// Rejects requests with a `limit` up to this value.
+    pub largest_rejected_limit: Option<usize>,
+    /// Sends an AUTH challenge on every connection.
+    pub sends_challenge: bool,
+    /// Sends an AUTH challenge and rejects requests until it is answered.
+    pub requires_auth: bool,
+    /// Rejects this request, counted from one, and all that follow, in this form.
+    pub rejects_from: Option<(usize, RejectionForm)>,
+    /// Closes every connection at once.
+    pub closes_at_once: bool,
+    /// Drops a connection after this many events.
+    pub max_events_sent: usize,
+    /// Sends EOSE after the stored events.
+    pub sends_eose: bool,
 }
 
-/// How it complains.
+/// The message with which the relay rejects a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum RejectionForm {
+    /// A NOTICE.
     Notice,
+    /// A CLOSED with the same text.
     Closed,
-    /// It wants nothing to do with us.
+    /// A CLOSED with the prefix `restricted:`.
     Restricted,
 }
 
-impl Default for Manners {
+impl Default for RelayScript {
     fn default() -> Self {
         Self {
-            document: Some(json!({"name": "fake"})),
-            page: 500,
-            slots: usize::MAX,
-            refused_limit: None,
-            challenge: false,
-            auth: false,
-            tired: None,
-            hangs_up: false,
-            breaks_off: usize::MAX,
-            eose: true,
+            nip11: Some(json!({"name": "fake"})),
+            page_size: 500,
+            max_subscriptions: usize::MAX,
+            largest_rejected_limit: None,
+            sends_challenge: false,
+            requires_auth: false,
+            rejects_from: None,
+            closes_at_once: false,
+            max_events_sent: usize::MAX,
+            sends_eose: true,
         }
     }
 }
 
-/// Something that somebody did.
+/// An action of a client, with its time and the number of its connection.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct RecordedAction {
     pub at: Instant,
     pub connection: usize,
-    pub deed: Deed,
+    pub action: ClientAction,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub enum Deed {
+pub enum ClientAction {
     /// Opened a connection.
-    Came,
-    /// Said something.
-    Said(Value),
-    /// Was told something that is no answer.
-    Scolded,
-    /// Ended the connection, with this code if there was one.
-    Left(Option<u16>),
+    Connected,
+    /// Sent a message.
+    Sent(Value),
+    /// Sent a request that the relay rejected.
+    WasRejected,
+    /// Closed the connection, with this code if there was one.
+    Disconnected(Option<u16>),
 }
 
-/// Something to pass on.
-pub(super) enum News {
-    /// An event that was stored, to whoever it is for.
+/// An event for all connections.
+pub(super) enum Broadcast {
+    /// The index of a stored event, for the subscriptions that it matches.
     Stored(usize),
-    /// The text of an event, whoever it is for.
-    For(Arc<String>),
+    /// The JSON of an event, for any subscription.
+    Unrequested(Arc<String>),
 }
 
-/// What it knows.
+/// Stored events and everything that was recorded.
 #[derive(Default)]
-pub(super) struct Book {
+pub(super) struct RelayState {
     pub(super) events: Vec<(Event, String)>,
-    pub(super) records: Vec<Record>,
-    /// Whoever wants to hear of new events.
-    pub(super) ears: Vec<mpsc::UnboundedSender<News>>,
+    pub(super) records: Vec<RecordedAction>,
+    /// One sender per connection.
+    pub(super) listeners: Vec<mpsc::UnboundedSender<Broadcast>>,
     pub(super) connections: usize,
     pub(super) requests: usize,
-    /// The most subscriptions that were open at once on a connection.
-    pub(super) most_open: usize,
-    /// Events that answered a challenge, with their challenge.
-    pub(super) proofs: Vec<(Event, String)>,
+    /// The highest number of subscriptions that were open at the same time on one connection.
+    pub(super) max_open: usize,
+    /// AUTH events that were received, with the challenge of their connection.
+    pub(super) auth_events: Vec<(Event, String)>,
 }
 
-impl Book {
-    pub(super) fn record(&mut self, connection: usize, deed: Deed) {
-        self.records.push(Record { at: Instant::now(), connection, deed });
+impl RelayState {
+    pub(super) fn record(&mut self, connection: usize, action: ClientAction) {
+        self.records.push(RecordedAction { at: Instant::now(), connection, action });
     }
 }
 
 pub(super) struct Shared {
-    pub(super) manners: Manners,
-    pub(super) book: Mutex<Book>,
+    pub(super) script: RelayScript,
+    pub(super) state: Mutex<RelayState>,
 }
 
 impl Shared {
-    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().expect("nobody panics with it")
+    pub(super) fn state(&self) -> MutexGuard<'_, RelayState> {
+        self.state.lock().expect("lock is not poisoned")
     }
 }
 
-/// The relay. Dropping it ends it.
-pub struct Fake {
-    pub place: SocketAddr,
+/// The running relay. Stopped when dropped.
+pub struct ScriptedRelay {
+    pub address: SocketAddr,
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
 }
 
-impl Fake {
-    pub fn start(manners: Manners) -> Self {
-        let place = place();
-        let shared = Arc::new(Shared { manners, book: Mutex::default() });
+impl ScriptedRelay {
+    pub fn start(script: RelayScript) -> Self {
+        let address = unused_address();
+        let shared = Arc::new(Shared { script, state: Mutex::default() });
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
-            .expect("threads can be started");
-        let listener = runtime.block_on(TcpListener::bind(place)).expect("a free address");
+            .expect("cannot start a runtime");
+        let listener = runtime.block_on(TcpListener::bind(address)).expect("cannot bind the address");
         runtime.spawn({
             let shared = shared.clone();
             async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(meet(shared.clone(), stream));
+                    tokio::spawn(serve_connection(shared.clone(), stream));
                 }
             }
         });
-        Self { place, shared, runtime: Some(runtime) }
+        Self { address, shared, runtime: Some(runtime) }
     }
 
-    /// Its URL.
     pub fn url(&self) -> String {
-        super::relay(self.place)
+        super::relay_url(self.address)
     }
 
-    /// Stores an event, whatever is wrong with it, and passes it on.
+    /// Stores an event without checking it, and sends it to matching subscriptions.
     pub fn publish(&self, event: &SignedEvent) {
-        let mut book = self.shared.book();
-        book.events.push((event.event().clone(), event.json().to_owned()));
-        let at = book.events.len() - 1;
-        book.ears.retain(|ear| ear.send(News::Stored(at)).is_ok());
+        let mut state = self.shared.state();
+        state.events.push((event.event().clone(), event.json().to_owned()));
+        let index = state.events.len() - 1;
+        state.listeners.retain(|listener| listener.send(Broadcast::Stored(index)).is_ok());
     }
 
-    /// Passes an event on to everybody who is subscribed to anything, whether it matches or not.
-    pub fn thrust(&self, event: &SignedEvent) {
-        let mut book = self.shared.book();
+    /// Sends an event to every connection with a subscription, whether it matches or not.
+    pub fn send_unrequested(&self, event: &SignedEvent) {
+        let mut state = self.shared.state();
         let text = Arc::new(event.json().to_owned());
-        book.ears.retain(|ear| ear.send(News::For(text.clone())).is_ok());
+        state.listeners.retain(|listener| listener.send(Broadcast::Unrequested(text.clone())).is_ok());
     }
 
-    /// Everything that was done so far.
-    pub fn records(&self) -> Vec<Record> {
-        self.shared.book().records.clone()
+    /// Returns all recorded actions.
+    pub fn records(&self) -> Vec<RecordedAction> {
+        self.shared.state().records.clone()
     }
 
-    /// Everything that was said so far on the connections from this one on.
-    pub fn said(&self, from: usize) -> Vec<Value> {
-        let said = |record: Record| match record.deed {
-            Deed::Said(value) if record.connection >= from => Some(value),
+    /// Returns all received messages of the connections with at least this number.
+    pub fn messages(&self, from: usize) -> Vec<Value> {
+        let message = |record: RecordedAction| match record.action {
+            ClientAction::Sent(value) if record.connection >= from => Some(value),
             _ => None,
         };
-        self.records().into_iter().filter_map(said).collect()
+        self.records().into_iter().filter_map(message).collect()
     }
 
-    /// All filters that were asked for on the connections from this one on, by requests and reconciliations.
+    /// Returns all filters of REQ and NEG-OPEN messages of the connections with at least this number.
     pub fn filters(&self, from: usize) -> Vec<Value> {
-        let filters = |said: Value| match said[0].as_str() {
-            Some("REQ") => said.as_array().map(|parts| parts[2..].to_vec()).unwrap_or_default(),
-            Some("NEG-OPEN") => vec![said[2].clone()],
+        let filters = |message: Value| match message[0].as_str() {
+            Some("REQ") => message.as_array().map(|parts| parts[2..].to_vec()).unwrap_or_default(),
+            Some("NEG-OPEN") => vec![message[2].clone()],
             _ => Vec::new(),
         };
-        self.said(from).into_iter().flat_map(filters).collect()
+        self.messages(from).into_iter().flat_map(filters).collect()
     }
 
-    /// How many connections there were.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> usize {
-        self.shared.book().connections
+        self.shared.state().connections
     }
 
-    /// The most subscriptions that were open at once on a connection.
-    pub fn most_open(&self) -> usize {
-        self.shared.book().most_open
+    /// Returns the highest number of subscriptions that were open at the same time on one connection.
+    pub fn max_open_subscriptions(&self) -> usize {
+        self.shared.state().max_open
     }
 
-    /// Events that answered a challenge, with their challenge.
-    pub fn proofs(&self) -> Vec<(Event, String)> {
-        self.shared.book().proofs.clone()
+    /// Returns the AUTH events that were received, with the challenge of their connection.
+    pub fn auth_events(&self) -> Vec<(Event, String)> {
+        self.shared.state().auth_events.clone()
     }
 
-    /// Waits until something has been done.
+    /// Waits until a client has done something for which `done` is true.
     #[track_caller]
-    pub fn eventually(&self, what: &str, done: impl Fn(&Deed) -> bool) {
-        eventually(what, || self.records().iter().any(|record| done(&record.deed)).then_some(()));
+    pub fn eventually(&self, what: &str, done: impl Fn(&ClientAction) -> bool) {
+        eventually(what, || self.records().iter().any(|record| done(&record.action)).then_some(()));
     }
 
-    /// Waits until filters have been asked for among which all of these are true.
+    /// Waits until a client has requested a filter for which `matches` is true.
     #[track_caller]
-    pub fn eventually_asked(&self, what: &str, asked: impl Fn(&Value) -> bool) {
-        eventually(what, || self.filters(0).iter().any(&asked).then_some(()));
+    pub fn eventually_requested(&self, what: &str, matches: impl Fn(&Value) -> bool) {
+        eventually(what, || self.filters(0).iter().any(&matches).then_some(()));
     }
 }
 
-impl Drop for Fake {
+impl Drop for ScriptedRelay {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for Record { at, connection, deed } in self.records() {
-                let text = format!("{deed:?}");
+            for RecordedAction { at, connection, action } in self.records() {
+                let text = format!("{action:?}");
                 let text: String = text.chars().take(400).collect();
-                eprintln!("-- {} {:?} {connection} {text}", self.place, at.elapsed());
+                eprintln!("-- {} {:?} {connection} {text}", self.address, at.elapsed());
             }
         }
         if let Some(runtime) = self.runtime.take() {

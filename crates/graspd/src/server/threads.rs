@@ -1,0 +1,274 @@
+//! Threads outside the tokio runtime: writer, verifiers, queries, broadcast, negentropy, git workers, maintenance,
+//! health monitor and disk usage scanner.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use grasp_core::limits;
+use grasp_git::apply::GitJobRunner;
+use grasp_git::maintenance::PoolMaintainer;
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::resources::Resources;
+use crate::config::Config;
+use crate::git::handlers::{FETCH_MEMORY_UNIT_BYTES, FETCH_MEMORY_UNITS, GitService};
+use crate::http::connection_limit::ConnectionLimit;
+use crate::http::fair_semaphore::FairSemaphore;
+use crate::monitor::disk_usage::{DiskUsageScanner, LatestDiskUsage};
+use crate::monitor::health::{BudgetLoads, EventLoopProbe, HealthMonitor, HealthSnapshot, HealthSources, QueueDepths};
+use crate::relay::broadcast::{BroadcastHandle, Broadcaster};
+use crate::relay::negentropy_cache::{NegentropyCache, NegentropyCacheWorker};
+use crate::relay::query_pool::{QueryPool, QueryWorker};
+use crate::repos::maintenance::{Maintenance, MaintenanceHandle};
+use crate::repos::ref_cache;
+use crate::repos::workers::{GitWorkers, JobDoneFn};
+use crate::writer::Writer;
+use crate::writer::command::{WriterCommand, WriterHandle};
+use crate::writer::queue::EventQueue;
+
+/// Handles of the threads outside the tokio runtime.
+pub(super) struct WorkerThreads {
+    pub(super) event_queue: Arc<EventQueue>,
+    pub(super) broadcast: BroadcastHandle,
+    pub(super) query_pool: QueryPool,
+    pub(super) negentropy_cache: NegentropyCache,
+    /// Ends when the event queue is closed and empty.
+    writer: JoinHandle<()>,
+    /// Dropping it ends the broadcast, negentropy, health and disk usage threads.
+    stop: crossbeam_channel::Sender<()>,
+    stopped: crossbeam_channel::Receiver<()>,
+}
+
+impl WorkerThreads {
+    /// Starts all threads except those of monitoring. When this returns, the writer has loaded its state from the
+    /// store.
+    pub(super) fn start(config: &Config, resources: &Resources) -> Result<Self> {
+        let Resources { clock, store, layout, ref_cache, .. } = resources;
+        let (clock, policy) = (*clock, &resources.current_policy);
+        let event_queue = EventQueue::new();
+        let (maintenance, worked_on) = MaintenanceHandle::new(config.git.maintenance);
+        let maintainer = Maintenance {
+            maintainer: PoolMaintainer::new(&resources.git, layout.clone(), config.git.process_timeout),
+            layout: layout.clone(),
+            ref_cache: ref_cache.clone(),
+            needed: {
+                let writer = WriterHandle::new(event_queue.clone());
+                Box::new(move |repo_paths| writer.needed_objects(repo_paths))
+            },
+            inbox: worked_on,
+        };
+        let keeper = Arc::new(
+            GitJobRunner::new(resources.git.clone(), layout.clone(), config.git.process_timeout)
+                .with_max_copy_bytes(config.git.max_push_bytes),
+        );
+        let on_done: JobDoneFn = {
+            let event_queue = event_queue.clone();
+            Arc::new(move |job, result| event_queue.send(WriterCommand::GitJobDone(job, result)))
+        };
+        let (git_workers, workers, cleanup) = GitWorkers::new(&keeper, layout, &on_done);
+        spawn("cleanup", move || cleanup.run())?;
+        for (index, worker) in workers.into_iter().enumerate() {
+            spawn(&format!("git-{index}"), move || worker.run())?;
+        }
+        let (broadcast, broadcast_inbox) = BroadcastHandle::new();
+        let (query_pool, jobs) = QueryPool::new();
+        let (negentropy_cache, requests) = NegentropyCache::new();
+        let (stop, stopped) = crossbeam_channel::bounded(0);
+
+        let writer = Writer {
+            store: store.clone(),
+            queue: event_queue.clone(),
+            commit_listener: Box::new(broadcast.clone()),
+            clock,
+            policy: policy.clone(),
+            ref_cache: ref_cache.clone(),
+            layout: layout.clone(),
+            git_workers,
+            maintenance,
+            sync_feed: resources.sync_feed.clone(),
+            fetch_feed: resources.fetch_feed.clone(),
+            metrics: resources.metrics.clone(),
+        };
+        let writer = writer.prepare()?;
+        let writer = spawn("writer", move || writer.run())?;
+        if config.git.maintenance {
+            spawn("maintenance", move || maintainer.run())?;
+        }
+        for index in 0..resources.cores {
+            let (event_queue, policy) = (event_queue.clone(), policy.clone());
+            spawn(&format!("verify-{index}"), move || event_queue.run_verifier(&policy, clock))?;
+        }
+        for index in 0..resources.query_threads() {
+            let worker = QueryWorker { store: store.clone(), jobs: jobs.clone(), pool: query_pool.clone(), clock };
+            spawn(&format!("query-{index}"), move || worker.run())?;
+        }
+        let broadcaster = Broadcaster::new(store.clone(), query_pool.clone(), clock, resources.settings.clone());
+        let end = stopped.clone();
+        spawn("broadcast", move || broadcaster.run(&broadcast_inbox, &end))?;
+        let worker = NegentropyCacheWorker {
+            store: store.clone(),
+            query_pool: query_pool.clone(),
+            requests,
+            cache: negentropy_cache.clone(),
+            clock,
+        };
+        let end = stopped.clone();
+        spawn("negentropy", move || worker.run(&end))?;
+        Ok(Self { event_queue, broadcast, query_pool, negentropy_cache, writer, stop, stopped })
+    }
+
+    /// Starts the health monitor, which takes its first snapshot before this returns, and the disk usage scanner.
+    pub(super) fn start_monitoring(
+        &self,
+        config: &Config,
+        resources: &Resources,
+        git: &Arc<GitService>,
+        connection_limit: Arc<ConnectionLimit>,
+    ) -> Result<watch::Receiver<Arc<HealthSnapshot>>> {
+        let (clock, metrics) = (resources.clock, &resources.metrics);
+        let disk_usage = LatestDiskUsage::default();
+        let git_folder = |name| git.layout.root().join(name);
+        let events = config.relay_data_path.join("events");
+        let scanner = DiskUsageScanner {
+            folders: vec![
+                ("events", events.clone()),
+                ("repositories", git_folder("repos")),
+                ("submitted", git_folder("prs")),
+                ("incoming", git_folder("incoming")),
+                ("staged", git_folder("staged")),
+                ("trash", git_folder("trash")),
+            ],
+            cached_pack_bytes: {
+                let pack_cache = git.pack_cache.clone();
+                Box::new(move || pack_cache.load().0)
+            },
+            clock,
+            latest: disk_usage.clone(),
+            budget: git.disk_budget.clone(),
+            total_folder: config.relay_data_path.clone(),
+        };
+        let end = self.stopped.clone();
+        spawn("disk-usage", move || scanner.run(&end))?;
+        let (monitor, snapshots) = HealthMonitor::new(HealthSources {
+            queues: self.queue_depths(git),
+            budgets: self.budget_loads(git, connection_limit),
+            request_writer_stats: {
+                let event_queue = self.event_queue.clone();
+                Box::new(move |reply| event_queue.send(WriterCommand::ReportStats(reply)))
+            },
+            disk_level_changed: {
+                let event_queue = self.event_queue.clone();
+                Box::new(move |level| event_queue.send(WriterCommand::DiskLevelChanged(level)))
+            },
+            cached_pack_bytes: {
+                let pack_cache = git.pack_cache.clone();
+                Box::new(move || pack_cache.load().0)
+            },
+            set_pack_cache_limit: {
+                let pack_cache = git.pack_cache.clone();
+                Box::new(move |bytes| pack_cache.set_limit(bytes))
+            },
+            repositories: {
+                let ref_cache = git.ref_cache.clone();
+                Box::new(move || ref_cache.repo_count())
+            },
+            store: resources.store.clone(),
+            settings: git.settings.clone(),
+            events: (events, config.store_reserve_bytes),
+            git: (git.layout.root().to_owned(), git.reserve_bytes),
+            disk_budget: git.disk_budget.clone(),
+            disk_usage,
+            event_loop_probe: EventLoopProbe::start(clock, metrics.clone()),
+            clock,
+            metrics: metrics.clone(),
+        });
+        let end = self.stopped.clone();
+        spawn("health", move || monitor.run(&end))?;
+        Ok(snapshots)
+    }
+
+    /// Returns a function that reads the depths of all queues.
+    fn queue_depths(&self, git: &Arc<GitService>) -> Box<dyn Fn() -> QueueDepths + Send> {
+        let (event_queue, broadcast, query_pool) =
+            (self.event_queue.clone(), self.broadcast.clone(), self.query_pool.clone());
+        let (negentropy_cache, git) = (self.negentropy_cache.clone(), git.clone());
+        Box::new(move || {
+            // `None` if the lock of the event queue is taken at the moment.
+            let [clients, relays, commands] = event_queue.lengths().map_or([None; 3], |lengths| lengths.map(Some));
+            let waiting = |permits: &FairSemaphore| Some(permits.load().waiting);
+            vec![
+                ("ingest_clients", clients),
+                ("ingest_relays", relays),
+                ("writer_commands", commands),
+                ("queries", Some(query_pool.len())),
+                ("broadcast", Some(broadcast.len())),
+                ("negentropy", Some(negentropy_cache.len())),
+                ("push_receive", waiting(&git.receive_permits)),
+                ("push_check", waiting(&git.check_permits)),
+                ("push_check_unsigned", waiting(&git.unsigned_check_permits)),
+                ("fetch", waiting(&git.fetch_permits)),
+                ("fetch_large", waiting(&git.large_fetch_permits)),
+                ("pages", waiting(&git.page_permits)),
+            ]
+        })
+    }
+
+    /// Returns a function that reads the use and the limits of all budgets.
+    fn budget_loads(
+        &self,
+        git: &Arc<GitService>,
+        connection_limit: Arc<ConnectionLimit>,
+    ) -> Box<dyn Fn() -> BudgetLoads + Send> {
+        let (broadcast, negentropy_cache, git) = (self.broadcast.clone(), self.negentropy_cache.clone(), git.clone());
+        Box::new(move || {
+            let (connections, max_connections) = connection_limit.load();
+            let (pack_bytes, pack_limit) = git.pack_cache.load();
+            let permits = |name, permits: &FairSemaphore| {
+                let load = permits.load();
+                (name, load.in_use as u64, load.capacity as u64)
+            };
+            let bytes = |name, used: usize, limit: usize| (name, used as u64, limit as u64);
+            let unused = git.fetch_request_memory.available_permits();
+            vec![
+                bytes("connections", connections, max_connections),
+                bytes("filter_bytes", broadcast.filter_bytes(), limits::MAX_TOTAL_FILTER_BYTES),
+                bytes("negentropy_bytes", negentropy_cache.bytes(), limits::MAX_NEGENTROPY_BYTES),
+                ("pack_cache_bytes", pack_bytes, pack_limit),
+                bytes("ref_bytes", git.ref_cache.bytes(), ref_cache::MAX_BYTES),
+                bytes(
+                    "fetch_request_bytes",
+                    (FETCH_MEMORY_UNITS - unused) * FETCH_MEMORY_UNIT_BYTES,
+                    FETCH_MEMORY_UNITS * FETCH_MEMORY_UNIT_BYTES,
+                ),
+                permits("push_receive", &git.receive_permits),
+                permits("push_check", &git.check_permits),
+                permits("push_check_unsigned", &git.unsigned_check_permits),
+                permits("fetch", &git.fetch_permits),
+                permits("fetch_large", &git.large_fetch_permits),
+            ]
+        })
+    }
+
+    /// Waits until the writer has handled everything in its queue. The other threads only read; they end with the
+    /// process.
+    pub(super) fn stop(self) {
+        self.event_queue.close();
+        if self.writer.join().is_err() {
+            warn!(target: "admin", "writer thread panicked");
+        }
+        drop(self.stop);
+    }
+}
+
+/// Starts a thread that the server needs. If it panics, the process aborts: everything that was acknowledged is on
+/// disk, and a server without its writer or a query thread would accept requests that it cannot answer.
+pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let body = move || {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+            std::process::abort();
+        }
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).with_context(|| format!("cannot start thread {name}"))
+}

@@ -1,0 +1,327 @@
+//! Checks on the source tree itself: which folder of `graspd` may use which, that ARCHITECTURE.md names every folder, and
+//! that names and texts use no private vocabulary.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules of `crates/graspd/src` from top to bottom, each with the modules that it may use. A module may only use
+/// modules that follow it in this table, so dependencies go one way.
+const DEPENDENCIES: &[(&str, &[&str])] = &[
+    ("main", &["cli", "config", "logging", "reload", "server"]),
+    (
+        "server",
+        &[
+            "backup",
+            "admin",
+            "web",
+            "relay",
+            "fetch",
+            "sync",
+            "git",
+            "reload",
+            "writer",
+            "repos",
+            "monitor",
+            "http",
+            "metrics",
+            "net",
+            "config",
+            "clock",
+            "data_lock",
+            "sd_notify",
+            "socket_activation",
+        ],
+    ),
+    ("cli", &["backup", "admin", "web", "http", "metrics", "net", "config", "clock"]),
+    ("backup", &["admin", "web", "config", "clock", "data_lock"]),
+    ("admin", &["web", "fetch", "sync", "git", "reload", "writer", "http", "config", "clock"]),
+    ("web", &["fetch", "sync", "git", "writer", "repos", "monitor", "http", "metrics", "config", "clock"]),
+    ("relay", &["writer", "http", "metrics", "config", "clock"]),
+    ("fetch", &["git", "writer", "repos", "monitor", "http", "metrics", "net", "config", "clock"]),
+    ("sync", &["writer", "metrics", "net", "config", "clock"]),
+    ("git", &["writer", "repos", "monitor", "http", "metrics", "config"]),
+    ("reload", &["writer", "config", "sd_notify"]),
+    ("writer", &["repos", "monitor", "metrics", "config", "clock"]),
+    ("repos", &[]),
+    ("monitor", &["http", "metrics", "config", "clock"]),
+    ("http", &["config", "clock"]),
+    ("metrics", &["config"]),
+    ("net", &[]),
+    ("logging", &["config"]),
+    ("config", &[]),
+    ("clock", &[]),
+    ("data_lock", &[]),
+    ("sd_notify", &[]),
+    ("socket_activation", &[]),
+];
+
+/// Words that this project does not use, in identifiers, paths and texts: metaphors and personifications that a reader
+/// could not know. A plural counts too.
+const BANNED: &[&str] = &[
+    "house",
+    "room",
+    "door",
+    "hand",
+    "desk",
+    "post",
+    "postbox",
+    "mail",
+    "mailbox",
+    "letter",
+    "vault",
+    "larder",
+    "quarry",
+    "quarries",
+    "grave",
+    "tale",
+    "cast",
+    "persona",
+    "picture",
+    "sight",
+    "sighting",
+    "manner",
+    "patience",
+    "limbo",
+    "librarian",
+    "watchman",
+    "surveyor",
+    "rulebook",
+    "leaflet",
+    "registrar",
+    "hunter",
+    "nobody",
+    "somebody",
+    "whoever",
+    "everybody",
+    "mend",
+    "mended",
+    "errand",
+    "stranger",
+];
+
+/// Phrases of the field that contain a banned word.
+const EXCEPTIONS: &[&str] = &[
+    // HTTP.
+    "POST",
+    // What is done or written without a tool.
+    "by hand",
+    "hand-written",
+    // The names of other projects' crates, variables and files.
+    "postgres",
+    "http.postBuffer",
+    // A stable error code.
+    "E-PR-ROOM",
+];
+
+/// Files whose text is not checked.
+const UNCHECKED: &[&str] = &["Cargo.lock", "LICENSE", "crates/graspd/tests/it/source_tree.rs", "CHANGELOG.md"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
+}
+
+/// All files below a folder, without build output and hidden folders other than `.ci`.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if path.is_dir() {
+            if name == ".ci" || !(name.starts_with('.') || name == "target" || name == "data" || name == "node_modules")
+            {
+                files(&path, found);
+            }
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+fn relative(path: &Path) -> String {
+    path.strip_prefix(root()).expect("below the workspace").to_string_lossy().into_owned()
+}
+
+/// The modules of graspd that a source text uses: every name after `crate::`, in `use` lists too.
+fn used(text: &str, modules: &BTreeSet<&str>) -> BTreeSet<String> {
+    let mut used = BTreeSet::new();
+    for (at, _) in text.match_indices("crate::") {
+        let rest = &text[at + "crate::".len()..];
+        let names = match rest.strip_prefix('{') {
+            Some(list) => list.split('}').next().unwrap_or_default().to_owned(),
+            None => rest.chars().take_while(|character| character.is_alphanumeric() || *character == '_').collect(),
+        };
+        for name in names.split(|character: char| !(character.is_alphanumeric() || character == '_')) {
+            if modules.contains(name) {
+                used.insert(name.to_owned());
+            }
+        }
+    }
+    used
+}
+
+#[test]
+fn dependencies_between_feature_folders_go_one_way() {
+    let source = root().join("crates/graspd/src");
+    let order: Vec<&str> = DEPENDENCIES.iter().map(|(module, _)| *module).collect();
+    let modules: BTreeSet<&str> = order.iter().copied().collect();
+    for (at, (module, allowed)) in DEPENDENCIES.iter().enumerate() {
+        for name in *allowed {
+            assert!(
+                order[at + 1..].contains(name),
+                "`{module}` may not use `{name}`: it does not follow it in the table"
+            );
+        }
+    }
+    let mut found = Vec::new();
+    files(&source, &mut found);
+    let mut wrong = Vec::new();
+    let mut seen = BTreeMap::<&str, BTreeSet<String>>::new();
+    for file in found.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
+        let path = file.strip_prefix(&source).expect("a source").to_string_lossy().into_owned();
+        let module = path.split('/').next().expect("a name").trim_end_matches(".rs").to_owned();
+        let Some((module, allowed)) = DEPENDENCIES.iter().find(|(name, _)| *name == module) else {
+            panic!("`{module}` is missing in the table of dependencies");
+        };
+        // Tests inside a module may use anything.
+        if path.contains("/tests") {
+            continue;
+        }
+        let text = fs::read_to_string(file).expect("a source");
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        for name in used(&code.join("\n"), &modules) {
+            if name != *module && !allowed.contains(&name.as_str()) {
+                wrong.push(format!("{path} uses crate::{name}"));
+            }
+            seen.entry(module).or_default().insert(name);
+        }
+    }
+    assert!(wrong.is_empty(), "not allowed by the table of dependencies:\n{}", wrong.join("\n"));
+    for (module, allowed) in DEPENDENCIES {
+        let unused: Vec<_> =
+            allowed.iter().filter(|name| !seen.get(module).is_some_and(|seen| seen.contains(**name))).collect();
+        assert!(unused.is_empty(), "the table allows `{module}` to use {unused:?}, which it does not");
+    }
+}
+
+#[test]
+fn architecture_names_every_source_folder_and_no_other() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let mut folders = BTreeSet::new();
+    for name in ["bench", "core", "git", "graspd", "sim", "store"] {
+        folders.insert(format!("crates/{name}"));
+        let source = root().join("crates").join(name).join("src");
+        for entry in fs::read_dir(source).expect("sources").map(|entry| entry.expect("an entry").path()) {
+            if entry.is_dir() {
+                let folder = entry.file_name().expect("a name").to_string_lossy().into_owned();
+                folders.insert(format!("crates/{name}/src/{folder}"));
+            }
+        }
+    }
+    let named: BTreeSet<String> = text
+        .split(|character: char| character.is_whitespace() || "`()[],;".contains(character))
+        .map(|word| word.trim_end_matches(['/', '.', ':']))
+        .filter(|word| word.starts_with("crates/"))
+        .map(str::to_owned)
+        .collect();
+    for path in &named {
+        assert!(root().join(path).exists(), "ARCHITECTURE.md names {path}, which does not exist");
+    }
+    let missing: Vec<_> = folders.difference(&named).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md does not name {missing:?}");
+}
+
+/// Log lines have fixed targets, so that filters do not depend on module paths.
+#[test]
+fn every_log_line_has_a_fixed_target() {
+    const TARGETS: [&str; 8] = ["sync", "git", "relay", "writer", "http", "fetch", "admin", "store"];
+    let mut found = Vec::new();
+    files(&root().join("crates"), &mut found);
+    let mut wrong = Vec::new();
+    for file in found.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
+        let path = relative(file);
+        if !path.contains("/src/") {
+            continue;
+        }
+        let text = fs::read_to_string(file).expect("a source");
+        for level in ["trace", "debug", "info", "warn", "error"] {
+            for (at, _) in text.match_indices(&format!("{level}!(")) {
+                let is_macro = !text[..at].ends_with(|character: char| character.is_alphanumeric() || character == '_');
+                let arguments = text[at + level.len() + 2..].trim_start();
+                let target = arguments.strip_prefix("target: \"").and_then(|rest| rest.split('"').next());
+                if is_macro && !target.is_some_and(|target| TARGETS.contains(&target)) {
+                    wrong.push(format!("{path}: {level}!({}", arguments.lines().next().unwrap_or_default()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "log lines without a fixed target:\n{}", wrong.join("\n"));
+}
+
+/// The words of a text: identifiers are split at underscores and at capital letters.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut previous = ' ';
+    for character in text.chars().chain([' ']) {
+        let begins = character.is_ascii_uppercase() && previous.is_ascii_lowercase();
+        if !character.is_ascii_alphabetic() || begins {
+            if !word.is_empty() {
+                words.push(std::mem::take(&mut word));
+            }
+        }
+        if character.is_ascii_alphabetic() {
+            word.push(character.to_ascii_lowercase());
+        }
+        previous = character;
+    }
+    words
+}
+
+fn banned(text: &str) -> Option<String> {
+    let mut text = text.to_owned();
+    for exception in EXCEPTIONS {
+        text = text.replace(exception, "");
+    }
+    let is_banned =
+        |word: &str| BANNED.contains(&word) || word.strip_suffix('s').is_some_and(|word| BANNED.contains(&word));
+    words(&text).into_iter().find(|word| is_banned(word))
+}
+
+#[test]
+fn names_and_texts_use_no_private_vocabulary() {
+    let mut found = Vec::new();
+    files(&root(), &mut found);
+    let mut hits = Vec::new();
+    for file in found {
+        let path = relative(&file);
+        if UNCHECKED.contains(&path.as_str()) {
+            continue;
+        }
+        if let Some(word) = banned(&path) {
+            hits.push(format!("{path}: `{word}` in the path"));
+        }
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        for (line, text) in text.lines().enumerate() {
+            if let Some(word) = banned(text) {
+                hits.push(format!(
+                    "{path}:{}: `{word}` in: {}",
+                    line + 1,
+                    text.trim().chars().take(100).collect::<String>()
+                ));
+            }
+        }
+    }
+    let shown = hits.iter().take(40).cloned().collect::<Vec<_>>().join("\n");
+    assert!(hits.is_empty(), "{} places use words that a newcomer would have to look up:\n{shown}", hits.len());
+}
+
+#[test]
+fn the_vocabulary_check_finds_words_in_identifiers() {
+    for text in ["fn open_door()", "struct GitHouse;", "// The rooms", "let Larder = 1;", "nobody knows"] {
+        assert!(banned(text).is_some(), "{text}");
+    }
+    for text in ["POST /push", "handle", "shorthand", "a postgres server", "edit it by hand", "castle"] {
+        assert!(banned(text).is_none(), "{text}: {:?}", banned(text));
+    }
+}
