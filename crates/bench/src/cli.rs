@@ -22,14 +22,14 @@ use crate::target::{RelayUrl, Target};
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(
-    long_about = "Load generator and comparer for nostr relays.\n\n\
-        It publishes a generated NIP-34 corpus (repositories, issues, patches, comments) to any relay, asks for it \
-        again, and measures. One seed always gives the same events, so `req` and `neg` know what `load` has published \
-        without asking. Everything is signed before the clock starts.\n\n\
-        Results are lines of JSON on standard output, one each; progress goes to standard error. Give --pid of a relay \
-        on this machine to learn its CPU time per event and its memory: generator and relay share the cores, so that \
-        is the figure to trust.",
-    after_long_help = "A first session:\n  \
+    long_about = "Load generator for nostr relays and git servers.\n\n\
+        It publishes a generated NIP-34 corpus (repositories, issues, patches, comments) to any relay, queries it, and \
+        measures. A seed always gives the same events, so `req` and `neg` know what `load` has published. All events \
+        are signed before the measured time starts.\n\n\
+        Results are lines of JSON on standard output; progress goes to standard error. With --pid of a relay on this \
+        machine, results include its CPU time per event and its memory. These are the most reliable figures, because \
+        load generator and relay share the cores.",
+    after_long_help = "Examples:\n  \
         grasp-bench load --url ws://127.0.0.1:7334 --events 20000\n  \
         grasp-bench req  --url ws://127.0.0.1:7334 --events 20000\n  \
         grasp-bench live --url ws://127.0.0.1:7334 --subscribers 1000\n  \
@@ -46,25 +46,25 @@ pub struct Cli {
 pub enum Command {
     /// Publish the corpus and count rejected events by reason
     #[command(after_help = "Example: grasp-bench load --url ws://127.0.0.1:7334 --events 20000 --connections 8 \
-        --pipeline 64 --pid $(pidof graspd)\n\nEvents of one repository stay in order on one connection. The relay must \
-        accept strangers: graspd does so with NGIT_POLICY=open.")]
+        --pipeline 64 --pid $(pidof graspd)\n\nEvents of one repository are sent in order on one connection. The relay \
+        must accept events of any author; graspd does with NGIT_POLICY=open.")]
     Load(LoadArgs),
     /// Query events by id, by repository and by kind
     #[command(
         after_help = "Example: grasp-bench req --url ws://127.0.0.1:7334 --events 20000 --shape thread --queries \
-        1000\n\nGive the --events and --seed that were loaded. A `short` above zero means that the relay returned less \
-        than was published."
+        1000\n\nUse the same --events and --seed as for `load`. A `short` above zero means that the relay returned \
+        fewer events than were published."
     )]
     Req(ReqArgs),
     /// Publish to many subscribers and measure the delivery times
     #[command(after_help = "Example: grasp-bench live --url ws://127.0.0.1:7334 --subscribers 1000 --publish 200 \
-        --per-second 20\n\nThe events are new in every run, for relays are silent about those they know. A pace \
-        that relay and generator together cannot hold measures queues, which grow with the length of the run.")]
+        --per-second 20\n\nThe events are new in every run, because relays do not deliver known events again. A \
+        rate that is too high for relay and load generator measures queueing, which grows with the length of the run.")]
     Live(LiveArgs),
     /// Reconcile with NIP-77 with an empty, a 90 % and a complete local set
     #[command(after_help = "Example: grasp-bench neg --url ws://127.0.0.1:7334 --events 20000 --frame-limit 60000\n\n\
-        The relay should hold the corpus of this seed and no other; then `correct` says whether the difference it \
-        reported is the true one.")]
+        The relay should have the corpus of this seed and no other; then `correct` shows whether it reported the \
+        right difference.")]
     Neg(NegArgs),
     /// Hold idle connections and measure the memory of each
     #[command(
@@ -79,7 +79,7 @@ pub enum Command {
     /// Measure how graspd syncs from other relays
     #[command(
         after_help = "Example: grasp-bench sync all --graspd target/release/graspd --corpus /tmp/sync-corpus\n\n\
-        The servers listen on addresses of the loopback network that events name (127.77.0.1 and others), so only one \
+        The servers use fixed loopback addresses, which are part of the events (127.77.0.1 and others), so only one \
         run is possible at a time."
     )]
     Sync(Sync),
@@ -87,8 +87,8 @@ pub enum Command {
     Archive(SyncArgs),
     /// Start a server with many repositories and measure the time until it is ready
     #[command(after_help = "Example: grasp-bench start --graspd target/release/graspd --corpus /tmp/start-corpus\n\n\
-        The first run makes the repositories, which takes a while. As root, the system's cache of files is emptied before \
-        every cold start.")]
+        The first run creates the repositories, which takes a while. Cold starts need root, to drop the kernel's file \
+        cache before each of them.")]
     Start(StartArgs),
     /// Request web pages like crawlers while users push and clone; measure the cost and the effect on users
     #[command(after_help = "Example: grasp-bench bots --graspd target/release/graspd --dir /var/tmp --minutes 2")]

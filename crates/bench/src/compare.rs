@@ -36,9 +36,9 @@ const HOLD: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "Example: grasp-bench compare --graspd target/release/graspd --events 20000 > results.jsonl\n\n\
-    Starts graspd with an open policy and a store of its own, measures it, stops it, and does the same with a relay \
-    built from nostr-relay-builder and nostr-lmdb. The table of ratios goes to standard error, every line of it also \
-    as JSON to standard output."
+    Starts graspd with an open policy and an empty store, measures it, stops it, and repeats this with a relay built \
+    from nostr-relay-builder and nostr-lmdb. The table of ratios is printed to standard error, and each row as JSON to \
+    standard output."
 )]
 pub struct Compare {
     /// The graspd binary
@@ -181,15 +181,15 @@ impl Compare {
     }
 
     async fn run_queries(&self, server: &RelayProcess, corpus: &Corpus, result: &str) -> Result<Vec<ReqFigures>> {
-        let mut answers = Vec::new();
+        let mut figures_by_shape = Vec::new();
         for shape in Shape::ALL {
             server.wait_until_idle().await?;
             let run = Req { shape, queries: self.queries, connections: self.query_connections, seed: self.corpus.seed };
             let figures = run.run(server.target(), corpus).await?;
             report::print(result, &server.target().name, &figures)?;
-            answers.push(figures);
+            figures_by_shape.push(figures);
         }
-        Ok(answers)
+        Ok(figures_by_shape)
     }
 }
 
@@ -203,13 +203,8 @@ fn ratios(verify: VerifyFigures, graspd: &RelayResults, builder: &RelayResults) 
     let kib = |kib: u64| Figure::fixed("graspd", kib as f64);
 
     let incomplete_count = |results: &RelayResults, name| Figure::fixed(name, results.incomplete_count() as f64);
-    add("work left incomplete_count", incomplete_count(graspd, "graspd"), limit(0), Bound::AtMost(0.0));
-    add(
-        "work left incomplete_count",
-        incomplete_count(graspd, "graspd"),
-        incomplete_count(builder, "builder"),
-        Bound::Unset,
-    );
+    add("incomplete work", incomplete_count(graspd, "graspd"), limit(0), Bound::AtMost(0.0));
+    add("incomplete work", incomplete_count(graspd, "graspd"), incomplete_count(builder, "builder"), Bound::Unset);
 
     add("empty store, RssAnon KiB", kib(graspd.empty.rss_anon_kb), limit(30), Bound::AtMost(1.0));
     if let Some(memory) = graspd.idle.and_then(|idle| idle.memory) {

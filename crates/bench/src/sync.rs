@@ -1,11 +1,11 @@
-//! `sync`: how graspd sync_sources other relays.
+//! `sync`: measures how graspd syncs from other relays.
 //!
-//! - `corpus` and `folders`: what there is, signed once; the git data lies beside every server already.
-//! - `server`, `wire` (`frames`) and `world`: a source, a follower, and the way between them, on which everything is
-//!   counted.
-//! - `cold`: an empty follower, and one that starts again; `propagation`: single events; `crowd` (`stub`): many relays.
-//! - `archive`: an empty server that has no git data either. `automaton`: the sync machine alone. `sheet`: the table.
-//! - `start`: a server with many repositories, which sync_sources nobody, and how soon it is ready.
+//! - `corpus` and `folders`: events, signed once, and git data that is already on every server.
+//! - `server`, `wire` (`frames`) and `world`: a source, a syncing server (the follower), and a counting proxy between
+//!   them.
+//! - `cold`: first sync and restart. `propagation`: single events. `crowd` (`stub`): many relays.
+//! - `archive`: a follower without git data. `automaton`: the sync state machine alone. `sheet`: the result table.
+//! - `start`: start of a server with many repositories, with sync disabled.
 
 mod archive;
 mod automaton;
@@ -38,78 +38,78 @@ pub use self::start::StartArgs;
 use self::world::{FOLLOWER, SyncSetup};
 use crate::report;
 
-/// How graspd sync_sources other relays.
+/// Arguments of `sync`.
 #[derive(Debug, Clone, Args)]
 pub struct Sync {
-    /// What to measure.
+    /// Measurement to run.
     #[command(subcommand)]
     pub command: SyncCommand,
 }
 
-/// What to measure.
+/// Sync measurements.
 #[derive(Debug, Clone, Subcommand)]
 pub enum SyncCommand {
-    /// Everything that has real sockets, one after the other
+    /// All measurements with real sockets, one after the other
     All(SyncArgs),
-    /// An empty follower, its restart, and single events after that
+    /// First sync of an empty server, its restart, and single events afterwards
     Cold(SyncArgs),
     /// The same with an independent relay as the source (needs the feature `compare`)
     Foreign(SyncArgs),
-    /// A follower of many relays
+    /// Sync from many relays
     Relays(SyncArgs),
-    /// An empty server takes over everything, git data included; beside it the real git clones the same
+    /// Copy all events and git data to an empty server, compared with git clones
     Archive(SyncArgs),
-    /// The sync machine alone
+    /// The sync state machine alone
     Machine(MachineArgs),
-    /// Start a server with many repositories; measure how soon it is ready
+    /// Start a server with many repositories and measure the time until it is ready
     Start(StartArgs),
 }
 
-/// What is followed.
+/// Arguments of most sync measurements.
 #[derive(Debug, Clone, Args)]
 pub struct SyncArgs {
-    /// The program
+    /// The graspd binary
     #[arg(long, value_name = "FILE")]
     pub graspd: PathBuf,
-    /// Where signed events and the servers' data are kept; the events are used again
+    /// Folder for signed events and server data; the events are reused
     #[arg(long, value_name = "DIR")]
     pub corpus: PathBuf,
-    /// Repositories
+    /// Number of repositories
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub repositories: u64,
-    /// Issues of each, with one comment each
+    /// Issues per repository, each with one comment
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     pub roots: u64,
-    /// Chooses keys and content
+    /// Seed of keys and content
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Events that are published one at a time
     #[arg(long, default_value_t = 500)]
     pub live: usize,
-    /// Relays that are followed at once
+    /// Number of relays to sync from
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=2_000))]
     pub relays: u64,
 }
 
-/// What the machine sync_sources.
+/// Arguments of `sync machine`.
 #[derive(Debug, Clone, Args)]
 pub struct MachineArgs {
-    /// Repositories
+    /// Number of repositories
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub repositories: u64,
-    /// Issues of each
+    /// Issues per repository
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     pub roots: u64,
-    /// Relays
+    /// Number of relays
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     pub relays: u64,
-    /// Then first_sync_and_restart and four times as many repositories, each size in a process of its own
+    /// Run with one, two and four times as many repositories, each in its own process
     #[arg(long)]
     pub growth: bool,
 }
 
 impl Sync {
-    /// Measures. A signal ends it in good order, so that no server is left behind.
+    /// Runs the measurement. SIGTERM and SIGINT end it normally, so that the started servers are stopped.
     pub async fn run(self) -> Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -150,14 +150,14 @@ async fn cold(setup: &SyncSetup, args: &SyncArgs) -> Result<Vec<ResultRow>> {
     let live = propagation::run(setup, &source, &follower, args.live).await?;
     report::print("sync live", "graspd", &live)?;
     let beyond = live.after_ok.p50_us as f64 - 2.0 * live.fsync.p50_us as f64;
-    rows.push(ResultRow::at_most("live p50 beyond two fsyncs, ms", beyond / 1000.0, 20.0));
+    rows.push(ResultRow::at_most("live p50 minus two fsyncs, ms", beyond / 1000.0, 20.0));
     rows.push(ResultRow::without_target("live p50 after OK, ms", live.after_ok.p50_us as f64 / 1000.0));
     rows.push(ResultRow::without_target("live p99 after OK, ms", live.after_ok.p99_us as f64 / 1000.0));
     rows.push(ResultRow::without_target("fsync p50, ms", live.fsync.p50_us as f64 / 1000.0));
     Ok(rows)
 }
 
-/// A follower's first life and its second.
+/// Measures the first sync of a follower and its restart.
 async fn first_sync_and_restart(
     run: &SyncRun<'_>,
     plan: &ServerPlan,
@@ -179,14 +179,14 @@ fn rows(source: &str, first: &SyncFigures, second: &SyncFigures) -> Vec<ResultRo
         ResultRow::without_target(format!("{source}: events"), first.events as f64),
         ResultRow::without_target(format!("{source}: cold, follower CPU s"), first.follower_cpu_seconds),
         ResultRow::without_target(format!("{source}: cold, source CPU s"), first.source_cpu_seconds),
-        ResultRow::without_target(format!("{source}: cold, cores of others"), first.foreign_cores),
+        ResultRow::without_target(format!("{source}: cold, cores used by others"), first.foreign_cores),
         ResultRow::without_target(format!("{source}: cold, MB sent"), first.sent as f64 / 1e6),
         ResultRow::without_target(format!("{source}: cold, MB received"), first.received as f64 / 1e6),
         ResultRow::without_target(
             format!("{source}: cold, MB of anonymous memory"),
             first.memory.rss_anon_kb as f64 / 1e3,
         ),
-        ResultRow::without_target(format!("{source}: cold, s until first caught up"), first.caught_up_seconds),
+        ResultRow::without_target(format!("{source}: cold, s until first in sync"), first.caught_up_seconds),
     ];
     let served = first.served_seconds.unwrap_or_default();
     rows.push(if own {
@@ -194,7 +194,7 @@ fn rows(source: &str, first: &SyncFigures, second: &SyncFigures) -> Vec<ResultRo
     } else {
         ResultRow::without_target(format!("{source}: cold, s until served"), served)
     });
-    rows.push(ResultRow::at_most(format!("{source}: restart, s until caught up"), second.caught_up_seconds, 3.0));
+    rows.push(ResultRow::at_most(format!("{source}: restart, s until in sync"), second.caught_up_seconds, 3.0));
     rows.push(ResultRow::without_target(format!("{source}: restart, follower CPU s"), second.follower_cpu_seconds));
     if own {
         rows.push(ResultRow::at_most(
@@ -205,7 +205,7 @@ fn rows(source: &str, first: &SyncFigures, second: &SyncFigures) -> Vec<ResultRo
     } else {
         let received = share(second.received, first.received);
         rows.push(ResultRow::at_most(format!("{source}: restart, % of the bytes received"), received, 1.0));
-        rows.push(ResultRow::at_most(format!("{source}: restart, sets of filters sent"), second.filter_sets, 2.0));
+        rows.push(ResultRow::at_most(format!("{source}: restart, filter sets sent"), second.filter_sets, 2.0));
     }
     rows
 }
@@ -215,9 +215,9 @@ async fn many_relays(setup: &SyncSetup, args: &SyncArgs) -> Result<Vec<ResultRow
     report::print("sync relays", "graspd", &figures)?;
     Ok(vec![
         ResultRow::at_most(format!("{} relays, MB above idle", figures.relays), figures.above_idle_mb, 64.0),
-        ResultRow::without_target("s until caught up", figures.caught_up_seconds),
+        ResultRow::without_target("s until in sync", figures.caught_up_seconds),
         ResultRow::without_target("CPU s", figures.cpu_seconds),
-        ResultRow::at_most("messages beyond stated limits", figures.asked.excesses as f64, 0.0),
+        ResultRow::at_most("messages above the stated limits", figures.requests.excesses as f64, 0.0),
     ])
 }
 
@@ -230,9 +230,9 @@ async fn archive(setup: &SyncSetup) -> Result<Vec<ResultRow>> {
         ResultRow::without_target("events", figures.events as f64),
         ResultRow::without_target("s until everything is served", figures.served_seconds),
         ResultRow::without_target("s of git clone --mirror", figures.mirror_seconds),
-        ResultRow::at_most("the first by the second", figures.ratio, 1.5),
-        ResultRow::at_most("requests beyond one, and one for pull requests", beyond, 0.0),
-        ResultRow::without_target("cores busy", figures.busy_cores),
+        ResultRow::at_most("ratio of the two durations", figures.ratio, 1.5),
+        ResultRow::at_most("requests above one per repository and pull request", beyond, 0.0),
+        ResultRow::without_target("cores used", figures.busy_cores),
     ])
 }
 
@@ -242,13 +242,14 @@ fn machine(args: &MachineArgs) -> Result<Vec<ResultRow>> {
     report::print("sync machine", "none", &figures)?;
     let what = format!("{repositories} x {roots} x {relays}");
     Ok(vec![
-        ResultRow::without_target(format!("{what}: s of deciding"), figures.seconds()),
+        ResultRow::without_target(format!("{what}: CPU s"), figures.seconds()),
         ResultRow::without_target(format!("{what}: MB"), figures.memory_mb()),
         ResultRow::without_target(format!("{what}: longest step, ms"), figures.longest_ms()),
     ])
 }
 
-/// Memory that a smaller setup has used and given back would hide what a larger one needs: each has its own process.
+/// Runs each size in its own process, because memory freed by a smaller run would hide the memory that a larger one
+/// needs.
 fn run_growth(args: &MachineArgs) -> Result<()> {
     for factor in [1, 2, 4] {
         let [repositories, roots, relays] = [args.repositories * factor, args.roots, args.relays];

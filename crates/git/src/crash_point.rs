@@ -1,10 +1,10 @@
 //! Named points at which a test can kill the process, to simulate a power failure.
 
-/// Kills the process if `GRASPD_CRASH_AT` names this point: `align.refs`, or `align.refs:2` for the second time that the
-/// point is reached.
+/// Kills the process if `GRASPD_CRASH_AT` names this point: `align.refs`, or `align.refs:2` for the second time that
+/// the point is reached.
 ///
-/// If `GRASPD_CRASH_LOG` names a file, points are counted only while that file exists, and each point that is reached is
-/// appended to it. Release builds ignore both variables.
+/// If `GRASPD_CRASH_LOG` names a file, points are counted only while that file exists, and each point that is reached
+/// is appended to it. Release builds ignore both variables.
 pub fn point(name: &str) {
     #[cfg(debug_assertions)]
     injection::reach(name);

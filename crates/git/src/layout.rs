@@ -2,7 +2,7 @@
 //!
 //! | folder | content |
 //! |---|---|
-//! | `repos/<npub>/<name>.git` | a hosted repository: `HEAD`, `config`, `packed-refs`, `objects/info/alternates` and its `pool` |
+//! | `repos/<npub>/<name>.git` | a hosted repository: `HEAD`, `config`, `packed-refs`, alternates and its own `pool` |
 //! | `prs/<npub>/<name>.git` | the same for submitted pull requests (GRASP-06) |
 //! | `incoming/<n>` | packs that are being received, and scratch folders; emptied at every start |
 //! | `staged/<n>` | uploads whose signed event is not known yet; each has a row in the store |
@@ -11,8 +11,8 @@
 //! | `children.lock` | locked by the server and so by every git process that it starts |
 //! | `empty.git` | an empty repository, for git commands on object directories |
 //!
-//! A pool is a flat object directory: it has packs and no alternates. A repository's `objects` has no packs; its alternates
-//! name the pools that the repository may read, its own first.
+//! A pool is a flat object directory: it has packs and no alternates. A repository's `objects` has no packs; its
+//! alternates name the pools that the repository may read, its own first.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -45,8 +45,8 @@ pub struct Layout {
     prune_count: AtomicU64,
     /// Locks for changes of repositories.
     pub(crate) repo_locks: RepoLocks,
-    /// Held shared while git data is removed, and exclusively while everything is linked. It is taken before a repository
-    /// lock. It protects nothing in memory.
+    /// Held shared while git data is removed, and exclusively while everything is linked. It is taken before a
+    /// repository lock. It protects nothing in memory.
     removals: RwLock<()>,
 }
 
@@ -153,8 +153,8 @@ impl Layout {
         self.prune_count.load(Ordering::Acquire)
     }
 
-    /// Records that objects have been removed from a pool. Called before the lock of the repository is released, so that a
-    /// check that found an object before it was removed has a lower [count](Self::prune_count).
+    /// Records that objects have been removed from a pool. Called before the lock of the repository is released, so
+    /// that a check that found an object before it was removed has a lower [count](Self::prune_count).
     pub fn record_prune(&self) {
         self.prune_count.fetch_add(1, Ordering::AcqRel);
     }
@@ -184,7 +184,8 @@ impl Layout {
         Ok(repo_paths)
     }
 
-    /// Returns the repositories of submitted pull requests that have a folder, except those whose folder name is a hash.
+    /// Returns the repositories of submitted pull requests that have a folder, except those whose folder name is a
+    /// hash.
     pub fn submission_repos(&self) -> io::Result<Vec<RepoPath>> {
         let mut repo_paths = Vec::new();
         for owner in fs::read_dir(self.root.join("prs"))? {
@@ -206,8 +207,8 @@ impl Layout {
         Ok(repo_paths)
     }
 
-    /// Returns all repositories that have a folder. Of those whose folder name is a hash, only the ones whose identifier
-    /// `identifiers` gives by file name.
+    /// Returns all repositories that have a folder. Of those whose folder name is a hash, only the ones whose
+    /// identifier `identifiers` gives by file name.
     pub fn all_repos(&self, identifiers: &BTreeMap<String, Identifier>) -> io::Result<Vec<RepoPath>> {
         let mut repo_paths = Vec::new();
         for (parent, repo_path) in
@@ -241,7 +242,8 @@ impl Layout {
         self.removals.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves a folder to the trash, which [`empty_trash`](Self::empty_trash) removes. Does nothing if it does not exist.
+    /// Moves a folder to the trash, which [`empty_trash`](Self::empty_trash) removes. Does nothing if it does not
+    /// exist.
     pub fn move_to_trash(&self, folder: &Path) -> io::Result<()> {
         match fs::rename(folder, self.root.join("trash").join(self.next_number().to_string())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

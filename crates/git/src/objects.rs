@@ -1,7 +1,7 @@
 //! Looks up objects in a set of pools by their pack indexes, without starting git.
 //!
-//! A pool has packs and nothing else, so an object exists if a pack index names it. Maintenance may replace packs during a
-//! lookup: an index that was opened stays readable, and its objects stay in the pool, in some pack.
+//! A pool has packs and nothing else, so an object exists if a pack index names it. Maintenance may replace packs
+//! during a lookup: an index that was opened stays readable, and its objects stay in the pool, in some pack.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -81,8 +81,8 @@ struct PackIndex {
 }
 
 impl ObjectLookup {
-    /// Looks up objects in pools, which are object directories. A pool that does not exist has no packs. Nothing is opened
-    /// before the first lookup.
+    /// Looks up objects in pools, which are object directories. A pool that does not exist has no packs. Nothing is
+    /// opened before the first lookup.
     #[must_use]
     pub fn new(pools: &[PathBuf]) -> Self {
         Self { folders: pools.to_vec(), indexes: OnceCell::new() }

@@ -1,5 +1,5 @@
-//! Reads and writes pkt-lines, the framing of git's protocols: four hex digits of length, which count themselves, then the
-//! data. `0000` is a flush, `0001` a delimiter, `0002` the end of a response.
+//! Reads and writes pkt-lines, the framing of git's protocols: four hex digits of length, which count themselves, then
+//! the data. `0000` is a flush, `0001` a delimiter, `0002` the end of a response.
 
 /// Largest number of bytes in one packet.
 pub const MAX_DATA: usize = 65_516;
@@ -113,17 +113,17 @@ mod tests {
         push_flush(&mut out);
         out.extend_from_slice(b"0002");
         let mut rest = out.as_slice();
-        let mut seen = Vec::new();
-        while let Some((packet, taken)) = read(rest).expect("well formed") {
-            seen.push(packet);
-            rest = &rest[taken..];
+        let mut packets = Vec::new();
+        while let Some((packet, length)) = read(rest).expect("a valid packet") {
+            packets.push(packet);
+            rest = &rest[length..];
         }
         assert_eq!(rest, b"");
         let expected =
             [Packet::Data(b"want x\n"), Packet::Delimiter, Packet::Data(b"abc"), Packet::Flush, Packet::ResponseEnd];
-        assert_eq!(seen, expected);
-        assert_eq!(seen[0].line(), Some(&b"want x"[..]));
-        assert_eq!(seen[1].line(), None);
+        assert_eq!(packets, expected);
+        assert_eq!(packets[0].line(), Some(&b"want x"[..]));
+        assert_eq!(packets[1].line(), None);
     }
 
     #[test]
@@ -148,10 +148,10 @@ mod tests {
         let mut out = Vec::new();
         let bytes = vec![7; MAX_DATA];
         push_band(&mut out, SideBand::Data, &bytes);
-        let (first, taken) = read(&out).expect("well formed").expect("whole");
-        let (second, rest) = read(&out[taken..]).expect("well formed").expect("whole");
-        let (Packet::Data(first), Packet::Data(second)) = (first, second) else { panic!("two data packets") };
-        assert_eq!((first.len(), second.len(), taken + rest), (MAX_DATA, 2, out.len()));
+        let (first, length) = read(&out).expect("a valid packet").expect("a complete packet");
+        let (second, rest) = read(&out[length..]).expect("a valid packet").expect("a complete packet");
+        let (Packet::Data(first), Packet::Data(second)) = (first, second) else { panic!("expected two data packets") };
+        assert_eq!((first.len(), second.len(), length + rest), (MAX_DATA, 2, out.len()));
         assert_eq!((first[0], second), (1, &[1, 7][..]));
     }
 

@@ -1,5 +1,5 @@
-//! Runs git processes: with a controlled environment, without hooks, prompts or outside configuration, and with limits on
-//! memory and time.
+//! Runs git processes: with a controlled environment, without hooks, prompts or outside configuration, and with limits
+//! on memory and time.
 //!
 //! The calls block. One thread starts a process and waits for it. This also ends the process when the server ends: the
 //! kernel sends the parent-death signal when the *thread* that started the process ends.
@@ -28,8 +28,8 @@ const LOW_PRIORITY_NICE: i32 = 19;
 /// Memory limits of a git process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessLimits {
-    /// Largest single allocation, and so the largest object (`GIT_ALLOC_LIMIT`). A pack of a thousand bytes can claim an
-    /// object of gigabytes.
+    /// Largest single allocation, and so the largest object (`GIT_ALLOC_LIMIT`). A pack of a thousand bytes can claim
+    /// an object of gigabytes.
     pub alloc_bytes: u64,
     /// Address space, including mapped packs.
     pub address_bytes: u64,
@@ -316,14 +316,14 @@ mod tests {
     fn input_is_passed_in_and_both_outputs_are_returned() {
         let (git, mut command) = shell("cat; echo sorry >&2; exit 3");
         let bytes = vec![b'x'; 300_000];
-        let mut seen = 0;
+        let mut output_bytes = 0;
         let error = git
             .stream(&mut command, ProcessInput::Bytes(&bytes), LONG, |part| {
-                seen += part.len();
+                output_bytes += part.len();
                 Ok(())
             })
             .expect_err("the script fails");
-        assert_eq!((seen, error.to_string().as_str()), (bytes.len(), "sorry"));
+        assert_eq!((output_bytes, error.to_string().as_str()), (bytes.len(), "sorry"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The refs of one repository: one sorted, peeled `packed-refs` file, replaced as a whole.
 //!
-//! There are no loose refs and no reflogs, and no git process writes refs, so a [`Refs`] in memory and the file have the
-//! same content. A change is written to a temporary file, synced and renamed, so that a reader, including git, sees either
-//! the old refs or the new ones.
+//! There are no loose refs and no reflogs, and no git process writes refs, so a [`Refs`] in memory and the file have
+//! the same content. A change is written to a temporary file, synced and renamed, so that a reader, including git, sees
+//! either the old refs or the new ones.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,8 +29,8 @@ pub struct Refs {
     head: Option<String>,
 }
 
-/// The branch that HEAD names until a state declares another. Not `main`: a client that clones the empty repository would
-/// be on that branch already and could not create it (docs/protocol.md#empty-repositories).
+/// The branch that HEAD names until a state declares another. Not `main`: a client that clones the empty repository
+/// would be on that branch already and could not create it (docs/protocol.md#empty-repositories).
 pub(crate) const DEFAULT_HEAD: &str = "refs/heads/master";
 
 impl Refs {
@@ -99,8 +99,8 @@ impl Refs {
         self.refs.iter().map(|(name, target)| (name.as_str(), target))
     }
 
-    /// Appends the ref lines of a v0 or v1 advertisement. The capabilities follow the first ref, or a placeholder line if
-    /// the repository is empty.
+    /// Appends the ref lines of a v0 or v1 advertisement. The capabilities follow the first ref, or a placeholder line
+    /// if the repository is empty.
     pub fn write_advertisement(&self, out: &mut Vec<u8>, capabilities: &str) {
         let mut capabilities = Some(match self.head_oid() {
             Some(_) => format!("symref=HEAD:{} {capabilities}", self.head()),
@@ -162,8 +162,9 @@ pub struct LsRefsRequest {
     pub prefixes: Vec<String>,
 }
 
-/// Returns the prefixes that do not begin with another prefix, sorted. The last one that is not greater than a name is then
-/// the only one that the name can begin with, so a name is matched by binary search, however many prefixes a client sends.
+/// Returns the prefixes that do not begin with another prefix, sorted. The last one that is not greater than a name is
+/// then the only one that the name can begin with, so a name is matched by binary search, however many prefixes a
+/// client sends.
 fn minimal_prefixes(prefixes: &[String]) -> Vec<&str> {
     let mut sorted: Vec<&str> = prefixes.iter().map(String::as_str).collect();
     sorted.sort_unstable();

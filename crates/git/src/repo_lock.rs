@@ -1,9 +1,9 @@
 //! Locks for changes of repositories: one lock per repository identifier.
 //!
-//! A lock covers the repositories of all owners with the same identifier, because these may read each other's pools. It is
-//! held while a git job runs, for the last step of maintenance, and while a snapshot links the repositories of that
-//! identifier. The writer starts one git job per identifier at a time, so jobs never wait for each other here. Maintenance
-//! does its long work without the lock and takes it only to move files.
+//! A lock covers the repositories of all owners with the same identifier, because these may read each other's pools. It
+//! is held while a git job runs, for the last step of maintenance, and while a snapshot links the repositories of that
+//! identifier. The writer starts one git job per identifier at a time, so jobs never wait for each other here.
+//! Maintenance does its long work without the lock and takes it only to move files.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! Finds the installed git and checks its version.
 //!
 //! [`Git::installed`] is called when the server starts, by
-//! [`ServerCapabilities::detect`](crate::serve::ServerCapabilities::detect), and by `graspd check`, so that both give the
-//! same result.
+//! [`ServerCapabilities::detect`](crate::serve::ServerCapabilities::detect), and by `graspd check`, so that both give
+//! the same result.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -139,8 +139,8 @@ fn version_text(output: &str) -> Option<&str> {
     output.trim().strip_prefix("git version ")
 }
 
-/// Returns the file that the system runs for a program: the program itself if it is a path, else the first executable file
-/// of that name in a search path.
+/// Returns the file that the system runs for a program: the program itself if it is a path, else the first executable
+/// file of that name in a search path.
 #[must_use]
 pub fn find_program(program: &Path, search_path: &OsStr) -> Option<PathBuf> {
     let is_executable = |file: &PathBuf| {

@@ -189,25 +189,25 @@ pub(super) async fn run(args: BotsArgs) -> Result<()> {
     run.server.wait_until_idle().await?;
 
     let rest = run.run_period(IDLE_TIME, ActiveClients { users: false, crawlers: false }).await?;
-    rest.print("nobody")?;
+    rest.print("idle")?;
     let alone = run.run_period(2 * PERIOD, ActiveClients { users: false, crawlers: true }).await?;
-    alone.print("crawlers alone")?;
+    alone.print("crawlers only")?;
     let (mut quiet, mut crawled) = (PeriodTotals::default(), PeriodTotals::default());
     for _ in 0..rounds {
         quiet.absorb(run.run_period(PERIOD, ActiveClients { users: true, crawlers: false }).await?);
         crawled.absorb(run.run_period(PERIOD, ActiveClients { users: true, crawlers: true }).await?);
     }
-    quiet.print("users alone")?;
+    quiet.print("users only")?;
     crawled.print("users and crawlers")?;
 
     let mut rows = vec![
         ResultRow::at_most(
-            "pages, % of a core (crawlers alone, less rest)",
+            "pages, % of one core (crawlers only, minus idle)",
             alone.percent(alone.cpu) - rest.percent(rest.cpu),
             PAGES_TARGET,
         ),
         ResultRow::without_target(
-            "pages, % of a core (with users, less users alone)",
+            "pages, % of one core (users and crawlers, minus users only)",
             crawled.percent(crawled.cpu) - quiet.percent(quiet.cpu),
         ),
         ResultRow::without_target("pages/s", crawled.pages.len() as f64 / crawled.seconds),
@@ -217,14 +217,14 @@ pub(super) async fn run(args: BotsArgs) -> Result<()> {
     for (what, quiet, crawled) in [("push", &quiet.pushes, &crawled.pushes), ("clone", &quiet.clones, &crawled.clones)]
     {
         let (quiet, crawled) = (DurationSummary::new(quiet), DurationSummary::new(crawled));
-        rows.push(ResultRow::without_target(format!("{what} p50 alone, ms"), quiet.p50_ms));
+        rows.push(ResultRow::without_target(format!("{what} p50 without crawlers, ms"), quiet.p50_ms));
         rows.push(ResultRow::without_target(format!("{what} p50 with crawlers, ms"), crawled.p50_ms));
         rows.push(ResultRow::at_most(
             format!("{what} p50, ratio"),
             crawled.p50_ms / quiet.p50_ms.max(1e-3),
             RATIO_TARGET,
         ));
-        rows.push(ResultRow::without_target(format!("{what} p95 alone, ms"), quiet.p95_ms));
+        rows.push(ResultRow::without_target(format!("{what} p95 without crawlers, ms"), quiet.p95_ms));
         rows.push(ResultRow::without_target(format!("{what} p95 with crawlers, ms"), crawled.p95_ms));
         rows.push(ResultRow::without_target(format!("{what} p95, ratio"), crawled.p95_ms / quiet.p95_ms.max(1e-3)));
     }
@@ -287,7 +287,9 @@ impl BotsRun {
         totals.own_cpu = own.saturating_sub(before.1);
         totals.others = busy.saturating_sub(before.2).saturating_sub(totals.cpu);
         print_progress(&format!(
-            "{clients:?}: {} pushes, {} clones, {} pages",
+            "users: {}, crawlers: {}: {} pushes, {} clones, {} pages",
+            clients.users,
+            clients.crawlers,
             totals.pushes.len(),
             totals.clones.len(),
             totals.pages.len()

@@ -47,8 +47,8 @@ const INCUMBENT_PUSH_MS: f64 = 50.0;
 /// Arguments of `git compare`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example: bench/git-compare --graspd target/release/graspd > results.jsonl\n\n\
-    The script finds or unpacks Debian's nginx and fcgiwrap and calls this. The table of ratios goes to standard error, \
-    every line of it and of what it was made from also as JSON to standard output.")]
+    The script finds or unpacks Debian's nginx and fcgiwrap and runs this command. The table of ratios is printed to \
+    standard error, and each row and measurement as JSON to standard output.")]
 pub struct Compare {
     /// The graspd binary
     #[arg(long, value_name = "FILE", required_unless_present = "only")]

@@ -1,4 +1,4 @@
-//! A git server that this program started, and that ends with it.
+//! A git server started by this program and killed when dropped.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -19,25 +19,25 @@ use super::nginx;
 use super::request::RepoUrl;
 use crate::process::Process;
 
-/// The name under which graspd serves. Nobody looks it up: announcements must carry it, connections go to loopback.
+/// The domain of graspd. It is never resolved: announcements must list it, and connections use the loopback address.
 pub(super) const DOMAIN: &str = "bench.example";
 
-/// How long a server may take to accept connections.
+/// Time within which a server must accept connections.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
-/// How long a server may take to finish its background work; a large repository is repacked for a minute.
+/// Time within which a server must finish its background work. Repacking a large repository takes a minute.
 const IDLE_DEADLINE: Duration = Duration::from_secs(300);
 
-/// A server is quiet when it used less than [`IDLE_CPU`] for this long.
+/// A server is idle if it used less than [`IDLE_CPU`] for this long.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
 
-/// What a server may use and count as quiet: its timers.
+/// CPU time that an idle server may use, for its timers.
 const IDLE_CPU: Duration = Duration::from_millis(10);
 
-/// Who is measured.
+/// Kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ServerKind {
-    /// This project's server.
+    /// graspd.
     Graspd,
     /// `git http-backend` behind nginx and fcgiwrap.
     Reference,
@@ -55,25 +55,25 @@ impl fmt::Display for ServerKind {
 /// A running server.
 #[derive(Debug)]
 pub(super) struct GitServer {
-    /// Who it is.
+    /// Kind of server.
     pub(super) kind: ServerKind,
-    /// Where it listens.
+    /// Host and port.
     pub(super) address: String,
-    /// Where its CPU time is read.
+    /// Source of its CPU time.
     pub(super) cpu_account: CpuAccount,
-    /// Where it keeps repositories.
+    /// Folder of its repositories.
     pub(super) folder: PathBuf,
-    /// The processes that it consists of, each with its own in its process group.
+    /// Its processes, each with its own process group.
     children: Vec<Child>,
 }
 
 impl GitServer {
-    /// Starts graspd in `folder`. What is not set here it reads from the environment, which it inherits.
+    /// Starts graspd in `folder`. Other settings are inherited from the environment.
     pub(super) fn start_graspd(binary: &Path, folder: &Path) -> Result<Self> {
         Self::start_graspd_with(binary, folder, &[])
     }
 
-    /// The same with further settings.
+    /// Starts graspd in `folder` with additional settings.
     pub(super) fn start_graspd_with(binary: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let git = folder.join("git");
         let mut command = Command::new(binary);
@@ -93,12 +93,12 @@ impl GitServer {
         let group = ControlGroup::create("graspd");
         let mut child = start(group.as_ref(), command, Stdio::piped())?;
         let cpu_account = group.map_or(CpuAccount::ProcessTree(child.id()), CpuAccount::ControlGroup);
-        let out = child.stdout.take().context("graspd says nothing")?;
+        let out = child.stdout.take().context("cannot read the output of graspd")?;
         let mut server =
             Self { kind: ServerKind::Graspd, address: String::new(), cpu_account, folder: git, children: vec![child] };
 
         let (address_sender, listening) = mpsc::channel();
-        // The pipe is read to its end, or graspd could not go on speaking.
+        // The pipe is read until its end, because graspd would block on a full pipe.
         thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Some(address) = line.trim().strip_prefix("listening") {
@@ -106,7 +106,7 @@ impl GitServer {
                 }
             }
         });
-        server.address = listening.recv_timeout(START_DEADLINE).context("graspd does not say where it listens")?;
+        server.address = listening.recv_timeout(START_DEADLINE).context("graspd did not print its address")?;
         Ok(server)
     }
 
@@ -136,27 +136,27 @@ impl GitServer {
     fn check_started(&mut self, started: Instant) -> Result<()> {
         for child in &mut self.children {
             if let Some(status) = child.try_wait()? {
-                bail!("a process of {} ended before it listened: {status}", self.kind);
+                bail!("a process of {} exited before it accepted connections: {status}", self.kind);
             }
         }
         if started.elapsed() > START_DEADLINE {
-            bail!("{} does not listen after {} s", self.kind, START_DEADLINE.as_secs());
+            bail!("{} does not accept connections after {} s", self.kind, START_DEADLINE.as_secs());
         }
         Ok(())
     }
 
-    /// A repository on it.
+    /// Returns the URL of a repository on this server.
     pub(super) fn url(&self, path: &str) -> RepoUrl {
         RepoUrl::new(&self.address, path)
     }
 
-    /// The process whose memory counts; the other server has none that would say much.
+    /// Returns the process whose memory is measured. The memory of a single process of the reference is not meaningful.
     pub(super) fn process(&self) -> Option<Process> {
         let first = self.children.first().map(|child| Process::Pid(child.id()));
         first.filter(|_| self.kind == ServerKind::Graspd)
     }
 
-    /// Waits until the server has finished what it was doing.
+    /// Waits until the server is idle.
     pub(super) async fn wait_until_idle(&self) -> Result<()> {
         if self.cpu_account == CpuAccount::WholeMachine {
             return Ok(());
@@ -178,8 +178,8 @@ impl GitServer {
 impl Drop for GitServer {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // A process group is killed as a whole: fcgiwrap's workers outlive their parent. It may be gone already, and
-            // there is nobody left to tell.
+            // The whole process group is killed, because fcgiwrap's workers outlive their parent. The processes may
+            // have exited already, and `drop` cannot report errors.
             let group = format!("-{}", child.id());
             let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
             let _ = child.wait();
@@ -190,7 +190,7 @@ impl Drop for GitServer {
     }
 }
 
-/// Starts a process in a process group of its own, and in a control group if there is one.
+/// Starts a process in its own process group, and in a control group if there is one.
 fn start(group: Option<&ControlGroup>, command: Command, out: Stdio) -> Result<Child> {
     let name = command.get_program().display().to_string();
     let mut command = match group {
@@ -201,14 +201,14 @@ fn start(group: Option<&ControlGroup>, command: Command, out: Stdio) -> Result<C
     command.spawn().with_context(|| format!("cannot start {name}"))
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that is currently free.
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Makes a folder inside another one.
+/// Creates a subfolder.
 pub(super) fn subfolder(folder: &Path, name: &str) -> Result<PathBuf> {
     let path = folder.join(name);
-    fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
     Ok(path)
 }

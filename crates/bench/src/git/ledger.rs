@@ -1,8 +1,8 @@
-//! What a server of several processes spends, children that lived for milliseconds included.
+//! CPU time of a server with several processes, including short-lived children.
 //!
-//! `/proc` tells a process what its children cost once it has waited for them. fcgiwrap ignores the end of its children,
-//! so the kernel forgets what they cost. A control group forgets nothing; where none can be made, whatever the machine
-//! did and this program did not is taken for the server's.
+//! `/proc` includes the CPU time of children that a process has waited for. fcgiwrap never waits for its children, so
+//! their CPU time is lost there. A control group counts everything. Where none can be created, all CPU time of the
+//! machine except that of this program is counted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,22 +16,22 @@ use crate::machine;
 use crate::process::Process;
 use crate::process_usage::rounded;
 
-/// How long the processes of a group may take to vanish after they were killed.
+/// Time within which the processes of a group must disappear after they were killed.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where CPU time is read.
+/// Source of CPU time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CpuAccount {
-    /// In a control group.
+    /// A control group.
     ControlGroup(ControlGroup),
-    /// In a process that waits for its children.
+    /// A process that waits for its children.
     ProcessTree(u32),
-    /// In the whole machine, less this program.
+    /// The whole machine, without this program.
     WholeMachine,
 }
 
 impl CpuAccount {
-    /// CPU time cost so far.
+    /// Returns the CPU time so far.
     pub(super) fn cpu_time(&self) -> Result<Duration> {
         match self {
             Self::ControlGroup(group) => group.cpu_time(),
@@ -41,14 +41,14 @@ impl CpuAccount {
     }
 }
 
-/// A control group of this program's making; it goes with its last process.
+/// A control group created by this program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ControlGroup {
     folder: PathBuf,
 }
 
 impl ControlGroup {
-    /// Makes a group below the one that this program is in, if it may.
+    /// Creates a subgroup of this program's own group, if permitted.
     pub(super) fn create(name: &str) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
@@ -65,7 +65,8 @@ impl ControlGroup {
         None
     }
 
-    /// The same command, started inside the group. A shell enters it first, so that no process is born outside.
+    /// Returns the same command, started inside the group. A shell enters the group first, so that no process starts
+    /// outside.
     pub(super) fn wrap_command(&self, command: &Command) -> Command {
         let mut inside = Command::new("sh");
         inside.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
@@ -83,7 +84,7 @@ impl ControlGroup {
     }
 
     fn cpu_time(&self) -> Result<Duration> {
-        // Version 1 counts nanoseconds in a file of its own, version 2 microseconds in a line of another.
+        // Version 1 has a file with nanoseconds, version 2 a line with microseconds in another file.
         if let Ok(text) = fs::read_to_string(self.folder.join("cpuacct.usage")) {
             return Ok(Duration::from_nanos(text.trim().parse()?));
         }
@@ -93,21 +94,22 @@ impl ControlGroup {
         Ok(Duration::from_micros(micros.ok_or_else(|| anyhow!("no usage_usec in {text:?}"))?))
     }
 
-    /// Removes the group, as soon as the last of its processes is gone: those that nobody waits for take a moment.
+    /// Removes the group when its last process has disappeared, which takes a moment.
     pub(super) fn remove(&self) {
         let started = Instant::now();
-        // A group that stays is empty and harms nobody.
+        // A group that cannot be removed is empty and harmless.
         while fs::remove_dir(&self.folder).is_err() && started.elapsed() < REMOVAL_TIMEOUT {
             thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// The folders of this program's own groups that account for CPU time, from `/proc/self/cgroup` and `/proc/self/mounts`.
+/// Returns the folders of this program's own control groups that count CPU time, from `/proc/self/cgroup` and
+/// `/proc/self/mounts`.
 fn control_group_folders(own: &str, mounts: &str) -> Vec<PathBuf> {
     let mut control_group_folders = Vec::new();
     for line in own.lines() {
-        // `hierarchy:controllers:path`; version 2 has no controllers there.
+        // `hierarchy:controllers:path`. Version 2 has no controllers here.
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
         if !controllers.is_empty() && !controllers.split(',').any(|name| name == "cpuacct") {
@@ -129,7 +131,7 @@ fn control_group_folders(own: &str, mounts: &str) -> Vec<PathBuf> {
     control_group_folders
 }
 
-/// Watches the clock, a server and the machine.
+/// Measures the duration and the CPU time of server, client and machine.
 #[derive(Debug)]
 pub(super) struct CostMeter {
     started: Instant,
@@ -139,21 +141,21 @@ pub(super) struct CostMeter {
     machine: Duration,
 }
 
-/// What it came to.
+/// Duration and CPU time of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct CostFigures {
-    /// By the clock.
+    /// Duration.
     pub(super) seconds: f64,
     /// CPU seconds of the server and its children.
     pub(super) server_cpu: f64,
-    /// CPU seconds of this program and the gits that it ran.
+    /// CPU seconds of this program and its git processes.
     pub(super) client_cpu: f64,
-    /// Cores that something else kept busy; zero where that cannot be known.
+    /// Cores used by other processes; zero if unknown.
     pub(super) foreign_cores: f64,
 }
 
 impl CostMeter {
-    /// Starts watching.
+    /// Starts measuring.
     pub(super) fn start(cpu_account: &CpuAccount) -> Result<Self> {
         Ok(Self {
             cpu_account: cpu_account.clone(),
@@ -164,7 +166,7 @@ impl CostMeter {
         })
     }
 
-    /// Stops watching.
+    /// Stops measuring.
     pub(super) fn stop(self) -> Result<CostFigures> {
         let seconds = self.started.elapsed().as_secs_f64();
         let server = self.cpu_account.cpu_time()?.saturating_sub(self.server);
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_of_both_versions_are_found() {
+    fn control_control_control_groups_of_both_versions_are_found() {
         let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
             cgroup /sys/fs/cgroup/cpuacct cgroup rw,cpuacct 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         let own = "3:memory:/box\n2:cpuacct:/\n1:cpu:/\n0::/user.slice\n";
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_waits_is_accounted_with_its_children() {
+    fn cpu_time_includes_awaited_children() {
         let cpu_account = CpuAccount::ProcessTree(process::id());
         let before = cpu_account.cpu_time().expect("own accounting");
         let status = Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).status();

@@ -14,47 +14,47 @@ use crate::progress::Progress;
 use crate::random::Random;
 use crate::{report, repository, sample_text};
 
-/// Commits between two files that do not compress: pictures, archives, models.
+/// Commits between two files that do not compress (images, archives, models).
 const ASSET_EVERY: u64 = 50;
 
-/// Folders, folders in each, and files in each of those: about what a large project has, four thousand in all.
+/// Folders, subfolders per folder, and files per subfolder: four thousand files, like a large project.
 const TREE_SHAPE: [u64; 3] = [20, 10, 20];
 
-/// Lines of a text file; a commit changes one of them.
+/// Lines of a text file. A commit changes one of them.
 const LINES: usize = 40;
 
-/// What `repack` must not try to find differences between: our assets have none.
+/// Disables delta search for large files: assets have no similarities.
 const NO_DELTAS_FROM: &str = "core.bigFileThreshold=64k";
 
-/// Commits are a minute apart.
+/// Seconds between two commits.
 const MINUTE: u64 = 60;
 
-/// The repository that large clones and pushes are measured with.
+/// Arguments of `git make`.
 #[derive(Debug, Clone, Args)]
 pub struct Make {
-    /// Where the bare repository is put; it must not exist
+    /// Folder of the new bare repository; it must not exist
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
-    /// How large it becomes.
+    /// Size of the repository.
     #[command(flatten)]
     pub size: RepositorySize,
 }
 
-/// How large a repository becomes.
+/// Size of a repository.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct RepositorySize {
     /// Commits on its main branch
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(100..))]
     pub commits: u64,
-    /// Bytes that its pack has at least, such as 200MB: half a megabyte for every asset at most
+    /// Minimum size of its pack, such as 200MB; at most half a megabyte per asset
     #[arg(long, default_value = "200MB", value_parser = parse_bytes)]
     pub bytes: u64,
-    /// Chooses its content
+    /// Seed of its content
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// What was made.
+/// Result of `git make`.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct MadeRepository {
     /// Commits on the main branch.
@@ -63,18 +63,18 @@ pub struct MadeRepository {
     pub objects: u64,
     /// Bytes of the pack.
     pub pack_bytes: u64,
-    /// What it took.
+    /// Duration.
     pub seconds: f64,
 }
 
 impl Make {
-    /// Makes it and says what became of it.
+    /// Generates the repository and prints the result.
     pub fn run(&self) -> Result<()> {
         report::print("git make", "none", &large_repository(&self.dir, self.size)?)
     }
 }
 
-/// The large repository: a long history of text files, and assets that make up most of the bytes.
+/// Generates the large repository: a long history of text files, and assets that make up most of the bytes.
 pub(super) fn large_repository(folder: &Path, size: RepositorySize) -> Result<MadeRepository> {
     let started = std::time::Instant::now();
     let mut random = Random::new(size.seed, 0);
@@ -99,7 +99,7 @@ pub(super) fn large_repository(folder: &Path, size: RepositorySize) -> Result<Ma
         if number % ASSET_EVERY == 0 {
             import.file(&format!("assets/{:02}/{number:06}.bin", number / 1000), &random_bytes(&mut random, asset))?;
         }
-        // Few enough refs that the request of a clone stays below the kilobyte from which on git compresses it.
+        // Few refs, so that the fetch request of a clone stays below one kilobyte, above which git compresses it.
         if (number + 1) % (size.commits / 8) == 0 {
             import.tag(&format!("v{}", (number + 1) / (size.commits / 8)), "refs/heads/main", number)?;
         }
@@ -113,12 +113,12 @@ pub(super) fn large_repository(folder: &Path, size: RepositorySize) -> Result<Ma
     stock::run(stock::git(folder).args(["-c", NO_DELTAS_FROM, "repack", "-a", "-d", "-f", "--quiet"]))?;
     let (objects, pack_bytes) = pack_size(folder)?;
     if pack_bytes < size.bytes {
-        bail!("the pack has {pack_bytes} bytes, {} were wanted", size.bytes);
+        bail!("the pack has {pack_bytes} bytes, at least {} are required", size.bytes);
     }
     Ok(MadeRepository { commits: size.commits, objects, pack_bytes, seconds: started.elapsed().as_secs_f64().round() })
 }
 
-/// Puts an empty commit on top of another, under a ref, and packs everything into one pack. Gives the commit.
+/// Adds an empty commit on top of another under a ref, packs everything into one pack, and returns the commit.
 pub(crate) fn add_commit(folder: &Path, parent: &str, name: &str) -> Result<String> {
     let person = [("NAME", "A U Thor"), ("EMAIL", "author@example.com"), ("DATE", "1700000000 +0000")];
     let mut command = stock::git(folder);
@@ -132,12 +132,12 @@ pub(crate) fn add_commit(folder: &Path, parent: &str, name: &str) -> Result<Stri
     Ok(commit)
 }
 
-/// A repository of a single commit and one branch.
+/// Generates a repository with one commit and one branch.
 pub(crate) fn single_commit(folder: &Path, seed: u64) -> Result<()> {
     linear_history(folder, seed, 1)
 }
 
-/// A small repository with `count` refs: seven branches to three annotated tags.
+/// Generates a small repository with `count` refs: seven branches per three annotated tags.
 pub(super) fn many_refs(folder: &Path, seed: u64, count: u64) -> Result<()> {
     let mut random = Random::new(seed, 2);
     let mut import = FastImport::start(folder)?;
@@ -154,7 +154,7 @@ pub(super) fn many_refs(folder: &Path, seed: u64, count: u64) -> Result<()> {
     import.finish()
 }
 
-/// A small repository with a straight history of `commits` one-line changes.
+/// Generates a small repository with a linear history of `commits` commits.
 pub(super) fn linear_history(folder: &Path, seed: u64, commits: u64) -> Result<()> {
     let mut random = Random::new(seed, 3);
     let mut import = FastImport::start(folder)?;
@@ -171,13 +171,13 @@ pub(super) fn linear_history(folder: &Path, seed: u64, commits: u64) -> Result<(
     import.finish()
 }
 
-/// A line that no other line equals.
+/// Returns a unique line.
 fn random_line(random: &mut Random) -> String {
     let words = sample_text::title(random, 9);
     format!("{words} {:08x}\n", random.next_u64() as u32)
 }
 
-/// Bytes that do not compress.
+/// Returns bytes that do not compress.
 fn random_bytes(random: &mut Random, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
@@ -187,7 +187,7 @@ fn random_bytes(random: &mut Random, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Objects and bytes of the packs of a repository.
+/// Returns the number of objects and the bytes of all packs of a repository.
 fn pack_size(folder: &Path) -> Result<(u64, u64)> {
     let text = stock::run(stock::git(folder).args(["count-objects", "-v"]))?;
     let objects = text.lines().find_map(|line| line.strip_prefix("in-pack: ")?.parse().ok());
@@ -198,10 +198,10 @@ fn pack_size(folder: &Path) -> Result<(u64, u64)> {
             bytes += entry.metadata()?.len();
         }
     }
-    Ok((objects.context("git does not count objects")?, bytes))
+    Ok((objects.context("no object count in the output of git count-objects")?, bytes))
 }
 
-/// A stream that `git fast-import` makes a repository of.
+/// Writes a stream to `git fast-import`, which creates a repository.
 struct FastImport {
     importer: std::process::Child,
     to: BufWriter<ChildStdin>,
@@ -210,7 +210,7 @@ struct FastImport {
 impl FastImport {
     fn start(folder: &Path) -> Result<Self> {
         if folder.exists() {
-            bail!("{} exists already", folder.display());
+            bail!("{} already exists", folder.display());
         }
         fs::create_dir_all(folder)?;
         stock::run(stock::git(folder).args(["init", "--quiet", "--bare", "--initial-branch=main"]))?;
@@ -219,7 +219,7 @@ impl FastImport {
             .stdin(Stdio::piped())
             .spawn()
             .context("cannot run git fast-import")?;
-        let to = importer.stdin.take().context("git fast-import does not listen")?;
+        let to = importer.stdin.take().context("cannot write to git fast-import")?;
         Ok(Self { importer, to: BufWriter::with_capacity(1 << 16, to) })
     }
 
@@ -265,7 +265,7 @@ fn commit_time(number: u64) -> u64 {
     repository::YEAR_START + number * MINUTE
 }
 
-/// Reads `200MB`, `1 GB`, `4096`.
+/// Parses `200MB`, `1 GB`, `4096`.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|character: char| !character.is_ascii_digit());
     let unit = match text[digits.len()..].trim().to_ascii_uppercase().as_str() {
@@ -273,10 +273,10 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
         "KB" => 1000,
         "MB" => 1_000_000,
         "GB" => 1_000_000_000,
-        other => return Err(format!("{other} is no unit; take B, KB, MB or GB")),
+        other => return Err(format!("{other} is not a unit; use B, KB, MB or GB")),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("{text} is no number of bytes"))?;
-    number.checked_mul(unit).ok_or_else(|| format!("{text} is too much"))
+    let number: u64 = digits.parse().map_err(|_| format!("{text} is not a number of bytes"))?;
+    number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))
 }
 
 #[cfg(test)]
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_have_units() {
+    fn sizes_have_units() {
         assert_eq!(parse_bytes("200MB"), Ok(200_000_000));
         assert_eq!(parse_bytes("1 gb"), Ok(1_000_000_000));
         assert_eq!(parse_bytes("4096"), Ok(4096));
@@ -293,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_makes_the_same_history() {
+    fn same_seed_gives_same_history() {
         let folder = tempfile::tempdir().expect("a folder");
         let size = RepositorySize { commits: 200, bytes: 100_000, seed: 1 };
         let refs = |name: &str, size| {
             let path = folder.path().join(name);
             let made = large_repository(&path, size).expect("makes");
             assert!(made.pack_bytes >= size.bytes);
-            assert!(large_repository(&path, size).is_err(), "does not write into what exists");
+            assert!(large_repository(&path, size).is_err(), "an existing folder is not overwritten");
             stock::refs(&path).expect("refs")
         };
         let first = refs("a", size);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn many_refs_are_as_many_as_were_wanted() {
+    fn many_refs_creates_the_requested_number() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("many");
         many_refs(&path, 1, 50).expect("makes");

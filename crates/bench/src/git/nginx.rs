@@ -1,7 +1,7 @@
-//! `git http-backend` behind nginx and fcgiwrap, set up as Debian ships them, in a folder of its own.
+//! Configuration of `git http-backend` behind nginx and fcgiwrap as in Debian, in a separate folder.
 //!
-//! Where a default of Debian's would hold the reference back it is lifted: fcgiwrap gets a worker for every connection
-//! instead of one, bodies may have any size, and nothing is logged.
+//! Defaults of Debian that would slow down the reference are changed: fcgiwrap has a worker per connection instead of
+//! one, the size of request bodies is unlimited, and there is no access log.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use clap::Args;
 use super::host::subfolder;
 use super::stock;
 
-/// The programs of the reference.
+/// Programs of the reference server.
 #[derive(Debug, Clone, Args)]
 pub struct ReferencePrograms {
     /// The nginx binary
@@ -22,21 +22,21 @@ pub struct ReferencePrograms {
     /// The fcgiwrap binary
     #[arg(long, value_name = "FILE", default_value = "/usr/sbin/fcgiwrap")]
     pub fcgiwrap: PathBuf,
-    /// Workers of fcgiwrap: requests that it answers at once. Debian starts one
+    /// Workers of fcgiwrap, which is the number of concurrent requests. Debian's default is one
     #[arg(long, default_value_t = 8)]
     pub workers: u32,
 }
 
-/// What there is to start.
+/// Commands and paths of the reference server.
 #[derive(Debug)]
 pub(super) struct ReferenceSetup {
-    /// Runs `git http-backend`.
+    /// Starts fcgiwrap, which runs `git http-backend`.
     pub(super) fcgiwrap: Command,
-    /// Listens.
+    /// Starts nginx.
     pub(super) nginx: Command,
-    /// Exists once fcgiwrap is ready.
+    /// Socket of fcgiwrap. Exists when fcgiwrap is ready.
     pub(super) socket: PathBuf,
-    /// Where the repositories are.
+    /// Folder of the repositories.
     pub(super) repositories: PathBuf,
 }
 
@@ -48,7 +48,7 @@ impl ReferenceSetup {
         let settings = folder.join("nginx.conf");
         fs::write(&settings, configuration(folder, &repositories, &socket, port)?)?;
 
-        let program = |path: &Path| path.canonicalize().with_context(|| format!("no {}", path.display()));
+        let program = |path: &Path| path.canonicalize().with_context(|| format!("cannot find {}", path.display()));
         let mut fcgiwrap = Command::new(program(&programs.fcgiwrap)?);
         fcgiwrap
             .args(["-f", "-c", &programs.workers.to_string(), "-s", &format!("unix:{}", socket.display())])
@@ -61,11 +61,11 @@ impl ReferenceSetup {
     }
 }
 
-/// Debian's `nginx.conf` and `fastcgi_params`, as far as they matter here.
+/// Returns the relevant parts of Debian's `nginx.conf` and `fastcgi_params`.
 fn configuration(folder: &Path, repositories: &Path, socket: &Path, port: u16) -> Result<String> {
     let (here, root, socket) = (folder.display(), repositories.display(), socket.display());
     let backend = format!("{}/git-http-backend", stock::exec_path()?);
-    // Started by root, nginx would give up its rights and could not read the folder.
+    // As root, nginx would drop its privileges and could not read the folder.
     let user = if stock::is_root()? { "user root;" } else { "" };
     Ok(format!(
         r#"daemon off;

@@ -1,14 +1,14 @@
-//! Packets of git's protocol: written for requests, read from an answer as it streams by.
+//! pkt-line encoding for requests, and a streaming parser of fetch responses.
 
 use anyhow::{Result, bail};
 
-/// Ends a message.
+/// Flush packet: ends a message.
 pub const FLUSH: &[u8] = b"0000";
 
-/// Parts a command from its arguments.
+/// Delimiter packet: separates a command from its arguments.
 pub const DELIMITER: &[u8] = b"0001";
 
-/// How much of a line or of a error_text is kept: enough to tell what it is.
+/// Maximum number of bytes kept of a line or an error text.
 const MAX_TEXT_BYTES: usize = 1024;
 
 /// Appends one packet.
@@ -17,13 +17,13 @@ pub fn write(to: &mut Vec<u8>, text: &str) {
     to.extend_from_slice(text.as_bytes());
 }
 
-/// The lines of a whole message; flushes and delimiters are left out.
+/// Returns the lines of a complete message without flush and delimiter packets.
 pub fn read_lines(mut message: &[u8]) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     while !message.is_empty() {
-        let Some((header, rest)) = message.split_first_chunk::<4>() else { bail!("a packet ends in its length") };
+        let Some((header, rest)) = message.split_first_chunk::<4>() else { bail!("a packet ends within its length") };
         message = match payload_length(*header)? {
-            Some(size) if size > rest.len() => bail!("a packet ends too early"),
+            Some(size) if size > rest.len() => bail!("a packet is incomplete"),
             Some(size) => {
                 lines.push(String::from_utf8_lossy(&rest[..size]).trim_end_matches('\n').to_owned());
                 &rest[size..]
@@ -34,30 +34,30 @@ pub fn read_lines(mut message: &[u8]) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The payload's size; none for a flush or a delimiter.
+/// Returns the size of the payload, or `None` for a flush or delimiter packet.
 fn payload_length(header: [u8; 4]) -> Result<Option<usize>> {
     let text = str::from_utf8(&header).ok();
     match text.and_then(|text| usize::from_str_radix(text, 16).ok()) {
         Some(0..=3) => Ok(None),
         Some(whole) => Ok(Some(whole - 4)),
-        None => bail!("{:?} is not the length of a packet", String::from_utf8_lossy(&header)),
+        None => bail!("{:?} is not a packet length", String::from_utf8_lossy(&header)),
     }
 }
 
-/// Where a reader stands.
+/// State of the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ParserState {
-    /// In the four digits before a payload; so many were read.
+    /// Reading the four length digits. The number of digits read so far.
     Header(usize),
-    /// In a line before the pack, with so many bytes to come.
+    /// Reading a line before the pack. The number of remaining bytes.
     Line(usize),
-    /// Before the byte that names the band.
+    /// Before the side-band byte. The number of remaining bytes.
     Band(usize),
-    /// In a payload of a band.
+    /// Reading a side-band payload: band and remaining bytes.
     Payload(u8, usize),
 }
 
-/// The answer to a fetch (protocol v2), counted as it streams by. Nothing of the pack is kept but its first bytes.
+/// Streaming parser of a fetch response (protocol v2). Only counts the pack and keeps its first bytes.
 #[derive(Debug)]
 pub struct FetchResponseParser {
     state: ParserState,
@@ -87,7 +87,7 @@ impl Default for FetchResponseParser {
 }
 
 impl FetchResponseParser {
-    /// Takes the next bytes of the answer.
+    /// Parses the next bytes of the response.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let taken = match self.state {
@@ -141,7 +141,7 @@ impl FetchResponseParser {
     fn end_line(&mut self) -> Result<()> {
         let line = String::from_utf8_lossy(&self.line).trim_end().to_owned();
         if line.starts_with("ERR ") {
-            bail!("the server refuses the fetch: {line}");
+            bail!("the server rejected the fetch: {line}");
         }
         self.in_pack = line == "packfile";
         self.line.clear();
@@ -161,23 +161,23 @@ impl FetchResponseParser {
         }
     }
 
-    /// The number of objects that the pack promises, once the answer is over and complete.
+    /// Returns the number of objects in the pack, if the response is complete.
     pub fn finish(&self) -> Result<u32> {
         if !self.error_text.is_empty() {
-            bail!("the server gave up: {}", String::from_utf8_lossy(&self.error_text).trim_end());
+            bail!("the server reported an error: {}", String::from_utf8_lossy(&self.error_text).trim_end());
         }
         if !self.ended {
-            bail!("the answer ends without a flush after {} bytes of pack", self.pack_bytes);
+            bail!("the response ends without a flush after {} bytes of pack", self.pack_bytes);
         }
         // Signature, version, number of objects.
         match self.start[..] {
             [b'P', b'A', b'C', b'K', _, _, _, _, a, b, c, d] => Ok(u32::from_be_bytes([a, b, c, d])),
-            _ => bail!("the answer holds no pack"),
+            _ => bail!("the response has no pack"),
         }
     }
 }
 
-/// Appends, but never beyond `max_bytes` bytes.
+/// Appends up to a total of `max_bytes` bytes.
 fn append_up_to(to: &mut Vec<u8>, bytes: &[u8], max_bytes: usize) {
     let free = max_bytes.saturating_sub(to.len());
     to.extend_from_slice(&bytes[..free.min(bytes.len())]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_counted_however_it_is_cut() {
+    fn response_is_parsed_in_pieces_of_any_size() {
         let answer = answer();
         for step in [1, 2, 3, 5, 64, answer.len()] {
             let mut reader = FetchResponseParser::default();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_stops_early_is_no_answer() {
+    fn truncated_response_is_an_error() {
         let answer = answer();
         let mut reader = FetchResponseParser::default();
         reader.feed(&answer[..answer.len() - 4]).expect("well formed so far");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_shown() {
+    fn server_errors_are_reported() {
         let mut refusal = Vec::new();
         write(&mut refusal, "ERR upload-pack: not our ref");
         assert!(
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_leave_separators_out() {
+    fn lines_exclude_separators() {
         let mut message = Vec::new();
         write(&mut message, "version 2\n");
         message.extend_from_slice(DELIMITER);

@@ -1,4 +1,4 @@
-//! An empty server takes over everything of a full one, git data included; beside it the real git, which clones the same.
+//! `archive`: an empty server copies all events and git data of another one, compared with `git clone --mirror`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,42 +23,42 @@ use crate::machine;
 use crate::process_usage::rounded;
 use crate::repository::{YEAR, YEAR_START, tag};
 
-/// Kind 1618.
+/// Pull request (NIP-34).
 const PULL_REQUEST: u16 = 1618;
 
-/// Every so manieth repository has a pull request.
+/// Every tenth repository has a pull request.
 const PULL_REQUEST_EVERY: usize = 10;
 
-/// Fetches, or clones, at a time.
+/// Maximum number of concurrent fetches or clones.
 const CONCURRENT: usize = 8;
 
-/// What taking everything over cost.
+/// Result of `archive`.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ArchiveFigures {
-    /// Repositories.
+    /// Number of repositories.
     pub(super) repositories: u64,
-    /// Events that are served in the end, pull requests included.
+    /// Events served at the end, including pull requests.
     pub(super) events: u64,
-    /// Pull requests among them.
+    /// Number of pull requests.
     pub(super) pull_requests: u64,
-    /// From the first connection until everything was served.
+    /// Time from the first connection until everything was served.
     pub(super) served_seconds: f64,
     /// Requests for git data.
     pub(super) fetches: u64,
-    /// The real git: one `clone --mirror` for each repository, as many at a time.
+    /// Duration of one `git clone --mirror` per repository, with the same concurrency.
     pub(super) mirror_seconds: f64,
-    /// The first by the second.
+    /// `served_seconds` divided by `mirror_seconds`.
     pub(super) ratio: f64,
-    /// CPU time of the new server, without its children.
+    /// CPU time of the follower, without its children.
     pub(super) follower_cpu_seconds: f64,
-    /// Cores that were busy while it took over, all of the machine.
+    /// Cores used by all processes of the machine.
     pub(super) busy_cores: f64,
-    /// What it complained about.
+    /// Warnings and errors in the log of the follower.
     #[serde(rename = "complaints")]
     pub(super) warnings: Vec<String>,
 }
 
-/// Measures both.
+/// Runs both measurements.
 pub(super) async fn run(setup: &SyncSetup) -> Result<ArchiveFigures> {
     let limits = |concurrent: &'static str, rate: &'static str| {
         vec![(concurrent, CONCURRENT.to_string()), (rate, "6000".to_owned())]
@@ -70,7 +70,7 @@ pub(super) async fn run(setup: &SyncSetup) -> Result<ArchiveFigures> {
     wait_until_count(&source, &json!({ "kinds": [PULL_REQUEST] }), pull_requests).await?;
 
     let mirror_seconds = clone_all(setup, &source).await?;
-    print_progress(&format!("the real git: {mirror_seconds} s"));
+    print_progress(&format!("git clone --mirror: {mirror_seconds} s"));
 
     proxy.reset();
     let settings = limits("SYNC_DOMAIN_CONCURRENT", "SYNC_DOMAIN_RATE_LIMIT");
@@ -96,7 +96,7 @@ pub(super) async fn run(setup: &SyncSetup) -> Result<ArchiveFigures> {
     })
 }
 
-/// Pull requests to some of the repositories.
+/// Signs pull requests for some of the repositories.
 fn sign_pull_requests(setup: &SyncSetup) -> Result<Vec<SignedEvent>> {
     let projects = setup.corpus.projects.iter().step_by(PULL_REQUEST_EVERY);
     projects.map(|project| sign_pull_request(project, setup.pull_request_commit())).collect()
@@ -117,7 +117,7 @@ fn sign_pull_request(project: &Project, commit: &str) -> Result<SignedEvent> {
     })
 }
 
-/// Clones every repository with the real git.
+/// Clones every repository with git and returns the duration.
 async fn clone_all(setup: &SyncSetup, source: &GraspdServer) -> Result<f64> {
     let folder = create_empty_folder(&setup.path("mirrors"), "git")?;
     let permits = Arc::new(Semaphore::new(CONCURRENT));
@@ -135,7 +135,7 @@ async fn clone_all(setup: &SyncSetup, source: &GraspdServer) -> Result<f64> {
     while let Some(clone) = clones.join_next().await {
         clone??;
     }
-    // They stay until the next run: a file system that has just removed thousands of files is slow to make new ones.
+    // The clones are kept until the next run, because creating files is slow after thousands of files were removed.
     Ok(rounded(started.elapsed().as_secs_f64()))
 }
 

@@ -1,4 +1,4 @@
-//! The sync machine alone, without sockets and without a store: what deciding costs when there is much to decide about.
+//! `machine`: the sync state machine alone, without sockets and store. Measures the cost of its decisions.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -26,93 +26,93 @@ use crate::process::Process;
 use crate::process_usage::rounded;
 use crate::random::Random;
 
-/// Relays that a repository can be repo_needs at. Announcements that name more do not count.
+/// Maximum number of relays that a repository is synced from.
 const RELAYS_PER_REPOSITORY: u64 = 32;
 
-/// What the relays state: the same as the stubs of real sockets.
+/// Subscription limit that the relays state, as in `stub`.
 const SUBSCRIPTIONS: usize = 20;
 
-/// Issues that arrive after everything has been had.
+/// Issues that arrive after the first sync.
 const ARRIVALS: u64 = 2_000;
 
-/// When the setup begins.
+/// Start of the simulated clock, as a unix timestamp.
 const EPOCH: u64 = 1_800_000_000;
 
-/// How much is repo_needs.
+/// Size of the simulated setup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MachineSize {
-    /// Repositories.
+    /// Number of repositories.
     pub(super) repositories: u64,
-    /// Issues of each.
+    /// Issues per repository.
     pub(super) roots: u64,
-    /// Relays in all; each repository names some of them.
+    /// Total number of relays. Each repository lists some of them.
     pub(super) relays: u64,
 }
 
-/// What was measured.
+/// Result of `machine`.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct MachineFigures {
     repositories: u64,
     roots: u64,
     relays: u64,
-    /// Issues times the relays at which they are repo_needs.
+    /// Issues times the relays that they are synced from.
     units: u64,
-    /// Until everything was had everywhere.
+    /// First sync, until all relays are in sync.
     catch_up: PhaseFigures,
-    /// With more issues after that.
+    /// Arrival of more issues afterwards.
     arrivals: PhaseFigures,
-    /// Memory of the machine after catching up, in MB.
+    /// Memory of the state machine after the first sync, in MB.
     memory_mb: f64,
-    /// Bytes for each issue, whatever sync_sources it.
+    /// Bytes per issue.
     bytes_per_root: f64,
-    /// Bytes for each repository at each relay.
+    /// Bytes per repository and relay.
     bytes_per_cover: f64,
-    /// Subscriptions that were open at once on one connection; 20 are stated.
+    /// Maximum number of open subscriptions on one connection. The stated limit is 20.
     most_subscriptions: usize,
 }
 
-/// One part of the run.
+/// Figures of one phase of the run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct PhaseFigures {
-    /// Facts that the machine was told, and times it was woken.
+    /// Number of inputs and alarms handled.
     steps: u64,
-    /// Time of all of them.
+    /// Total CPU time of all steps.
     seconds: f64,
-    /// Time on the clock that the machine was told.
+    /// Time that passed on the simulated clock.
     virtual_seconds: f64,
     p50_us: f64,
     p99_us: f64,
     max_us: f64,
-    /// The input that took longest.
+    /// Label of the input that took longest.
     slowest: &'static str,
-    /// Wishes.
+    /// Number of outputs.
     outputs: u64,
-    /// The most wishes of one step.
+    /// Maximum number of outputs of one step.
     most_outputs: usize,
-    /// Bytes that were said in filters.
+    /// Bytes of tag values in filters.
     said_bytes: u64,
-    /// The most of them in one step.
+    /// Maximum bytes of tag values in one step.
     most_said_bytes: usize,
 }
 
 impl MachineFigures {
-    /// Seconds of deciding until everything was had.
+    /// Returns the duration of all steps of the first sync, in seconds.
     pub(super) fn seconds(&self) -> f64 {
         self.catch_up.seconds
     }
 
-    /// Memory, in MB.
+    /// Returns the memory, in MB.
     pub(super) fn memory_mb(&self) -> f64 {
         self.memory_mb
     }
 
-    /// The longest step, in milliseconds.
+    /// Returns the duration of the longest step, in milliseconds.
     pub(super) fn longest_ms(&self) -> f64 {
         self.catch_up.max_us.max(self.arrivals.max_us) / 1000.0
     }
 }
 
-/// The setup around the machine.
+/// Drives the state machine and answers its outputs.
 struct MachineDriver {
     machine: SyncMachine,
     now: Now,
@@ -128,7 +128,7 @@ struct MachineDriver {
     shown: Instant,
 }
 
-/// Runs the machine through a whole life.
+/// Runs the state machine through a first sync and later arrivals.
 pub(super) fn run(size: MachineSize) -> Result<MachineFigures> {
     let before = Process::Own.memory()?.rss_anon_kb;
     let mut driver = MachineDriver::new(size)?;
@@ -147,7 +147,7 @@ pub(super) fn run(size: MachineSize) -> Result<MachineFigures> {
         driver.inputs.push_back(SyncInput::Served(arrival));
         driver.drain()?;
     }
-    // The window, and what it leads to.
+    // Longer than the batch window, including the requests that follow.
     driver.advance(Duration::from_secs(60))?;
     let arrivals = driver.end_phase();
     let roots = size.repositories * size.roots;
@@ -169,7 +169,7 @@ pub(super) fn run(size: MachineSize) -> Result<MachineFigures> {
 impl MachineDriver {
     fn new(size: MachineSize) -> Result<Self> {
         let config = SyncConfig {
-            service: ServiceAddress::new("bench.example", "").context("no service")?,
+            service: ServiceAddress::new("bench.example", "").context("invalid service address")?,
             instance: "bench".into(),
             bootstrap: Vec::new(),
             batch_window_millis: 5_000,
@@ -214,7 +214,7 @@ impl MachineDriver {
         })
     }
 
-    /// The roots of a repository, made when they are asked for: they are not to count as memory of this program.
+    /// Generates the root events of a repository on demand, so that they do not count as memory of this program.
     fn roots(&self, repo: &RepoId) -> Result<Vec<RootEvent>> {
         let index: u64 = repo.identifier.as_str().trim_start_matches("tool-").parse()?;
         let first = self.size.repositories + index * self.size.roots;
@@ -238,7 +238,7 @@ impl MachineDriver {
         })
     }
 
-    /// Tells everything that waits to be told.
+    /// Handles all queued inputs.
     fn drain(&mut self) -> Result<()> {
         while let Some(input) = self.inputs.pop_front() {
             let name = input_label(&input);
@@ -276,7 +276,7 @@ impl MachineDriver {
         Ok(())
     }
 
-    /// Does what the machine wants, as a relay without anything would answer. Gives the bytes of what was said.
+    /// Handles an output as a relay without events would. Returns the bytes of tag values in filters.
     fn handle_output(&mut self, output: SyncOutput) -> Result<usize> {
         match output {
             SyncOutput::Dial(session, _) => {
@@ -332,9 +332,9 @@ impl MachineDriver {
         Ok(0)
     }
 
-    /// Lets time pass until the next thing that the machine waits for.
+    /// Advances the clock to the next alarm and wakes the machine.
     fn advance_to_alarm(&mut self) -> Result<()> {
-        let (at, _) = self.machine.alarm().context("the machine waits for nothing")?;
+        let (at, _) = self.machine.alarm().context("the state machine has no alarm")?;
         let at = at.max(self.now.mono);
         self.now = Now { mono: at, wall: Timestamp(EPOCH + at.0 / 1000) };
         let started = Instant::now();
@@ -348,7 +348,7 @@ impl MachineDriver {
             self.advance_to_alarm()?;
             self.drain()?;
             if self.now.mono.since(self.began.mono) > Duration::from_secs(86_400) {
-                bail!("{} of {} relays after a day", self.caught_up, self.size.relays);
+                bail!("{} of {} relays in sync after one simulated day", self.caught_up, self.size.relays);
             }
         }
         Ok(())
@@ -386,7 +386,7 @@ impl MachineDriver {
 }
 
 fn repo(index: u64) -> Result<RepoId> {
-    let identifier = Identifier::new(&format!("tool-{index}")).context("no name")?;
+    let identifier = Identifier::new(&format!("tool-{index}")).context("invalid identifier")?;
     Ok(RepoId { owner: PublicKey(Random::new(2, index).bytes()), identifier })
 }
 
@@ -398,18 +398,18 @@ fn input_label(input: &SyncInput) -> &'static str {
     match input {
         SyncInput::Restored(_) => "restored",
         SyncInput::Ready => "ready",
-        SyncInput::RepoNeeds(..) => "needs",
-        SyncInput::RootEvents(..) => "roots",
+        SyncInput::RepoNeeds(..) => "repo_needs",
+        SyncInput::RootEvents(..) => "root_events",
         SyncInput::Served(_) => "served",
-        SyncInput::Connected(..) => "up",
-        SyncInput::Message(..) => "heard",
+        SyncInput::Connected(..) => "connected",
+        SyncInput::Message(..) => "message",
         SyncInput::Unsent(..) => "unsent",
-        SyncInput::Disconnected(..) => "down",
-        SyncInput::LocalIds(..) => "ids",
-        SyncInput::MissingIds(..) => "missing",
-        SyncInput::SubmitResult(..) => "judged",
-        SyncInput::Command(_) => "order",
-        SyncInput::PolicyChanged(_) => "rules",
+        SyncInput::Disconnected(..) => "disconnected",
+        SyncInput::LocalIds(..) => "local_ids",
+        SyncInput::MissingIds(..) => "missing_ids",
+        SyncInput::SubmitResult(..) => "submit_result",
+        SyncInput::Command(_) => "command",
+        SyncInput::PolicyChanged(_) => "policy_changed",
     }
 }
 
@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_world_is_had() {
+    fn small_setup_gets_in_sync() {
         let figures = run(MachineSize { repositories: 20, roots: 5, relays: 3 }).expect("runs");
         assert_eq!(figures.units, 300);
         assert!(figures.catch_up.steps > 20 && figures.arrivals.steps >= ARRIVALS);

@@ -1,4 +1,4 @@
-//! An empty server sync_sources a full one; then it is started again.
+//! `cold`: first sync of an empty server from a full one, and its restart.
 
 use std::time::Instant;
 
@@ -17,59 +17,59 @@ use crate::process_usage::rounded;
 use crate::repository::{ANNOUNCEMENT, STATE};
 use crate::{connection, machine};
 
-/// What following cost.
+/// Result of a first sync or a restart.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct SyncFigures {
-    /// Events that are served in the end.
+    /// Events served at the end.
     pub(super) events: u64,
-    /// From the first connection until the last of them was served; nothing for a restart.
+    /// Time from the first connection until all events were served; `None` for a restart.
     pub(super) served_seconds: Option<f64>,
-    /// From the first connection until the follower first messages_sent that it had caught up. A new one says so when it has the
-    /// announcements, if their git data is looked at after that.
+    /// Time from the first connection until the follower first logged that it is in sync. A new follower may log this
+    /// when it has only the announcements, if their git data is checked later.
     pub(super) caught_up_seconds: f64,
-    /// CPU time of the follower since it was started.
+    /// CPU time of the follower since its start.
     pub(super) follower_cpu_seconds: f64,
-    /// CPU time of the source meanwhile.
+    /// CPU time of the source during the measurement.
     pub(super) source_cpu_seconds: f64,
-    /// Cores that others kept busy meanwhile.
+    /// Cores used by other processes during the measurement.
     pub(super) foreign_cores: f64,
     /// Bytes from the follower to the source.
     pub(super) sent: u64,
     /// Bytes from the source to the follower.
     pub(super) received: u64,
-    /// `sent` as multiples of one list of all that is followed.
+    /// Bytes of requests as a multiple of one list of all synced tag values.
     pub(super) filter_sets: f64,
-    /// What the follower messages_sent.
+    /// Messages that the follower sent.
     #[serde(rename = "said")]
     pub(super) messages_sent: MessageCounts,
-    /// What it messages_received.
+    /// Messages that the follower received.
     #[serde(rename = "heard")]
     pub(super) messages_received: MessageCounts,
-    /// The follower's memory in the end.
+    /// Memory of the follower at the end.
     #[serde(flatten)]
     pub(super) memory: Memory,
-    /// The most that the follower ever had, mapped files included.
+    /// Peak memory of the follower, including mapped files.
     pub(super) peak_kb: u64,
-    /// What the follower complained about.
+    /// Warnings and errors in the log of the follower.
     #[serde(rename = "complaints")]
     pub(super) warnings: Vec<String>,
 }
 
-/// One life of the follower.
+/// Measures a follower that syncs through the proxy.
 pub(super) struct SyncRun<'a> {
     pub(super) setup: &'a SyncSetup,
     pub(super) proxy: &'a CountingProxy,
-    /// The one that is followed.
+    /// Process of the source.
     pub(super) source: Process,
 }
 
 impl SyncRun<'_> {
-    /// Starts the follower and waits until it has everything.
+    /// Starts an empty follower and waits until it serves everything.
     pub(super) async fn cold(&self, plan: &ServerPlan) -> Result<(GraspdServer, SyncFigures)> {
         self.measure(plan, true).await
     }
 
-    /// Starts a follower that has everything and waits until it knows that.
+    /// Restarts a follower that has everything and waits until it is in sync.
     pub(super) async fn restart(&self, plan: &ServerPlan) -> Result<(GraspdServer, SyncFigures)> {
         self.measure(plan, false).await
     }
@@ -110,7 +110,8 @@ impl SyncRun<'_> {
         Ok((follower, figures))
     }
 
-    /// Waits until everything is served. Counters are asked first, for they cost the server nothing; then the store.
+    /// Waits until everything is served. Reads the metrics first, which cost the server little, and queries the store
+    /// only at the end.
     async fn wait_for_all(&self, follower: &GraspdServer, wanted: u64) -> Result<Instant> {
         let started = Instant::now();
         let mut connection = Connection::open(&follower.url()?, connection::Traffic::Light).await?;
@@ -127,14 +128,18 @@ impl SyncRun<'_> {
                 let announced = count(&mut connection, &serde_json::json!({ "kinds": [ANNOUNCEMENT, STATE] })).await?;
                 let traffic = self.proxy.traffic();
                 crate::sync::sheet::print_progress(&format!(
-                    "{judged} judged, {announced} of layer one served, {} kB sent, {} kB received",
+                    "{judged} events, {announced} announcements and states served, {} kB sent, {} kB received",
                     traffic.sent / 1000,
                     traffic.received / 1000
                 ));
             }
             if started.elapsed() > SYNC_TIMEOUT {
-                let all = served(&mut connection).await.context("cannot count")?;
-                bail!("{all} of {wanted} after {} s; {:#?}", SYNC_TIMEOUT.as_secs(), follower.warnings());
+                let all = served(&mut connection).await.context("cannot count events events events")?;
+                bail!(
+                    "{all} of {wanted} events served after {} s; warnings: {:#?}",
+                    SYNC_TIMEOUT.as_secs(),
+                    follower.warnings()
+                );
             }
             sleep(2 * POLL_INTERVAL).await;
         }

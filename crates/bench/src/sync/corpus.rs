@@ -1,4 +1,4 @@
-//! The events that are followed: repositories, issues, and a comment on each. Signed once and kept in a file.
+//! The events to sync: repositories, issues, and a comment on each. Signed once and kept in a file.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -18,31 +18,31 @@ use crate::random::Random;
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE, YEAR, YEAR_START, tag};
 use crate::sample_text;
 
-/// Owners and those who write take their keys from streams that no other corpus uses.
+/// First random stream of owners' keys, which no other corpus uses.
 const OWNER_STREAMS: u64 = 1 << 42;
 
-/// See [`OWNER_STREAMS`].
+/// First random stream of writers' keys.
 const WRITER_STREAMS: u64 = 1 << 43;
 
-/// People who write issues and comments.
+/// Number of authors who write issues and comments.
 const WRITER_COUNT: u64 = 64;
 
-/// The first line of the file: events of another form are signed again.
+/// First line of the file. Events in another format are signed again.
 const FORMAT: &str = "sync corpus 2";
 
-/// How much there is.
+/// Size of the corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CorpusSize {
-    /// Chooses keys and content.
+    /// Seed of keys and content.
     pub(super) seed: u64,
-    /// Repositories.
+    /// Number of repositories.
     pub(super) repositories: u64,
-    /// Issues of each, with one comment each.
+    /// Issues per repository, each with one comment.
     pub(super) roots: u64,
 }
 
 impl CorpusSize {
-    /// All events, announcements and states included.
+    /// Returns the number of all events, including announcements and states.
     pub(super) fn events(self) -> u64 {
         self.repositories * (2 + 2 * self.roots)
     }
@@ -51,13 +51,14 @@ impl CorpusSize {
 /// A repository.
 #[derive(Debug, Clone)]
 pub(super) struct Project {
-    /// Who announces it.
+    /// Its owner.
     pub(super) owner: Author,
-    /// The owner as git paths have it.
+    /// The owner's npub, as in git paths.
     pub(super) npub: String,
-    /// Its name.
+    /// Its identifier.
     pub(super) identifier: String,
-    /// When it was announced. No two in the same second: more of them than a page has could not be paged.
+    /// Timestamp of its announcement. Unique, because more announcements with the same timestamp than a page holds
+    /// could not be paged.
     pub(super) announced_at: u64,
 }
 
@@ -68,12 +69,12 @@ impl Project {
         Ok(Self { owner, npub, identifier: format!("tool-{index}"), announced_at: YEAR_START + index })
     }
 
-    /// `30617:…`, as tags have it.
+    /// Returns `30617:…`, as in tags.
     pub(super) fn coordinate(&self) -> String {
         format!("{ANNOUNCEMENT}:{}:{}", self.owner.public_key, self.identifier)
     }
 
-    /// Says that it lies at these places and is followed at these relays.
+    /// Signs an announcement with these servers as clone URLs and relays.
     pub(super) fn announcement(&self, clones: &[&str], relays: &[&str]) -> Result<SignedEvent> {
         let words = |name: &str, words: Vec<String>| [vec![name.to_owned()], words].concat();
         let path = |place: &&str| format!("http://{place}/{}/{}.git", self.npub, self.identifier);
@@ -87,22 +88,22 @@ impl Project {
     }
 }
 
-/// What was signed.
+/// The signed events.
 #[derive(Debug)]
 pub(super) struct SyncCorpus {
-    /// How much there is.
+    /// Size of the corpus.
     pub(super) size: CorpusSize,
     /// The repositories.
     pub(super) projects: Vec<Project>,
-    /// The state of each.
+    /// The state of each repository.
     pub(super) states: Vec<SignedEvent>,
-    /// What was written about each: an issue, its comment, and so on.
+    /// Issues and comments of each repository, alternating.
     pub(super) discussions: Vec<Vec<SignedEvent>>,
 }
 
 impl SyncCorpus {
-    /// Reads the events from a file in `folder`, or signs them and writes it. Every state says that the main branch is at
-    /// `commit`.
+    /// Reads the events from a file in `folder`, or signs them and writes the file. In every state, the main branch is
+    /// at `commit`.
     pub(super) fn load_or_sign(folder: &Path, size: CorpusSize, commit: &str) -> Result<Self> {
         let CorpusSize { seed, repositories, roots } = size;
         let path = folder.join(format!("events-{seed}-{repositories}x{roots}"));
@@ -129,14 +130,15 @@ impl SyncCorpus {
         Ok(Self { size, projects, states, discussions })
     }
 
-    /// Bytes that one list of all tag values takes in filters: three letters for repositories, three for roots.
+    /// Returns the bytes of one list of all tag values in filters: three tag names for repositories, three for root
+    /// events.
     pub(super) fn filter_bytes(&self) -> u64 {
         let coordinates: usize = self.projects.iter().map(|project| project.coordinate().len() + 3).sum();
         3 * (coordinates as u64 + self.size.repositories * self.size.roots * 67)
     }
 }
 
-/// A comment on an event, dated now or whenever.
+/// Signs a comment on an event.
 pub(super) fn comment(
     project: &Project,
     root: &SignedEvent,
@@ -157,7 +159,7 @@ pub(super) fn comment(
     author.sign(Draft { kind: COMMENT, created_at, tags, content })
 }
 
-/// Somebody who writes.
+/// Returns author number `index` of issues and comments.
 pub(super) fn writer(seed: u64, index: u64) -> Result<Author> {
     Author::from_seed(seed, WRITER_STREAMS + index)
 }
@@ -174,14 +176,14 @@ fn sign(size: CorpusSize, projects: &[Project], commit: &str) -> Result<Vec<Sign
                 let Some(project) = projects.get(index as usize) else { return Ok(()) };
                 let events = sign_repository(size, index, project, (&writers, commit))?;
                 progress.advance(events.len() as u64);
-                finished.lock().expect("no signer panics while it holds the lock").push((index, events));
+                finished.lock().expect("no thread panics while holding the lock").push((index, events));
             }
         };
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let signers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        signers.into_iter().try_for_each(|signer| signer.join().expect("a signer does not panic"))
+        signers.into_iter().try_for_each(|signer| signer.join().expect("signing does not panic"))
     })?;
-    let mut finished = finished.into_inner().expect("no signer panics while it holds the lock");
+    let mut finished = finished.into_inner().expect("no thread panics while holding the lock");
     finished.sort_unstable_by_key(|(index, _)| *index);
     Ok(finished.into_iter().flat_map(|(_, events)| events).collect())
 }
@@ -213,7 +215,7 @@ fn sign_repository(
     Ok(events)
 }
 
-/// `None` if there is no such file, or one of another heading.
+/// Reads the file. Returns `None` if it does not exist or has another heading.
 fn read(path: &Path, heading: &str) -> Result<Option<Vec<SignedEvent>>> {
     let Ok(file) = File::open(path) else { return Ok(None) };
     let mut lines = BufReader::new(file).lines();
@@ -233,9 +235,9 @@ fn read(path: &Path, heading: &str) -> Result<Option<Vec<SignedEvent>>> {
 }
 
 fn write(path: &Path, heading: &str, events: &[SignedEvent]) -> Result<()> {
-    // A run that was interrupted leaves no half of a file.
+    // An interrupted run leaves no incomplete file.
     let draft = path.with_extension("draft");
-    let mut to = BufWriter::new(File::create(&draft).with_context(|| format!("cannot make {}", draft.display()))?);
+    let mut to = BufWriter::new(File::create(&draft).with_context(|| format!("cannot create {}", draft.display()))?);
     writeln!(to, "{heading}")?;
     for SignedEvent { id, kind, created_at, message } in events {
         writeln!(to, "{} {kind} {created_at} {message}", id.to_hex())?;
@@ -249,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_signed_is_read_again() {
+    fn signed_events_are_read_from_the_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let size = CorpusSize { seed: 1, repositories: 3, roots: 2 };
         let messages = |commit: &str| {

@@ -1,4 +1,4 @@
-//! Many relays at once: what following them costs in memory.
+//! `relays`: memory and CPU time of a server that syncs from many relays.
 
 use std::time::Instant;
 
@@ -13,39 +13,40 @@ use super::world::{FOLLOWER, SYNC_TIMEOUT, SyncSetup, seconds};
 use crate::process::Memory;
 use crate::process_usage::rounded;
 
-/// Relays that a repository can be followed at. Announcements that name more do not count.
+/// Maximum number of relays that a repository is synced from.
 const RELAYS_PER_REPOSITORY: usize = 32;
 
-/// What many relays cost.
+/// Result of `relays`.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct RelaysFigures {
-    /// Relays.
+    /// Number of relays.
     pub(super) relays: usize,
-    /// Repositories that name each of them, in all.
+    /// Number of pairs of a repository and a relay that it lists.
     pub(super) followed: u64,
-    /// From starting the server until it knew that it had everything of all of them.
+    /// Time from the start of the server until it was in sync with all relays.
     pub(super) caught_up_seconds: f64,
-    /// CPU time of the follower.
+    /// CPU time of the server.
     pub(super) cpu_seconds: f64,
-    /// Anonymous memory of the same server when it sync_sources nobody.
+    /// Anonymous memory of the same server with sync disabled.
     pub(super) idle_kb: u64,
-    /// With all relays, after catching up.
+    /// Memory with all relays, when in sync.
     #[serde(flatten)]
     pub(super) memory: Memory,
-    /// The same a while later.
+    /// Anonymous memory a while later.
     pub(super) later_kb: u64,
-    /// The difference, in MB.
+    /// Difference of anonymous memory to the idle server, in MB.
     pub(super) above_idle_mb: f64,
-    /// The most that was resident, mapped files included.
+    /// Peak memory, including mapped files.
     pub(super) peak_kb: u64,
-    /// What the relays were asked.
-    pub(super) asked: StubFigures,
-    /// What the follower complained about, at most ten.
+    /// Requests that the relays received.
+    #[serde(rename = "asked")]
+    pub(super) requests: StubFigures,
+    /// Warnings and errors in the log of the server, at most ten.
     #[serde(rename = "complaints")]
     pub(super) warnings: Vec<String>,
 }
 
-/// Fills a server, then lets it follow so many relays that have nothing.
+/// Fills a server, then lets it sync from `relays` relays without events.
 pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigures> {
     let stubs = StubRelays::start(relays).await?;
     let plan = setup.with_git_data("crowd", FOLLOWER)?;
@@ -55,14 +56,14 @@ pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigure
         let first = index * each;
         let mut addresses: Vec<String> =
             (0..each).map(|number| stubs.addresses[(first + number) % relays].clone()).collect();
-        // Both servers must be named too, and do not count: one is the server itself, the other is not followed here.
+        // The server itself must be listed too, but it does not count.
         addresses.insert(0, FOLLOWER.to_owned());
         addresses
     };
     setup.fill(&server, named).await?;
     server.stop().await?;
 
-    // Following nobody, after it has read what it has.
+    // Sync disabled: the idle baseline.
     let idle = plan.start()?;
     let idle_kb = settled(&idle).await?.rss_anon_kb;
     idle.stop().await?;
@@ -81,11 +82,15 @@ pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigure
         }
         if shown.elapsed().as_secs() >= 10 {
             shown = Instant::now();
-            let asked = stubs.counters.figures();
-            sheet::print_progress(&format!("{connected} of {relays} relays caught up; {asked:?}"));
+            let requests = stubs.counters.figures();
+            sheet::print_progress(&format!("{connected} of {relays} relays in sync; {requests:?}"));
         }
         if started.elapsed() > SYNC_TIMEOUT {
-            bail!("{connected} of {relays} after {} s: {:#?}", SYNC_TIMEOUT.as_secs(), server.warnings());
+            bail!(
+                "{connected} of {relays} relays in sync after {} s; warnings: {:#?}",
+                SYNC_TIMEOUT.as_secs(),
+                server.warnings()
+            );
         }
         sleep(5 * POLL_INTERVAL).await;
     }
@@ -103,12 +108,12 @@ pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigure
         later_kb,
         above_idle_mb: rounded(memory.rss_anon_kb.saturating_sub(idle_kb) as f64 / 1000.0),
         peak_kb: server.process().peak_kb()?,
-        asked: stubs.counters.figures(),
+        requests: stubs.counters.figures(),
         warnings: server.warnings().into_iter().take(10).collect(),
     })
 }
 
-/// Memory when a server has done nothing for two seconds.
+/// Waits until a server has been idle for two seconds and returns its memory.
 async fn settled(server: &GraspdServer) -> Result<Memory> {
     let started = Instant::now();
     let mut before = server.process().cpu_time()?;

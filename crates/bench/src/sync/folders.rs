@@ -1,5 +1,5 @@
-//! The git data of all repositories, as an earlier life of a server would have left it: one commit each, and one that is
-//! offered.
+//! Git data of all repositories, as an earlier run of a server would have left it: one commit each, and one for pull
+//! requests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,25 +10,25 @@ use anyhow::{Context, Result};
 use super::corpus::Project;
 use crate::git::{make, stock};
 
-/// What every repository has.
+/// The repository that all others are copies of.
 #[derive(Debug)]
 pub(super) struct TemplateRepo {
     folder: PathBuf,
-    /// The commit of its main branch.
+    /// Commit of its main branch.
     pub(super) commit: String,
-    /// A commit on top of it that no ref of the copies points to: what a pull request offers.
+    /// A commit on top of it, in no branch of the copies, for pull requests.
     pub(super) pull_request_commit: String,
 }
 
 impl TemplateRepo {
-    /// Makes the repository that all others are copies of, unless it is there.
+    /// Opens the repository, or creates it if it does not exist.
     pub(super) fn open_or_create(folder: &Path) -> Result<Self> {
         let folder = folder.join("original.git");
         if !folder.join("HEAD").exists() {
             make::single_commit(&folder, 1)?;
         }
         let refs: BTreeMap<String, String> = stock::refs(&folder)?.into_iter().collect();
-        let commit = refs.get("refs/heads/main").context("it has no branch")?.clone();
+        let commit = refs.get("refs/heads/main").context("the template repository has no main branch")?.clone();
         let pull_request_commit = match refs.get("refs/heads/offer") {
             Some(pull_request_commit) => pull_request_commit.clone(),
             None => make::add_commit(&folder, &commit, "refs/heads/offer")?,
@@ -36,7 +36,7 @@ impl TemplateRepo {
         Ok(Self { folder, commit, pull_request_commit })
     }
 
-    /// Puts a copy of it where a server looks for a repository. Packs are hard links: nobody writes to them.
+    /// Copies it to the folder of a repository on a server. Packs are hard links, because they are never modified.
     pub(super) fn copy_to(&self, git: &Path, project: &Project) -> Result<()> {
         let repo_folder = git.join("repos").join(&project.npub).join(format!("{}.git", project.identifier));
         for part in ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"] {
@@ -45,7 +45,7 @@ impl TemplateRepo {
         for entry in fs::read_dir(self.folder.join("objects/pack"))? {
             let entry = entry?;
             let to = repo_folder.join("pool/pack").join(entry.file_name());
-            // Another file system takes a copy.
+            // Copies the file if it is on another file system.
             fs::hard_link(entry.path(), &to).or_else(|_| fs::copy(entry.path(), &to).map(drop))?;
         }
         let refs = format!("# pack-refs with: peeled fully-peeled sorted \n{} refs/heads/main\n", self.commit);

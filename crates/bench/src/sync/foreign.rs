@@ -1,19 +1,19 @@
-//! The same with a relay of other software as the source.
+//! `foreign`: the same measurement as `cold` with an independent relay as the source.
 
 use anyhow::Result;
 
 use super::sheet::ResultRow;
 use super::world::SyncSetup;
 
-/// Without the relay in this program there is nothing to follow.
+/// Prints a hint: the independent relay is not part of this build.
 #[cfg(not(feature = "compare"))]
-#[allow(clippy::unused_async, reason = "the other one waits")]
+#[allow(clippy::unused_async, reason = "the variant with the feature is async")]
 pub(super) async fn run(_: &SyncSetup) -> Result<Vec<ResultRow>> {
-    super::sheet::print_progress("no independent relay: build with --features compare");
+    super::sheet::print_progress("the independent relay is not included; build with --features compare");
     Ok(Vec::new())
 }
 
-/// Fills the independent relay unless it was filled before, and lets a follower have everything from it, first_sync_and_restart.
+/// Fills the independent relay unless an earlier run did, and measures the first sync of a follower and its restart.
 #[cfg(feature = "compare")]
 pub(super) async fn run(setup: &SyncSetup) -> Result<Vec<ResultRow>> {
     use super::cold::SyncRun;
@@ -24,7 +24,7 @@ pub(super) async fn run(setup: &SyncSetup) -> Result<Vec<ResultRow>> {
     let folder = setup.path(&format!("foreign-{}-{}x{}", size.seed, size.repositories, size.roots));
     let full = folder.join("full");
     if !full.exists() {
-        // What was interrupted begins again.
+        // Removes the data of an interrupted run.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder)?;
     }
@@ -53,10 +53,10 @@ mod builder {
 
     use crate::process::Process;
 
-    /// How long it may take to listen.
+    /// Time within which the relay must accept connections.
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    /// This program again, as the independent relay.
+    /// This program, running as the independent relay.
     #[derive(Debug)]
     pub(super) struct Relay {
         child: Child,
@@ -78,7 +78,7 @@ mod builder {
             let started = Instant::now();
             while TcpStream::connect(address).await.is_err() {
                 if started.elapsed() > DEADLINE {
-                    bail!("the independent relay does not listen");
+                    bail!("the independent relay does not accept connections");
                 }
                 sleep(Duration::from_millis(50)).await;
             }
@@ -92,7 +92,7 @@ mod builder {
 
     impl Drop for Relay {
         fn drop(&mut self) {
-            // It may have ended already, and there is nobody left to tell.
+            // The process may have exited already, and `drop` cannot report errors.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

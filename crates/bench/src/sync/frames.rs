@@ -1,42 +1,42 @@
-//! Reads the messages of a websocket that passes by, as far as counting them needs: their first word and their length.
+//! Counts the messages of a websocket stream by verb. Reads only the verb and the length of a message.
 
 use std::collections::BTreeMap;
 
-/// The beginning of a message that is looked at: its verb is within it.
+/// Bytes at the beginning of a message that contain its verb.
 const BEGINNING: usize = 16;
 
-/// The longest head of a frame: two bytes, eight of length, four of mask.
+/// Maximum size of a frame header: two bytes, eight of length, four of mask.
 const HEAD: usize = 14;
 
-/// The longest handshake that is looked at.
+/// Maximum size of a handshake.
 const HANDSHAKE: usize = 16 * 1024;
 
-/// Messages of one verb.
+/// Count of messages with one verb.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct MessageCount {
-    /// How many.
+    /// Number of messages.
     pub(super) messages: u64,
-    /// Their bytes, without the heads of frames.
+    /// Their bytes, without frame headers.
     pub(super) bytes: u64,
 }
 
-/// Messages by their verb.
+/// Counts by verb.
 pub(super) type MessageCounts = BTreeMap<String, MessageCount>;
 
-/// One direction of one connection.
+/// Parser state of one direction of one connection.
 #[derive(Debug)]
 pub(super) enum FrameCounter {
-    /// The handshake, as far as it has come.
+    /// The part of the handshake received so far.
     Handshake(Vec<u8>),
     /// Not a websocket.
     Plain,
-    /// The head of a frame, as far as it has come.
+    /// The part of a frame header received so far.
     Head(Vec<u8>),
-    /// A frame.
+    /// Within a frame.
     Body(FrameBody),
 }
 
-/// A frame whose head has been read.
+/// A frame whose header has been read.
 #[derive(Debug)]
 pub(super) struct FrameBody {
     left: u64,
@@ -47,12 +47,12 @@ pub(super) struct FrameBody {
 }
 
 impl FrameCounter {
-    /// A connection that has received nothing.
+    /// Creates the state of a new connection.
     pub(super) fn new() -> Self {
         Self::Handshake(Vec::new())
     }
 
-    /// Takes in what passes by.
+    /// Parses the next bytes.
     pub(super) fn feed(&mut self, mut bytes: &[u8], verbs: &mut MessageCounts) {
         while !bytes.is_empty() {
             match self {
@@ -92,7 +92,7 @@ impl FrameCounter {
 }
 
 impl FrameBody {
-    /// The head's size and what sync_sources it; `None` if it is not complete.
+    /// Parses a frame header. Returns its size and the frame, or `None` if it is incomplete.
     fn parse_head(head: &[u8]) -> Option<(usize, Self)> {
         let [first, second, ..] = *head else { return None };
         let (extra, length) = match second & 0x7f {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_counted_however_they_are_cut() {
+    fn messages_are_counted_in_pieces_of_any_size() {
         let long = format!("[\"EVENT\",\"{}\"]", "x".repeat(70_000));
         let mut stream = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n".to_vec();
         for text in ["[\"REQ\",\"a\",{}]", &long, "[\"REQ\",\"b\"]"] {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_are_left_alone() {
+    fn other_protocols_are_ignored() {
         let (mut frames, mut verbs) = (FrameCounter::new(), MessageCounts::new());
         frames.feed(b"GET / HTTP/1.1\r\nAccept: application/nostr+json\r\n\r\n\x81\x02[]", &mut verbs);
         assert!(verbs.is_empty());

@@ -1,4 +1,4 @@
-//! How long an event takes from one server to a subscriber of another.
+//! `live`: time from publishing an event on one server until its delivery to a subscriber of another.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,29 +15,33 @@ use crate::git::watch;
 use crate::latency::{Latencies, Percentiles};
 use crate::message::{RelayMessage, event_id};
 
-/// What was measured.
+/// Result of the measurement.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PropagationFigures {
-    /// Events, one at a time.
+    /// Events, published one at a time.
     pub(super) events: usize,
-    /// From the source's OK to the event at the follower's subscriber; zero if the event was first.
+    /// Time from the source's `OK` until the delivery to a subscriber of the follower; zero if the delivery came first.
     pub(super) after_ok: Percentiles,
-    /// From sending it to the event at the follower's subscriber.
+    /// Time from sending the event until the delivery to a subscriber of the follower.
     pub(super) after_sending: Percentiles,
-    /// A small write of this machine, until it is on the disk.
+    /// Duration of a small write with `fsync` on the same disk.
     pub(super) fsync: Percentiles,
 }
 
-/// Publishes new comments at the source, one after the other, to a subscriber of the follower.
+/// Publishes new comments on the source, one at a time, and waits for each at a subscriber of the follower.
 pub(super) async fn run(
     setup: &SyncSetup,
     source: &GraspdServer,
     follower: &GraspdServer,
     events: usize,
 ) -> Result<PropagationFigures> {
-    let root =
-        setup.corpus.discussions.first().and_then(|discussions| discussions.first()).context("there is no issue")?;
-    let project = setup.corpus.projects.first().context("there is no repository")?;
+    let root = setup
+        .corpus
+        .discussions
+        .first()
+        .and_then(|discussions| discussions.first())
+        .context("the corpus has no issue")?;
+    let project = setup.corpus.projects.first().context("the corpus has no repository")?;
     let author = writer(setup.corpus.size.seed, 0)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let fresh: Vec<SignedEvent> = (0..events)
@@ -58,7 +62,7 @@ pub(super) async fn run(
             loop {
                 match RelayMessage::parse(&publisher.next().await?) {
                     RelayMessage::Ok { accepted: true, .. } => return Ok(Instant::now()),
-                    RelayMessage::Ok { reason, .. } => bail!("an event was refused: {reason}"),
+                    RelayMessage::Ok { reason, .. } => bail!("an event was rejected: {reason}"),
                     _ => {}
                 }
             }

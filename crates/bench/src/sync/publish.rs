@@ -1,4 +1,4 @@
-//! Brings events onto a server, and waits until they are served.
+//! Publishes events on a server and waits until they are served.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,16 @@ use crate::progress::Progress;
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE};
 use crate::target::RelayUrl;
 
-/// Events of a connection without a verdict.
+/// Unacknowledged events per connection.
 const PIPELINE: usize = 64;
 
 /// Connections that publish.
 const CONNECTIONS: usize = 4;
 
-/// How long a server may take until everything that it has accepted is served.
+/// Time within which a server must serve all events that it has accepted.
 const SERVED_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Publishes lists of events, each in its order. A refusal ends the run.
+/// Publishes lists of events, each in order. A rejected event is an error.
 pub(super) async fn publish(url: &RelayUrl, lists: Vec<Vec<SignedEvent>>) -> Result<()> {
     let total = lists.iter().map(|list| list.len() as u64).sum();
     let progress = std::sync::Arc::new(Progress::start("publishing", total));
@@ -63,33 +63,33 @@ async fn publish_queue(
                 unanswered -= 1;
                 progress.advance(1);
             }
-            RelayMessage::Ok { reason, .. } => bail!("an event was refused: {reason}"),
-            RelayMessage::Notice { text } => bail!("the relay complains: {text}"),
+            RelayMessage::Ok { reason, .. } => bail!("an event was rejected: {reason}"),
+            RelayMessage::Notice { text } => bail!("relay sent a notice: {text}"),
             _ => {}
         }
     }
     Ok(())
 }
 
-/// How many events of the corpus' kinds a server serves.
+/// Returns the number of served events with the kinds of the corpus.
 pub(super) async fn served(connection: &mut Connection) -> Result<u64> {
     count(connection, &json!({ "kinds": [ANNOUNCEMENT, STATE, ISSUE, COMMENT] })).await
 }
 
-/// How many events a server serves that match.
+/// Returns the number of served events that match a filter.
 pub(super) async fn count(connection: &mut Connection, filter: &Value) -> Result<u64> {
     connection.send(json!(["COUNT", "c", filter]).to_string()).await?;
     loop {
         let answer: Value = serde_json::from_str(&connection.next().await?)?;
         match answer[0].as_str() {
-            Some("COUNT") => return answer[2]["count"].as_u64().context("a count without a number"),
-            Some("CLOSED" | "NOTICE") => bail!("the relay does not count: {answer}"),
+            Some("COUNT") => return answer[2]["count"].as_u64().context("the COUNT response has no number"),
+            Some("CLOSED" | "NOTICE") => bail!("relay rejected COUNT: {answer}"),
             _ => {}
         }
     }
 }
 
-/// Waits until a server serves so many events that match.
+/// Waits until a server serves `wanted` events that match a filter.
 pub(super) async fn wait_until_count(server: &GraspdServer, filter: &Value, wanted: u64) -> Result<()> {
     let mut connection = Connection::open(&server.url()?, Traffic::Light).await?;
     let started = Instant::now();

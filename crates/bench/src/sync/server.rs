@@ -1,4 +1,4 @@
-//! A server that this program started, and that ends with it. Its log is read.
+//! A graspd process started by this program and killed when dropped. Its log is read.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,43 +17,43 @@ use tokio::time::sleep;
 use crate::process::Process;
 use crate::target::RelayUrl;
 
-/// How long a server may take to listen, or to end.
+/// Time within which a server must start or stop.
 const START_STOP_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Between two looks at something that is awaited.
+/// Interval of polling.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Whom a server sync_sources.
+/// Relays that a server syncs from.
 #[derive(Debug, Clone)]
 pub(super) enum SyncSources {
-    /// Nobody.
+    /// None: sync is disabled.
     Disabled,
-    /// Whoever its events name, and these.
+    /// The relays that its events list, and these bootstrap relays.
     Relays(Vec<String>),
 }
 
-/// How a server is started.
+/// Configuration of a server.
 #[derive(Debug, Clone)]
 pub(super) struct ServerPlan {
-    /// The program.
+    /// The graspd binary.
     pub(super) binary: PathBuf,
-    /// Its data.
+    /// Data folder.
     pub(super) folder: PathBuf,
-    /// The name under which events know it.
+    /// Its domain in events.
     pub(super) domain: String,
-    /// Whom it sync_sources.
+    /// Relays that it syncs from.
     pub(super) sync_sources: SyncSources,
-    /// Further settings.
+    /// Additional settings.
     pub(super) settings: Vec<(&'static str, String)>,
 }
 
 impl ServerPlan {
-    /// Where it keeps repositories.
+    /// Returns the folder of its repositories.
     pub(super) fn git_folder(&self) -> PathBuf {
         self.folder.join("git")
     }
 
-    /// The same server, following others.
+    /// Returns the same configuration with other relays to sync from.
     pub(super) fn syncing_from(&self, sync_sources: SyncSources) -> Self {
         Self { sync_sources, ..self.clone() }
     }
@@ -85,13 +85,13 @@ impl ServerPlan {
         command
     }
 
-    /// Starts it.
+    /// Starts the server.
     pub(super) fn start(&self) -> Result<GraspdServer> {
         GraspdServer::start(self.command(), &self.folder.join("log"))
     }
 }
 
-/// What a server has said, and when.
+/// Log lines and the time at which they were read.
 type ServerLog = Arc<Mutex<Vec<(Instant, String)>>>;
 
 /// A running server.
@@ -99,12 +99,12 @@ type ServerLog = Arc<Mutex<Vec<(Instant, String)>>>;
 pub(super) struct GraspdServer {
     child: Child,
     log: ServerLog,
-    /// Where it listens.
+    /// Its address.
     pub(super) address: SocketAddr,
 }
 
 impl GraspdServer {
-    /// Starts a command and waits until it says where it listens. What it logs is also added to a file.
+    /// Starts a command and waits until it prints its address. Log lines are also appended to a file.
     fn start(mut command: Command, log_file: &Path) -> Result<Self> {
         let mut log_file = OpenOptions::new().create(true).append(true).open(log_file)?;
         let name = command.get_program().display().to_string();
@@ -127,7 +127,7 @@ impl GraspdServer {
         if let Some(err) = err {
             let log = Arc::clone(&log);
             spawn_line_reader(err, move |line| {
-                // The log_file is for people who wonder; a run does not need it.
+                // The log file is only for diagnosis, so errors are ignored.
                 let _ = writeln!(log_file, "{line}");
                 log.lock().expect("no thread panics while holding the lock").push((Instant::now(), line));
             });
@@ -138,35 +138,35 @@ impl GraspdServer {
             let _ = child.wait();
             let log = log.lock().expect("no thread panics while holding the lock");
             let last: Vec<&str> = log.iter().rev().take(5).map(|(_, line)| line.as_str()).collect();
-            bail!("{name} does not say where it listens; {last:?}");
+            bail!("{name} did not print its address; last log lines: {last:?}");
         };
         Ok(Self { child, log, address })
     }
 
-    /// Its relay.
+    /// Returns its websocket URL.
     pub(super) fn url(&self) -> Result<RelayUrl> {
         format!("ws://{}", self.address).parse()
     }
 
-    /// Where its costs are read.
+    /// Returns its process.
     pub(super) fn process(&self) -> Process {
         Process::Pid(self.child.id())
     }
 
-    /// When it first said something with all of these words.
+    /// Returns the time of the first log line that contains all of these words.
     pub(super) fn logged_at(&self, words: &[&str]) -> Option<Instant> {
         let log = self.log.lock().expect("no thread panics while holding the lock");
         log.iter().find(|(_, line)| words.iter().all(|word| line.contains(word))).map(|(at, _)| *at)
     }
 
-    /// What it has complained about.
+    /// Returns all warnings and errors in its log.
     pub(super) fn warnings(&self) -> Vec<String> {
         let log = self.log.lock().expect("no thread panics while holding the lock");
         let loud = |line: &&String| line.contains("WARN") || line.contains("ERROR");
         log.iter().map(|(_, line)| line).filter(loud).cloned().collect()
     }
 
-    /// Waits until it has said something with all of these words.
+    /// Waits for a log line that contains all of these words.
     pub(super) async fn wait_for_log(&self, words: &[&str], timeout: Duration) -> Result<Instant> {
         let started = Instant::now();
         loop {
@@ -176,13 +176,13 @@ impl GraspdServer {
             if started.elapsed() > timeout {
                 let log = self.log.lock().expect("no thread panics while holding the lock");
                 let last: Vec<&str> = log.iter().rev().take(10).map(|(_, line)| line.as_str()).collect();
-                bail!("the server has not said {words:?} after {} s; its last words: {last:#?}", timeout.as_secs());
+                bail!("no log line contains {words:?} after {} s; last log lines: {last:#?}", timeout.as_secs());
             }
             sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Its metrics.
+    /// Returns its metrics.
     pub(super) async fn metrics(&self) -> Result<String> {
         let mut stream = TcpStream::connect(self.address).await?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
@@ -191,17 +191,17 @@ impl GraspdServer {
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits until the process has exited.
     pub(super) async fn stop(mut self) -> Result<()> {
         let pid = self.child.id().to_string();
         let status = Command::new("kill").args(["-TERM", &pid]).status().context("cannot run kill")?;
         if !status.success() {
-            bail!("cannot ask {pid} to end");
+            bail!("cannot send SIGTERM to process {pid}");
         }
         let started = Instant::now();
         while self.child.try_wait()?.is_none() {
             if started.elapsed() > START_STOP_DEADLINE {
-                bail!("{pid} does not end");
+                bail!("process {pid} does not exit");
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -211,13 +211,13 @@ impl GraspdServer {
 
 impl Drop for GraspdServer {
     fn drop(&mut self) {
-        // It may have ended already, and there is nobody left to tell.
+        // The process may have exited already, and `drop` cannot report errors.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Hears every line to the end, in a thread of its own: a full pipe would stop the server.
+/// Reads all lines in a separate thread, because a full pipe would block the server.
 fn spawn_line_reader(from: impl Read + Send + 'static, mut on_line: impl FnMut(String) + Send + 'static) {
     thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
@@ -226,7 +226,7 @@ fn spawn_line_reader(from: impl Read + Send + 'static, mut on_line: impl FnMut(S
     });
 }
 
-/// The sum of all samples of a metric whose line has these words.
+/// Returns the sum of all samples of a metric whose lines contain these words.
 pub(super) fn metric_sum(metrics: &str, name: &str, words: &[&str]) -> Option<f64> {
     let lines = metrics.lines().filter(|line| {
         line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']))
@@ -235,13 +235,13 @@ pub(super) fn metric_sum(metrics: &str, name: &str, words: &[&str]) -> Option<f6
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).reduce(|sum, value| sum + value)
 }
 
-/// Makes an empty folder inside another.
+/// Creates an empty folder, removing an existing one.
 pub(super) fn create_empty_folder(folder: &Path, name: &str) -> Result<PathBuf> {
     let path = folder.join(name);
     if path.exists() {
         std::fs::remove_dir_all(&path).with_context(|| format!("cannot empty {}", path.display()))?;
     }
-    std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    std::fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
     Ok(path)
 }
 
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_found_by_their_whole_name() {
+    fn metrics_match_the_whole_name() {
         let metrics = "# TYPE a gauge\na 1\na_total{x=\"1\"} 2\na_total{x=\"2\"} 3\n";
         assert_eq!(metric_sum(metrics, "a", &[]), Some(1.0));
         assert_eq!(metric_sum(metrics, "a_total", &[]), Some(5.0));

@@ -1,26 +1,26 @@
-//! Results for people: what was measured, beside what was wanted.
+//! Result table on standard error: measured values and targets.
 
 use std::fmt;
 use std::io::{Write, stderr};
 
 use anyhow::Result;
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Debug, Clone)]
 pub(crate) struct ResultRow {
     what: String,
     value: f64,
-    /// No more than this, if anything is wanted.
+    /// Maximum, if there is a target.
     most: Option<f64>,
 }
 
 impl ResultRow {
-    /// A figure that should not be above another.
+    /// Creates a row with a maximum.
     pub(crate) fn at_most(what: impl Into<String>, value: f64, most: f64) -> Self {
         Self { what: what.into(), value, most: Some(most) }
     }
 
-    /// A figure that is only shown.
+    /// Creates a row without a target.
     pub(crate) fn without_target(what: impl Into<String>, value: f64) -> Self {
         Self { what: what.into(), value, most: None }
     }
@@ -47,9 +47,9 @@ pub(crate) fn print(rows: &[ResultRow]) -> Result<()> {
     Ok(())
 }
 
-/// Says something while a run goes on.
+/// Prints a line during a run.
 pub(crate) fn print_progress(text: &str) {
-    // A closed stderr must not end the run.
+    // A closed standard error must not end the run.
     let _ = writeln!(stderr().lock(), "{text}");
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aims_are_judged() {
+    fn rows_show_whether_the_target_is_met() {
         let line = |row: ResultRow| row.to_string().split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
         assert_eq!(line(ResultRow::at_most("cold s", 20.0, 20.0)), "cold s 20.000 <= 20 met");
         assert_eq!(line(ResultRow::at_most("cold s", 20.1, 20.0)), "cold s 20.100 <= 20 MISSED");

@@ -1,4 +1,4 @@
-//! How long a server with many repositories takes from its start until it says that it is ready.
+//! `start`: time from the start of a server with many repositories until it is ready.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,55 +19,55 @@ use super::world::{SOURCE, SyncSetup};
 use crate::process_usage::rounded;
 use crate::{machine, report};
 
-/// The file that says that a folder has everything.
+/// Marker file of a completely prepared data folder.
 const COMPLETE: &str = "complete";
 
-/// Between two questions whether it is ready.
+/// Interval of readiness checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How long it may take.
+/// Time within which the server must be ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How to start it.
+/// Arguments of `start`.
 #[derive(Debug, Clone, Args)]
 pub struct StartArgs {
-    /// The program
+    /// The graspd binary
     #[arg(long, value_name = "FILE")]
     pub graspd: PathBuf,
-    /// Where signed events and the server's data are kept and used again
+    /// Folder for signed events and server data; both are reused
     #[arg(long, value_name = "DIR")]
     pub corpus: PathBuf,
-    /// Repositories, each with git data
+    /// Number of repositories, each with git data
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub repositories: u64,
-    /// Issues of each, with one comment each
+    /// Issues per repository, each with one comment
     #[arg(long, default_value_t = 2)]
     pub roots: u64,
-    /// Starts of each kind
+    /// Number of cold and of warm starts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     pub times: u64,
 }
 
-/// What one start took.
+/// Result of one start.
 #[derive(Debug, Clone, Serialize)]
 struct StartFigures {
     repositories: u64,
     events: u64,
-    /// Whether files had to be read from the disk first.
+    /// Whether the file cache was empty.
     cold: bool,
-    /// From the start of the process until `/readyz` said yes.
+    /// Time from the start of the process until `/readyz` returned 200.
     ready_ms: f64,
-    /// Until it said where it listens.
+    /// Time until it printed its address.
     welcome_ms: f64,
-    /// What the process has computed by then.
+    /// CPU time until it was ready.
     cpu_ms: f64,
-    /// Anonymous memory by then.
+    /// Anonymous memory when it was ready.
     rss_anon_mb: f64,
-    /// Cores that something else kept busy.
+    /// Cores used by other processes.
     foreign_cores: f64,
 }
 
-/// Makes the folder if it is not there, and starts the server again and again.
+/// Prepares the data folder if necessary, and starts the server repeatedly.
 pub(super) async fn run(args: &StartArgs) -> Result<Vec<ResultRow>> {
     let setup = SyncSetup::prepare(&SyncArgs {
         graspd: args.graspd.clone(),
@@ -84,7 +84,7 @@ pub(super) async fn run(args: &StartArgs) -> Result<Vec<ResultRow>> {
         let mut times = Vec::new();
         for _ in 0..args.times {
             if cold && !drop_file_cache() {
-                print_progress("the system's cache of files cannot be emptied here: no cold starts");
+                print_progress("cannot drop the file cache (root only); skipping cold starts");
                 break;
             }
             let figures = measure_start(&setup, &plan, cold).await?;
@@ -107,14 +107,14 @@ pub(super) async fn run(args: &StartArgs) -> Result<Vec<ResultRow>> {
             median(|figures| figures.rss_anon_mb),
         ));
         rows.push(ResultRow::without_target(
-            format!("{name}: cores of others"),
+            format!("{name}: cores used by others"),
             median(|figures| figures.foreign_cores),
         ));
     }
     Ok(rows)
 }
 
-/// A server that has everything; it was filled by a run before this one, or is now.
+/// Returns a server with all data, prepared now or by an earlier run.
 async fn prepare(setup: &SyncSetup) -> Result<ServerPlan> {
     let size = setup.corpus.size;
     let name = format!("start-{}x{}", size.repositories, size.roots);
@@ -127,7 +127,7 @@ async fn prepare(setup: &SyncSetup) -> Result<ServerPlan> {
     let server = plan.start()?;
     setup.fill(&server, SyncSetup::both_servers).await?;
     server.stop().await?;
-    // Thousands of announcements in a few seconds leave repositories to be brought into line, which is not what is measured.
+    // Thousands of announcements within seconds leave unfinished git work, which is not part of this measurement.
     let mut settled = false;
     while !settled {
         let server = plan.start()?;
@@ -139,7 +139,7 @@ async fn prepare(setup: &SyncSetup) -> Result<ServerPlan> {
     Ok(plan)
 }
 
-/// Lets the system forget what it has of files in memory, if it lets us.
+/// Drops the kernel's file cache. Returns `false` if this is not permitted.
 fn drop_file_cache() -> bool {
     let written = Command::new("sync").status().is_ok_and(|status| status.success());
     written && fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
@@ -171,7 +171,7 @@ async fn measure_start(setup: &SyncSetup, plan: &ServerPlan, cold: bool) -> Resu
 async fn wait_until_ready(server: &GraspdServer) -> Result<()> {
     let started = Instant::now();
     loop {
-        let mut stream = TcpStream::connect(server.address).await.context("it does not listen")?;
+        let mut stream = TcpStream::connect(server.address).await.context("graspd does not accept connections")?;
         stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
@@ -179,7 +179,7 @@ async fn wait_until_ready(server: &GraspdServer) -> Result<()> {
             return Ok(());
         }
         if started.elapsed() > READY_TIMEOUT {
-            bail!("it is not ready after {} s: {answer}", READY_TIMEOUT.as_secs());
+            bail!("graspd is not ready after {} s: {answer}", READY_TIMEOUT.as_secs());
         }
         sleep(POLL_INTERVAL).await;
     }

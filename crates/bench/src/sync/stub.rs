@@ -1,4 +1,4 @@
-//! Relays inside this program that have nothing. They say what they allow and write down whether they got more.
+//! Simulated relays without events. They state limits and count messages that exceed them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,22 +15,22 @@ use tokio_tungstenite::accept_async_with_config;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-/// Subscriptions of one connection: what most relays allow.
+/// Maximum number of subscriptions per connection, as on most relays.
 const SUBSCRIPTIONS: usize = 20;
 
-/// Filters of one request.
+/// Maximum number of filters per request.
 const FILTERS: usize = 10;
 
-/// Bytes of one message: the default of the most common software.
+/// Maximum message size: the default of the most common relay software.
 const MESSAGE_BYTES: usize = 128 * 1024;
 
-/// Events of one answer.
+/// Maximum `limit` of a filter.
 const LIMIT: u64 = 500;
 
-/// Bytes of a subscription id.
+/// Maximum length of a subscription id.
 const ID_BYTES: usize = 64;
 
-/// What all stubs were counters.
+/// Counters of all stub relays.
 #[derive(Debug, Default)]
 pub(super) struct StubCounters {
     connections: AtomicU64,
@@ -44,31 +44,31 @@ pub(super) struct StubCounters {
     excesses: AtomicU64,
 }
 
-/// The same as figures.
+/// Values of [`StubCounters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct StubFigures {
-    /// Websockets that were opened.
+    /// Websocket connections.
     pub(super) connections: u64,
-    /// Requests.
+    /// `REQ` messages.
     pub(super) requests: u64,
-    /// Their filters.
+    /// Filters of all requests.
     pub(super) filters: u64,
     /// Bytes of all messages.
     pub(super) bytes: u64,
-    /// Reconciliations that were tried.
+    /// `NEG-OPEN` messages.
     pub(super) reconciliations: u64,
-    /// The most subscriptions of one connection; 20 are allowed.
+    /// Maximum number of subscriptions on one connection. The limit is 20.
     pub(super) most_subscriptions: u64,
-    /// The most filters of one request; 10 are allowed.
+    /// Maximum number of filters in one request. The limit is 10.
     pub(super) most_filters: u64,
-    /// The largest message; 131,072 bytes are allowed.
+    /// Largest message. The limit is 131,072 bytes.
     pub(super) most_bytes: u64,
-    /// Messages that were more than is allowed, in any way.
+    /// Messages that exceed any limit.
     pub(super) excesses: u64,
 }
 
 impl StubCounters {
-    /// What they were counters so far.
+    /// Returns the current values.
     pub(super) fn figures(&self) -> StubFigures {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         StubFigures {
@@ -89,36 +89,36 @@ impl StubCounters {
     }
 }
 
-/// Running stubs. They end with this.
+/// Running stub relays. Dropping this ends them.
 #[derive(Debug)]
 pub(super) struct StubRelays {
     /// Their addresses.
     pub(super) addresses: Vec<String>,
-    /// What they were counters.
+    /// Their counters.
     pub(super) counters: Arc<StubCounters>,
-    /// Dropping it ends them.
+    /// Dropping this aborts the tasks.
     _tasks: JoinSet<()>,
 }
 
-/// The address of the stub of this number: each on a host of its own, as strangers are.
+/// Returns the address of stub number `number`: each on its own host, like real relays.
 pub(super) fn stub_address(number: usize) -> String {
     format!("127.78.{}.{}:7700", number / 200, number % 200 + 1)
 }
 
 impl StubRelays {
-    /// Starts so many.
+    /// Starts `count` stub relays.
     pub(super) async fn start(count: usize) -> Result<Self> {
         let counters = Arc::new(StubCounters::default());
         let mut tasks = JoinSet::new();
         let addresses: Vec<String> = (0..count).map(stub_address).collect();
         for stub_address in &addresses {
             let listener =
-                TcpListener::bind(stub_address).await.with_context(|| format!("cannot listen at {stub_address}"))?;
+                TcpListener::bind(stub_address).await.with_context(|| format!("cannot listen on {stub_address}"))?;
             let counters = Arc::clone(&counters);
             tasks.spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
                     let counters = Arc::clone(&counters);
-                    // A caller that goes away is no problem of ours.
+                    // A client that disconnects is not an error.
                     tokio::spawn(async move { serve(stream, &counters).await });
                 }
             });
@@ -157,7 +157,7 @@ async fn send_nip11(stream: &mut TcpStream) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// What a message is answered with.
+/// Returns the response to a message.
 fn respond(text: &str, open: &mut BTreeSet<String>, counters: &StubCounters) -> Option<String> {
     let bytes = text.len() as u64;
     StubCounters::add(&counters.bytes, bytes);
@@ -193,8 +193,8 @@ fn respond(text: &str, open: &mut BTreeSet<String>, counters: &StubCounters) -> 
     answer
 }
 
-/// How many filters a request has, and the largest `limit` of them. Braces occur only around filters: the values that are
-/// counters for are ids, names and numbers.
+/// Returns the number of filters in a request and their largest `limit`. Braces occur only around filters, because
+/// values are ids, names and numbers.
 fn measure(text: &str) -> (usize, u64) {
     let filters = text.bytes().filter(|byte| *byte == b'{').count();
     let limit = |rest: &str| {
@@ -209,13 +209,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_measured() {
+    fn filters_and_limits_are_counted() {
         assert_eq!(measure(r##"["REQ","a",{"#e":["x"],"limit":0},{"limit":500,"kinds":[1]}]"##), (2, 500));
         assert_eq!(measure(r#"["REQ","a",{}]"#), (1, 0));
     }
 
     #[test]
-    fn more_than_is_allowed_is_noticed() {
+    fn messages_above_the_limits_are_counted() {
         let counters = StubCounters::default();
         let mut open = BTreeSet::new();
         for number in 0..=SUBSCRIPTIONS {

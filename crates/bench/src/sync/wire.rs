@@ -1,4 +1,4 @@
-//! The direction between two servers: everything passes through here and is counted.
+//! A TCP proxy between two servers that counts bytes and messages.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,31 +13,31 @@ use tokio::task::JoinHandle;
 
 use super::frames::{FrameCounter, MessageCounts};
 
-/// What is read at a time.
+/// Read buffer size.
 const PIECE: usize = 64 * 1024;
 
-/// What stands in the first line of a request for git data.
+/// Part of the first line of a request for git data.
 const FETCH: &[u8] = b".git/git-upload-pack HTTP/1.1";
 
-/// What has passed.
+/// Traffic counters of the proxy.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ProxyTraffic {
-    /// When the first connection came.
+    /// Time of the first connection.
     pub(super) first_connection_at: Option<Instant>,
-    /// Bytes that the caller has sent.
+    /// Bytes that the caller sent.
     pub(super) sent: u64,
-    /// Bytes that the caller has got.
+    /// Bytes that the caller received.
     pub(super) received: u64,
-    /// Messages that the caller has sent.
+    /// Messages that the caller sent.
     pub(super) messages_sent: MessageCounts,
-    /// Messages that the caller has got.
+    /// Messages that the caller received.
     pub(super) messages_received: MessageCounts,
-    /// Connections on which the caller has asked for git data.
+    /// Connections with a request for git data.
     pub(super) fetches: u64,
 }
 
 impl ProxyTraffic {
-    /// Messages of one verb that the caller has sent, and their bytes.
+    /// Returns the bytes of messages with one verb that the caller sent.
     pub(super) fn bytes_sent(&self, verb: &str) -> u64 {
         self.messages_sent.get(verb).map_or(0, |verb| verb.bytes)
     }
@@ -49,7 +49,7 @@ enum Direction {
     ToCaller,
 }
 
-/// A listener that passes every connection on to another address.
+/// A listener that forwards every connection to another address.
 #[derive(Debug)]
 pub(super) struct CountingProxy {
     traffic: Arc<Mutex<ProxyTraffic>>,
@@ -57,7 +57,7 @@ pub(super) struct CountingProxy {
 }
 
 impl CountingProxy {
-    /// Listens at `place` for whoever wants to speak with `target`.
+    /// Listens on `address` and forwards to `target`.
     pub(super) async fn start(address: &str, target: SocketAddr) -> Result<Self> {
         let socket = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
         let traffic = Arc::new(Mutex::new(ProxyTraffic::default()));
@@ -72,12 +72,12 @@ impl CountingProxy {
         Ok(Self { traffic, listener })
     }
 
-    /// What has passed since the last time.
+    /// Resets the counters and returns their values.
     pub(super) fn reset(&self) -> ProxyTraffic {
         std::mem::take(&mut *lock(&self.traffic))
     }
 
-    /// What has passed so far.
+    /// Returns the current counters.
     pub(super) fn traffic(&self) -> ProxyTraffic {
         lock(&self.traffic).clone()
     }

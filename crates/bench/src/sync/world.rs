@@ -1,4 +1,4 @@
-//! Two servers: a source that has everything, and a follower that is to have it.
+//! Shared setup of sync measurements: a source with all data, and a follower that syncs from it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,39 +17,39 @@ use crate::event::SignedEvent;
 use crate::progress::Progress;
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE};
 
-/// Where the follower finds the source, and what events call the source. It is the near end of the proxy.
+/// Address of the source in events. The proxy listens there.
 pub(super) const SOURCE: &str = "127.77.0.1:7701";
 
-/// What events call the follower. Nobody dials it.
+/// Address of the follower in events. It is never dialled.
 pub(super) const FOLLOWER: &str = "127.77.0.2:7702";
 
-/// How long the follower may take for anything.
+/// Time within which a follower must reach any state.
 pub(super) const SYNC_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Everything that measurements share.
+/// Data shared by all measurements.
 #[derive(Debug)]
 pub(super) struct SyncSetup {
-    /// What there is.
+    /// The events.
     pub(super) corpus: SyncCorpus,
-    /// The program.
+    /// The graspd binary.
     pub(super) binary: PathBuf,
     template: TemplateRepo,
     folder: PathBuf,
 }
 
 impl SyncSetup {
-    /// Signs what must be signed.
+    /// Creates or opens the corpus folder.
     pub(super) fn prepare(args: &SyncArgs) -> Result<Self> {
-        fs::create_dir_all(&args.corpus).with_context(|| format!("cannot make {}", args.corpus.display()))?;
+        fs::create_dir_all(&args.corpus).with_context(|| format!("cannot create {}", args.corpus.display()))?;
         let folder = args.corpus.canonicalize()?;
-        let binary = args.graspd.canonicalize().with_context(|| format!("no {}", args.graspd.display()))?;
+        let binary = args.graspd.canonicalize().with_context(|| format!("cannot find {}", args.graspd.display()))?;
         let template = TemplateRepo::open_or_create(&folder)?;
         let size = CorpusSize { seed: args.seed, repositories: args.repositories, roots: args.roots };
         let corpus = SyncCorpus::load_or_sign(&folder, size, &template.commit)?;
         Ok(Self { corpus, binary, template, folder })
     }
 
-    /// A server with an empty store, whose git data is there.
+    /// Prepares a server with an empty store and the git data of all repositories.
     pub(super) fn with_git_data(&self, name: &str, domain: &str) -> Result<ServerPlan> {
         let plan = self.empty(name, domain)?;
         let progress = Progress::start(format!("git folders of the {name}"), self.corpus.size.repositories);
@@ -60,24 +60,24 @@ impl SyncSetup {
         Ok(plan)
     }
 
-    /// A server that has nothing at all.
+    /// Prepares a server without any data.
     pub(super) fn empty(&self, name: &str, domain: &str) -> Result<ServerPlan> {
         let (folder, binary, domain) =
             (create_empty_folder(&self.folder, name)?, self.binary.clone(), domain.to_owned());
         Ok(ServerPlan { binary, folder, domain, sync_sources: SyncSources::Disabled, settings: Vec::new() })
     }
 
-    /// The commit that pull requests pull_request_commit.
+    /// Returns the commit of pull requests.
     pub(super) fn pull_request_commit(&self) -> &str {
         &self.template.pull_request_commit
     }
 
-    /// Where something is kept over runs.
+    /// Returns a path in the corpus folder, for data that is kept between runs.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Brings the corpus onto a server, announced at some relays.
+    /// Publishes the corpus on a server, with `relays` as the relays of each repository.
     pub(super) async fn fill(&self, server: &GraspdServer, relays: impl Fn(usize) -> Vec<String>) -> Result<()> {
         let url = server.url()?;
         let CorpusSize { repositories, roots, .. } = self.corpus.size;
@@ -87,7 +87,7 @@ impl SyncSetup {
         wait_until_count(server, &json!({ "kinds": [ISSUE, COMMENT] }), 2 * repositories * roots).await
     }
 
-    /// The announcement and the state of every repository.
+    /// Returns the announcement and the state of every repository.
     fn announcements_and_states(&self, relays: impl Fn(usize) -> Vec<String>) -> Result<Vec<Vec<SignedEvent>>> {
         let mut lists = Vec::new();
         for (index, (project, state)) in self.corpus.projects.iter().zip(&self.corpus.states).enumerate() {
@@ -98,7 +98,7 @@ impl SyncSetup {
         Ok(lists)
     }
 
-    /// Everything, repository by repository.
+    /// Returns all events, repository by repository.
     #[cfg(feature = "compare")]
     pub(super) fn all_events(&self, relays: impl Fn(usize) -> Vec<String>) -> Result<Vec<Vec<SignedEvent>>> {
         let mut lists = self.announcements_and_states(relays)?;
@@ -108,17 +108,17 @@ impl SyncSetup {
         Ok(lists)
     }
 
-    /// The relays that all announcements name when there are two servers.
+    /// Returns the relays in announcements when there are two servers.
     pub(super) fn both_servers(_: usize) -> Vec<String> {
         vec![SOURCE.to_owned(), FOLLOWER.to_owned()]
     }
 
-    /// A source that has everything, and the proxy to it.
+    /// Starts a source with all data, and the proxy to it.
     pub(super) async fn source(&self) -> Result<(GraspdServer, CountingProxy)> {
         self.source_with(Vec::new()).await
     }
 
-    /// The same, with further settings.
+    /// Starts a source with additional settings.
     pub(super) async fn source_with(
         &self,
         settings: Vec<(&'static str, String)>,
@@ -130,7 +130,7 @@ impl SyncSetup {
     }
 }
 
-/// Seconds between two moments.
+/// Returns the seconds between two times.
 pub(super) fn seconds(from: Option<Instant>, to: Instant) -> f64 {
     from.map_or(0.0, |from| crate::process_usage::rounded(to.saturating_duration_since(from).as_secs_f64()))
 }

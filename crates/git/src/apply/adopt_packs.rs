@@ -12,12 +12,12 @@ use super::{ApplyContext, ApplyError, GitJobRunner};
 use crate::crash_point;
 use crate::layout::sync_folder;
 
-/// The extensions of the files of a pack, in the order in which they move: git considers a pack complete as soon as it has
-/// an index.
+/// The extensions of the files of a pack, in the order in which they move: git considers a pack complete as soon as it
+/// has an index.
 const EXTENSIONS: [&str; 3] = ["pack", "rev", "idx"];
 
-/// Moves the packs of some object directories into a pool, durably, and removes the directories. A directory that does not
-/// exist, or a pack that an interrupted run has moved in part, is not an error.
+/// Moves the packs of some object directories into a pool, durably, and removes the directories. A directory that does
+/// not exist, or a pack that an interrupted run has moved in part, is not an error.
 pub(super) fn move_packs(received_packs: &[PathBuf], pool: &Path) -> io::Result<()> {
     let into = pool.join("pack");
     let mut packs = Vec::new();

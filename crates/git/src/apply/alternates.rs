@@ -94,8 +94,8 @@ fn resolve(from: &Path, name: &str) -> PathBuf {
 }
 
 impl GitJobRunner {
-    /// Sets the alternates of a repository. Before a pool is removed from them, what the repository's refs need from it is
-    /// copied.
+    /// Sets the alternates of a repository. Before a pool is removed from them, what the repository's refs need from it
+    /// is copied.
     pub(super) fn set_alternates(&self, folder: &Path, wanted: &Alternates) -> Result<(), ApplyError> {
         let current = Alternates::read(folder).context("read alternates")?;
         if current == *wanted {

@@ -112,7 +112,8 @@ impl<'a> KnownTargets<'a> {
         known
     }
 
-    /// Returns what a known target peels to: `Some(None)` if it is not a tag, `None` if the object is not a known target.
+    /// Returns what a known target peels to: `Some(None)` if it is not a tag, `None` if the object is not a known
+    /// target.
     pub(super) fn peeled(&self, oid: &str) -> Option<Option<&'a str>> {
         self.targets.get(oid).copied()
     }

@@ -46,9 +46,9 @@ pub struct GitJobRunner {
 pub struct GitJobResult {
     /// The outcome for the admission machine.
     pub outcome: GitJobOutcome,
-    /// The refs of every repository whose refs on disk may differ from the served ones, or that has a new folder. A removed
-    /// repository has no refs. They are served after the outcome has been committed. A failed job has entries only if it
-    /// failed in the middle.
+    /// The refs of every repository whose refs on disk may differ from the served ones, or that has a new folder. A
+    /// removed repository has no refs. They are served after the outcome has been committed. A failed job has entries
+    /// only if it failed in the middle.
     pub refs: Vec<(RepoPath, Refs)>,
 }
 

@@ -239,8 +239,8 @@ impl GitJobRunner {
         Ok((complete, incomplete))
     }
 
-    /// Copies objects from the first source that has all of them with everything that they refer to. Returns whether there
-    /// is one.
+    /// Copies objects from the first source that has all of them with everything that they refer to. Returns whether
+    /// there is one.
     fn copy_from_sources(
         &self,
         tips: &[&str],

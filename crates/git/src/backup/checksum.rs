@@ -20,7 +20,8 @@ const BUFFER_BYTES: usize = 128 * 1024;
 pub enum FileChecksum {
     /// The SHA-256 of the file.
     Sha256([u8; 32]),
-    /// Git's own checksum: the file ends with the SHA-1 of everything before. It can be read without the rest of the file.
+    /// Git's own checksum: the file ends with the SHA-1 of everything before. It can be read without the rest of the
+    /// file.
     GitTrailer([u8; TRAILER_BYTES]),
 }
 

@@ -24,8 +24,8 @@ pub struct RemovalPause<'l> {
     _removals: RwLockWriteGuard<'l, ()>,
 }
 
-/// A folder with hard links to all git data, in the same layout as the git data folder. The caller may add other files. The
-/// folder is removed when this value is dropped.
+/// A folder with hard links to all git data, in the same layout as the git data folder. The caller may add other files.
+/// The folder is removed when this value is dropped.
 #[derive(Debug)]
 pub struct HardLinkSnapshot {
     folder: PathBuf,
@@ -41,9 +41,9 @@ impl Layout {
 }
 
 impl RemovalPause<'_> {
-    /// Links all git data. Repositories with the same identifier are linked under one lock, so that those that read each
-    /// other's pools are consistent. `on_progress` is called with the number of linked repositories and can stop the work
-    /// with an error.
+    /// Links all git data. Repositories with the same identifier are linked under one lock, so that those that read
+    /// each other's pools are consistent. `on_progress` is called with the number of linked repositories and can stop
+    /// the work with an error.
     ///
     /// # Errors
     /// If a file cannot be linked, or the error of `on_progress`.
@@ -141,8 +141,8 @@ fn link_repo(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates the folders of a repository, without which git does not recognise it. Some of them are empty and so are not in
-/// the file list of a backup.
+/// Creates the folders of a repository, without which git does not recognise it. Some of them are empty and so are not
+/// in the file list of a backup.
 pub fn create_repo_folders(repository: &Path) -> io::Result<()> {
     REPO_FOLDERS.iter().try_for_each(|folder| fs::create_dir_all(repository.join(folder)))
 }

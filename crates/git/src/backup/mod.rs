@@ -8,10 +8,10 @@
 //!
 //! # Backup of a running server
 //!
-//! Data is added to git first and then to the store, and is removed from the store first. So a backup pauses removals, then
-//! takes a snapshot of the store, and then links the git data: the links contain at least all git data that the snapshot of
-//! the store refers to. Refs may be newer; a server that starts on the copy aligns them with its store. Links take
-//! milliseconds where copies take minutes, and a pack may be removed from its pool once it has been linked.
+//! Data is added to git first and then to the store, and is removed from the store first. So a backup pauses removals,
+//! then takes a snapshot of the store, and then links the git data: the links contain at least all git data that the
+//! snapshot of the store refers to. Refs may be newer; a server that starts on the copy aligns them with its store.
+//! Links take milliseconds where copies take minutes, and a pack may be removed from its pool once it has been linked.
 //!
 //! Every linked file is replaced as a whole and never written in place, so a link keeps its content.
 

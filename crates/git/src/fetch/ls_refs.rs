@@ -37,8 +37,8 @@ pub struct WantSelector {
 }
 
 impl WantSelector {
-    /// Starts a selection of refs that lead to the wanted objects. Refs with one of the prefixes may lead to objects that
-    /// no ref points to.
+    /// Starts a selection of refs that lead to the wanted objects. Refs with one of the prefixes may lead to objects
+    /// that no ref points to.
     #[must_use]
     pub fn new(wanted: impl IntoIterator<Item = String>, prefixes: impl IntoIterator<Item = String>) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Client side of fetches: the requests to other git servers and the parsers of their responses, without any network code.
-//! Protocol v2, and v0 for servers that do not support it.
+//! Client side of fetches: the requests to other git servers and the parsers of their responses, without any network
+//! code. Protocol v2, and v0 for servers that do not support it.
 //!
 //! - [`request`]: the bytes of requests.
 //! - [`ref_advertisement`]: parses the response to `info/refs`.
@@ -7,8 +7,8 @@
 //! - [`ref_comparison`]: compares a server's refs with the expected ones.
 //! - [`fetch_response`]: parses the response to a fetch: a pack and what surrounds it.
 //!
-//! Called by the fetch client of graspd. All input is untrusted: it arrives in chunks of any size, and everything that is
-//! kept has a bound.
+//! Called by the fetch client of graspd. All input is untrusted: it arrives in chunks of any size, and everything that
+//! is kept has a bound.
 
 pub mod fetch_response;
 pub mod ls_refs;

@@ -1,5 +1,5 @@
-//! Parses the response to `GET info/refs?service=git-upload-pack`: the protocol version of the server, and in v0 also its
-//! refs.
+//! Parses the response to `GET info/refs?service=git-upload-pack`: the protocol version of the server, and in v0 also
+//! its refs.
 
 use std::ops::ControlFlow;
 

@@ -1,8 +1,8 @@
 //! Writes the multi-pack index of a pool, its bitmaps and the commit-graph.
 //!
-//! With bitmaps, git does not count the objects of a clone one by one, and with a commit-graph it need not read commits.
-//! Both describe only objects in the pool itself. The history of a repository with alternates may continue in other pools;
-//! its own pool then has neither, and git uses those of the alternates.
+//! With bitmaps, git does not count the objects of a clone one by one, and with a commit-graph it need not read
+//! commits. Both describe only objects in the pool itself. The history of a repository with alternates may continue in
+//! other pools; its own pool then has neither, and git uses those of the alternates.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -84,8 +84,8 @@ impl PoolMaintainer {
     }
 }
 
-/// Returns the bitmap file that belongs to a multi-pack index, if there is one: its name ends with the checksum that is at
-/// the end of the index.
+/// Returns the bitmap file that belongs to a multi-pack index, if there is one: its name ends with the checksum that is
+/// at the end of the index.
 pub(super) fn bitmaps_of(midx: &Path) -> std::io::Result<Option<PathBuf>> {
     use std::os::unix::fs::FileExt;
     let file = fs::File::open(midx)?;

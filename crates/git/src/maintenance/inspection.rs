@@ -14,8 +14,8 @@ pub(super) const MULTI_PACK_INDEX: &str = "multi-pack-index";
 /// A pool with more packs than this is repacked: git searches each of them for an object, until one has it.
 const MAX_PACKS: usize = 8;
 
-/// A pack is not merged if it has this many times the objects of all smaller ones together. So an object is packed again a
-/// few times in its life, not with every push.
+/// A pack is not merged if it has this many times the objects of all smaller ones together. So an object is packed
+/// again a few times in its life, not with every push.
 const FACTOR: u64 = 2;
 
 /// A pool with fewer objects has no index and no bitmaps: git walks over these in some ten milliseconds.
@@ -80,8 +80,8 @@ impl PoolInspection {
         self.packs.iter().filter(|pack| pack.is_cruft)
     }
 
-    /// Returns the packs that should be merged, smallest first; none if there are few, or if each is much larger than the
-    /// next smaller one.
+    /// Returns the packs that should be merged, smallest first; none if there are few, or if each is much larger than
+    /// the next smaller one.
     pub(super) fn packs_to_merge(&self) -> Vec<PoolPack> {
         let mut packs: Vec<PoolPack> = self.normal().cloned().collect();
         packs.sort_by_key(|pack| pack.objects);

@@ -14,26 +14,27 @@
 //!
 //! # Concurrency
 //!
-//! No git process writes to a pool. It works in a scratch folder below `incoming/` that has hard links to the pool's packs
-//! as they were. The result is synced there, and a swap then moves it into the pool and removes the packs that it replaces:
-//! a few renames, under the lock that a git job on repositories of that identifier takes, so that the two never overlap.
-//! Fetches may run during a swap, as they may during any repack: git opens packs before it relies on them, and looks again
-//! when one has been removed.
+//! No git process writes to a pool. It works in a scratch folder below `incoming/` that has hard links to the pool's
+//! packs as they were. The result is synced there, and a swap then moves it into the pool and removes the packs that it
+//! replaces: a few renames, under the lock that a git job on repositories of that identifier takes, so that the two
+//! never overlap. Fetches may run during a swap, as they may during any repack: git opens packs before it relies on
+//! them, and looks again when one has been removed.
 //!
 //! A *repack* removes no object. The new pack has all objects of the packs that it replaces, which are visible through
 //! their links; packs that arrive meanwhile are not touched.
 //!
-//! A *prune* removes an object when all of these conditions hold: no ref of a repository that reads the pool leads to it;
-//! no state or pull request of such a repository, served or held, leads to it; and both have been so for a grace period.
-//! Unneeded objects move to a separate pack, git's *cruft pack*, and the age of that pack is how long they have been
-//! unneeded. (Git itself counts from when an object arrived. An old branch that was replaced a minute ago would be removed
-//! at once.)
+//! A *prune* removes an object when all of these conditions hold: no ref of a repository that reads the pool leads to
+//! it; no state or pull request of such a repository, served or held, leads to it; and both have been so for a grace
+//! period. Unneeded objects move to a separate pack, git's *cruft pack*, and the age of that pack is how long they have
+//! been unneeded. (Git itself counts from when an object arrived. An old branch that was replaced a minute ago would be
+//! removed at once.)
 //!
-//! Between the walk over the needed objects and the swap, git jobs continue. They may use an object again that is about to
-//! be removed: a state that names an old commit is complete while the commit exists. So under the lock, when no job of that
-//! identifier can run, the prune determines again what is needed and walks over what is new in it; if that includes an
-//! object that would be removed, the prune is deferred. A push whose objects were checked before the swap and whose job
-//! runs after it is checked again, because [`Layout::record_prune`] is called under the lock, after the last removal.
+//! Between the walk over the needed objects and the swap, git jobs continue. They may use an object again that is about
+//! to be removed: a state that names an old commit is complete while the commit exists. So under the lock, when no job
+//! of that identifier can run, the prune determines again what is needed and walks over what is new in it; if that
+//! includes an object that would be removed, the prune is deferred. A push whose objects were checked before the swap
+//! and whose job runs after it is checked again, because [`Layout::record_prune`] is called under the lock, after the
+//! last removal.
 //!
 //! Git assumes without a check that the commits in a commit-graph exist. So a commit-graph contains only commits whose
 //! objects are in the same pool, and a prune replaces it before it removes anything.
@@ -57,16 +58,16 @@ mod swap;
 
 pub use needed_objects::NeededOidsFn;
 
-/// How long an object must be unneeded before it is removed: longer than any event waits for its data, and longer than any
-/// client takes between reading refs and requesting their objects. It is also the time in which a branch that was replaced
-/// by mistake can be restored.
+/// How long an object must be unneeded before it is removed: longer than any event waits for its data, and longer than
+/// any client takes between reading refs and requesting their objects. It is also the time in which a branch that was
+/// replaced by mistake can be restored.
 pub const PRUNE_GRACE: Duration = Duration::from_secs(24 * 3_600);
 
 /// Shortest interval between two prunes of a pool that has changed: a prune walks over all of history.
 pub const PRUNE_INTERVAL: Duration = Duration::from_secs(24 * 3_600);
 
-/// How long the last step waits for a git job on the same repository: most take milliseconds. If it waits in vain, its work
-/// is discarded.
+/// How long the last step waits for a git job on the same repository: most take milliseconds. If it waits in vain, its
+/// work is discarded.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Largest output of a git process whose output is not read line by line: the name of a pack.

@@ -13,8 +13,8 @@ use crate::objects::ObjectLookup;
 use crate::process::{Git, GitError, ProcessInput};
 use crate::refs::Refs;
 
-/// Largest number of git processes that search for incomplete objects: a held event may name a few. One incomplete object
-/// among ten thousand takes about thirty.
+/// Largest number of git processes that search for incomplete objects: a held event may name a few. One incomplete
+/// object among ten thousand takes about thirty.
 const MAX_CHECKS: usize = 256;
 
 /// Returns the objects that some repositories need besides what their refs lead to: those that states and pull requests
@@ -63,8 +63,8 @@ impl PoolMaintainer {
         Ok(Some(needed))
     }
 
-    /// Returns the repositories that read the pool of a repository, including itself. The files on disk count, whether or
-    /// not a repository is hosted.
+    /// Returns the repositories that read the pool of a repository, including itself. The files on disk count, whether
+    /// or not a repository is hosted.
     fn readers(&self, repo_path: &RepoPath) -> io::Result<Vec<RepoPath>> {
         let mut readers = vec![repo_path.clone()];
         if let RepoPath::Announced(repo) = repo_path {

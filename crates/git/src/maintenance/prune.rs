@@ -46,8 +46,8 @@ struct ObjectList {
 }
 
 impl PoolMaintainer {
-    /// Returns whether a prune is due: the last one was at least `interval` ago, and there was a change since, or objects
-    /// have been unneeded for the grace period. `changed` is when the refs of any reader last changed.
+    /// Returns whether a prune is due: the last one was at least `interval` ago, and there was a change since, or
+    /// objects have been unneeded for the grace period. `changed` is when the refs of any reader last changed.
     #[must_use]
     pub fn is_prune_due(&self, repo_path: &RepoPath, changed: SystemTime, interval: Duration, grace: Duration) -> bool {
         let pool = self.layout.pool(repo_path);
@@ -219,8 +219,8 @@ impl PoolMaintainer {
         Ok(added)
     }
 
-    /// Returns the multi-pack index and the commit-graph after the swap. Git would assume that the removed commits of an
-    /// old commit-graph exist.
+    /// Returns the multi-pack index and the commit-graph after the swap. Git would assume that the removed commits of
+    /// an old commit-graph exist.
     fn index_changes(&self, run: &PruneRun<'_>, swap: &PoolSwap) -> Result<IndexChanges, MaintenanceError> {
         // A ref that was set later may point to an object that is removed.
         let tips = RefTips::read(&self.layout.repo_dir(run.repo_path), Some(&run.tips))?;
@@ -239,8 +239,8 @@ impl PoolMaintainer {
         Ok(IndexChanges { midx, graph })
     }
 
-    /// Returns whether an object that would be removed is needed by now. The caller holds the repository lock, so that this
-    /// cannot change before the swap.
+    /// Returns whether an object that would be removed is needed by now. The caller holds the repository lock, so that
+    /// this cannot change before the swap.
     fn removes_needed(
         &self,
         run: &PruneRun<'_>,

@@ -10,7 +10,8 @@ use super::{LOCK_TIMEOUT, MaintenanceContext, MaintenanceError, MaintenanceOutco
 use crate::process::ProcessInput;
 
 impl PoolMaintainer {
-    /// Returns whether a pool has too many packs, or its index covers too few objects. Reads file names and a few bytes.
+    /// Returns whether a pool has too many packs, or its index covers too few objects. Reads file names and a few
+    /// bytes.
     #[must_use]
     pub fn is_repack_due(&self, repo_path: &RepoPath) -> bool {
         PoolInspection::read(&self.layout.pool(repo_path).join("pack")).is_ok_and(|inspection| {

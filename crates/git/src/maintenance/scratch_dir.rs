@@ -17,8 +17,8 @@ use crate::layout::Layout;
 use crate::process::{Git, ProcessInput};
 use crate::serve::upload_pack::MEMORY_SETTINGS;
 
-/// The extensions of the files of a pack, in the order in which they move: git considers a pack complete as soon as it has
-/// an index.
+/// The extensions of the files of a pack, in the order in which they move: git considers a pack complete as soon as it
+/// has an index.
 pub(super) const EXTENSIONS: [&str; 4] = ["pack", "rev", "mtimes", "idx"];
 
 /// A scratch folder. It is removed when this value is dropped.

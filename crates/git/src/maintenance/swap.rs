@@ -41,8 +41,8 @@ impl PoolSwap {
         Ok(())
     }
 
-    /// Returns whether the pool still has the packs that the swap is based on. The repository may have been removed, and
-    /// another one may have been created in its place.
+    /// Returns whether the pool still has the packs that the swap is based on. The repository may have been removed,
+    /// and another one may have been created in its place.
     pub(super) fn is_applicable(&self, pool: &Path, packs: &[PoolPack]) -> bool {
         let folder = pool.join("pack");
         packs.iter().all(|pack| pack.file(&folder, "idx").exists() && pack.file(&folder, "pack").exists())

@@ -58,11 +58,11 @@ pub struct VisibleObjects<'a> {
 /// The result of a successful connectivity check: everything that the tips refer to is present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connectivity {
-    /// Objects that the tips need and the known tips do not. Some may have been present before: a commit can bring an old
-    /// file back.
+    /// Objects that the tips need and the known tips do not. Some may have been present before: a commit can bring an
+    /// old file back.
     pub objects: u64,
-    /// Objects of the received pack that the tips do not need, or that were present before. If there are any, the pack must
-    /// be [repacked](PackChecker::repack_needed) before it is moved into a pool.
+    /// Objects of the received pack that the tips do not need, or that were present before. If there are any, the pack
+    /// must be [repacked](PackChecker::repack_needed) before it is moved into a pool.
     pub extra: u64,
 }
 
@@ -100,8 +100,8 @@ impl PackChecker<'_> {
         Ok(())
     }
 
-    /// Checks that everything that the tips refer to is present. What `known` tips refer to is assumed to be present: they
-    /// must be refs that have been checked before. A known tip that does not exist is ignored.
+    /// Checks that everything that the tips refer to is present. What `known` tips refer to is assumed to be present:
+    /// they must be refs that have been checked before. A known tip that does not exist is ignored.
     ///
     /// # Errors
     /// If an object is missing, or if a branch does not point to a commit.
@@ -126,8 +126,8 @@ impl PackChecker<'_> {
             }
             result => result?,
         };
-        // A tip that the walk did not reach is complete, or is an ancestor of a known tip. The object of a branch may still
-        // be a tag of a commit instead of a commit.
+        // A tip that the walk did not reach is complete, or is an ancestor of a known tip. The object of a branch may
+        // still be a tag of a commit instead of a commit.
         let is_unchecked = |tip: &RequiredTip<'_>| match tip.requirement {
             TipRequirement::Commit => !walk.commits.contains(tip.oid),
             TipRequirement::AnyObject => known.contains(tip.oid),
@@ -136,8 +136,8 @@ impl PackChecker<'_> {
         Ok(Connectivity { objects: walk.objects, extra: walk.unreached() })
     }
 
-    /// Packs what the tips need and the known tips do not, and nothing else, into a new quarantine folder. All of it must be
-    /// visible.
+    /// Packs what the tips need and the known tips do not, and nothing else, into a new quarantine folder. All of it
+    /// must be visible.
     ///
     /// # Errors
     /// If an object is missing, or if the pack exceeds a limit.

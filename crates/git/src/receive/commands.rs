@@ -228,7 +228,8 @@ impl PushParser {
         &self.request
     }
 
-    /// Parses the next bytes. Once the request is complete, the parser must not be used again: what follows is the pack.
+    /// Parses the next bytes. Once the request is complete, the parser must not be used again: what follows is the
+    /// pack.
     ///
     /// # Errors
     /// If the request is malformed, exceeds a limit or uses something that is not supported.

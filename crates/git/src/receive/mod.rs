@@ -6,8 +6,8 @@
 //! - [`pack_error`]: the reasons why a pack is rejected.
 //! - [`report`]: the bytes of the response.
 //!
-//! Called by the push handler of graspd, and by its fetch client, which checks fetched packs in the same way. Nothing here
-//! changes a ref or a pool; a git job does ([`apply`](crate::apply)).
+//! Called by the push handler of graspd, and by its fetch client, which checks fetched packs in the same way. Nothing
+//! here changes a ref or a pool; a git job does ([`apply`](crate::apply)).
 
 pub mod check;
 pub mod commands;

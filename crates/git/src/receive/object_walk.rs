@@ -73,8 +73,8 @@ impl<'t> ObjectWalk<'t> {
         Self { objects: 0, pack_contents, branches, commits: BTreeSet::new(), line: Vec::new() }
     }
 
-    /// Reads output in pieces of any size. The line of a commit is its id alone; other lines have a space and a path after
-    /// the id.
+    /// Reads output in pieces of any size. The line of a commit is its id alone; other lines have a space and a path
+    /// after the id.
     pub(super) fn read(&mut self, output: &[u8]) {
         for piece in output.split_inclusive(|byte| *byte == b'\n') {
             // A path can be very long; only the space before it matters.

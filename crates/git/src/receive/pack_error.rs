@@ -1,4 +1,5 @@
-//! The reasons why a pack is rejected. The code is stable; the text says what is wrong and, where that helps, what to do.
+//! The reasons why a pack is rejected. The code is stable; the text says what is wrong and, where that helps, what to
+//! do.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -21,7 +22,7 @@ pub enum PackError {
     /// The pack exceeds the limit on its number of objects.
     #[error("the pack has {claimed} objects, more than the limit of {most}: push less history at once")]
     TooManyObjects {
-        /// Objects, as its header says.
+        /// Number of objects in its header.
         claimed: u32,
         /// The limit.
         most: u32,

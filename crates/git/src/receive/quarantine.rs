@@ -31,8 +31,8 @@ pub struct PackLimits {
     pub check_secs: u64,
 }
 
-/// A folder `incoming/<n>`: an object directory that only the checks read. Dropping this value removes the folder, unless
-/// it was renamed.
+/// A folder `incoming/<n>`: an object directory that only the checks read. Dropping this value removes the folder,
+/// unless it was renamed.
 #[derive(Debug)]
 pub struct Quarantine {
     number: u64,
@@ -106,7 +106,7 @@ pub enum PackData {
 /// A pack that was received completely and is not checked yet.
 #[derive(Debug)]
 pub struct UncheckedPack {
-    /// Objects, as its header says.
+    /// Number of objects in its header.
     pub objects: u32,
     /// Bytes.
     pub bytes: u64,

@@ -22,8 +22,8 @@ pub struct RejectionReport<'a> {
     pub hint: &'a str,
 }
 
-/// Returns the end of a response: whether the pack was accepted, and the result of each ref. Empty for a client that reads
-/// no report.
+/// Returns the end of a response: whether the pack was accepted, and the result of each ref. Empty for a client that
+/// reads no report.
 #[must_use]
 pub fn report(
     capabilities: &ClientCapabilities,
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(banded, [format!("{:04x}\x01", plain.len() + 5).as_bytes(), plain, b"0000"].concat());
         assert_eq!(report(&capabilities(&[]), Ok(()), &results), b"");
         assert_eq!(report(&capabilities(&["side-band-64k"]), Ok(()), &results), b"0000");
-        assert_eq!(report(&capabilities(&["report-status"]), Err("no room"), &[]), b"0013unpack no room\n0000");
+        assert_eq!(report(&capabilities(&["report-status"]), Err("no disk"), &[]), b"0013unpack no disk\n0000");
     }
 
     #[test]

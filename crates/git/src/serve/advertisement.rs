@@ -6,8 +6,8 @@ use super::{PackService, ProtocolVersion, ServerCapabilities};
 use crate::pktline;
 use crate::refs::Refs;
 
-/// Largest number of `.have` lines for a push. Each has 51 bytes that every push waits for, and saves sending objects that
-/// both sides have; related repositories share most objects with the first of them.
+/// Largest number of `.have` lines for a push. Each has 51 bytes that every push waits for, and saves sending objects
+/// that both sides have; related repositories share most objects with the first of them.
 const MAX_HAVES: usize = 1_000;
 
 /// Returns the advertisement of `git-upload-pack`.
@@ -26,8 +26,9 @@ pub fn upload_pack(refs: &Refs, capabilities: &ServerCapabilities, protocol: Pro
     out
 }
 
-/// Returns the advertisement of `git-receive-pack`: the refs without HEAD and without peeled tags, and as `.have` lines the
-/// `haves`: ref targets of other repositories whose objects this one reads, most useful first. Each object is named once.
+/// Returns the advertisement of `git-receive-pack`: the refs without HEAD and without peeled tags, and as `.have` lines
+/// the `haves`: ref targets of other repositories whose objects this one reads, most useful first. Each object is named
+/// once.
 #[must_use]
 pub fn receive_pack<'a>(
     refs: &Refs,

@@ -126,8 +126,8 @@ pub enum CapabilityError {
 struct ProbeRepo(TempDir);
 
 impl ProbeRepo {
-    /// Creates the repository in the first of some folders that can be written. If none can, the error is the reason for
-    /// each.
+    /// Creates the repository in the first of some folders that can be written. If none can, the error is the reason
+    /// for each.
     fn create(folders: &[PathBuf]) -> Result<Self, String> {
         let mut reasons = Vec::new();
         for folder in folders {
@@ -152,8 +152,8 @@ impl ProbeRepo {
 impl ServerCapabilities {
     /// Detects the capabilities of the installed git.
     ///
-    /// The repository that git is run on is created below `incoming` and removed again. If that disk is full, the folder
-    /// for temporary files or the one for shared memory is used, so that the server starts nevertheless.
+    /// The repository that git is run on is created below `incoming` and removed again. If that disk is full, the
+    /// folder for temporary files or the one for shared memory is used, so that the server starts nevertheless.
     ///
     /// # Errors
     /// If git is missing, is too old or lacks a capability that clients rely on.
@@ -194,8 +194,8 @@ impl ServerCapabilities {
         let mut v2_advertisement = Vec::new();
         known.iter().for_each(|line| pktline::push_line(&mut v2_advertisement, line));
         pktline::push_flush(&mut v2_advertisement);
-        // Independent of the installed git, because this server receives packs itself. Without `report-status-v2`, whose
-        // additions are for hooks that rewrite refs.
+        // Independent of the installed git, because this server receives packs itself. Without `report-status-v2`,
+        // whose additions are for hooks that rewrite refs.
         let receive_pack = format!(
             "report-status delete-refs side-band-64k quiet atomic ofs-delta push-options object-format=sha1 agent={AGENT}"
         );

@@ -1,8 +1,8 @@
 //! Parses a fetch request and writes it again in a canonical form.
 //!
-//! Equal requests become equal bytes, in whatever order a client sends the lines and whatever agent it names. The hash of
-//! these bytes and the repository's generation are the whole key of the pack cache. Because git receives the canonical
-//! form, a request cannot contain anything that git interprets and the key ignores.
+//! Equal requests become equal bytes, in whatever order a client sends the lines and whatever agent it names. The hash
+//! of these bytes and the repository's generation are the whole key of the pack cache. Because git receives the
+//! canonical form, a request cannot contain anything that git interprets and the key ignores.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ use crate::pktline;
 /// Largest filter: the longest in use has a handful of words, and git parses nested ones recursively.
 const MAX_FILTER_BYTES: usize = 1_024;
 
-/// Capabilities that a v0 client may request after its first want and that change the response. Others do not change it.
+/// Capabilities that a v0 client may request after its first want and that change the response. Others do not change
+/// it.
 const V0_CAPABILITIES: [&str; 11] = [
     "multi_ack",
     "multi_ack_detailed",
@@ -38,7 +39,7 @@ const V2_FLAGS: [&str; 7] =
 /// How a v0 request ends.
 #[derive(Clone, Copy)]
 enum V0End {
-    /// After the wants: the client only asks where its shallow history would be cut.
+    /// After the wants: the client only requests the boundary of its shallow history.
     ShallowProbe,
     /// With a flush: the client has more haves if these are not enough.
     MoreHaves,

@@ -7,8 +7,8 @@
 //!
 //! Called by the smart-HTTP handlers of graspd. A fetch goes through [`ProtocolVersion::from_header`] and
 //! [`UploadPackRequest::parse`], and then to [`ls_refs_response`], an empty response, or
-//! [`upload_pack`](fn@upload_pack). An invalid request is answered with [`UploadPackRequestError::to_response`] and HTTP
-//! status 200, because git shows the reason only then.
+//! [`upload_pack`](fn@upload_pack). An invalid request is answered with [`UploadPackRequestError::to_response`] and
+//! HTTP status 200, because git shows the reason only then.
 
 pub mod advertisement;
 pub mod capabilities;
@@ -81,8 +81,8 @@ pub fn error_response(text: &str) -> Vec<u8> {
     out
 }
 
-/// Returns the response to a fetch of an object that this server does not have, for example from a repository that has no
-/// folder yet.
+/// Returns the response to a fetch of an object that this server does not have, for example from a repository that has
+/// no folder yet.
 #[must_use]
 pub fn not_our_ref_response(oid: &str) -> Vec<u8> {
     error_response(&format!("not our ref {oid}"))

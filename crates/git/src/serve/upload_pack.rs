@@ -21,9 +21,9 @@ const UPLOAD_PACK_SETTINGS: [&str; 5] = [
     "safe.directory=*",
 ];
 
-/// Memory settings. A process uses these amounts, the mapped packs, which the kernel can reclaim, and about 500 bytes per
-/// object that is sent. A clone of 220,000 objects and 366 MB uses 440 MB and fits in half a gigabyte of address space;
-/// two gigabytes are enough for three million objects.
+/// Memory settings. A process uses these amounts, the mapped packs, which the kernel can reclaim, and about 500 bytes
+/// per object that is sent. A clone of 220,000 objects and 366 MB uses 440 MB and fits in half a gigabyte of address
+/// space; two gigabytes are enough for three million objects.
 pub(crate) const MEMORY_SETTINGS: [&str; 4] = [
     // Unpacked delta bases, for walks over trees; git's default is 96 MiB.
     "core.deltaBaseCacheLimit=64m",
@@ -47,12 +47,12 @@ pub struct UploadPackLimits {
 /// Runs git for a fetch and passes its response to `on_output` as it arrives. The body is that of a
 /// [`FetchCommand`](super::FetchCommand).
 ///
-/// What was passed to `on_output` is the complete response, even if the result is an error: git reports its errors to the
-/// client, and if it has written nothing, this function reports the error.
+/// What was passed to `on_output` is the complete response, even if the result is an error: git reports its errors to
+/// the client, and if it has written nothing, this function reports the error.
 ///
 /// # Errors
-/// If git cannot be started, fails or exceeds its time limit, or if `on_output` fails, which kills git and all processes
-/// that it has started.
+/// If git cannot be started, fails or exceeds its time limit, or if `on_output` fails, which kills git and all
+/// processes that it has started.
 pub fn upload_pack(
     git: &Git,
     folder: &Path,
@@ -63,7 +63,7 @@ pub fn upload_pack(
     let mut command = command(git, folder, protocol);
     command.args(["-c", &format!("pack.threads={}", limits.threads)]);
     command.args(["upload-pack", "--stateless-rpc", "--strict"]);
-    // A second timeout, in case the thread that enforces ours is gone.
+    // A second timeout, in case the thread that enforces ours has ended.
     command.arg(format!("--timeout={}", limits.timeout.as_secs().max(1))).arg(".");
     let mut is_silent = true;
     let result = git.stream(&mut command, ProcessInput::Bytes(body), limits.timeout, |output| {

@@ -1,4 +1,4 @@
-//! What we write, the real git reads; what we advertise is what it advertises.
+//! Refs that this crate writes are read by git, and advertisements are the same as git's.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -28,7 +28,7 @@ fn git(folder: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8").trim_end().to_owned()
 }
 
-/// A bare repository with one commit and an annotated tag of it, whose refs are ours.
+/// Creates a bare repository with one commit and an annotated tag of it, and refs that are not written yet.
 fn repository() -> (TempDir, Refs) {
     let folder = TempDir::new().expect("create a folder");
     git(folder.path(), &["init", "--quiet", "--bare", "."]);
@@ -46,7 +46,7 @@ fn repository() -> (TempDir, Refs) {
 }
 
 #[test]
-fn git_reads_what_we_write() {
+fn git_reads_written_refs() {
     let (folder, refs) = repository();
     refs.write(folder.path()).expect("write refs");
     let listed = git(folder.path(), &["for-each-ref", "--format=%(objectname) %(refname) %(*objectname)"]);
@@ -61,7 +61,7 @@ fn git_reads_what_we_write() {
 }
 
 #[test]
-fn a_folder_can_become_a_file() {
+fn ref_name_can_become_a_prefix_of_itself() {
     let (folder, mut refs) = repository();
     refs.write(folder.path()).expect("write refs");
     let target = refs.remove("refs/heads/a/b").expect("the ref exists");
@@ -73,7 +73,7 @@ fn a_folder_can_become_a_file() {
     );
 }
 
-/// The lines of git's own v0 advertisement, without capabilities.
+/// Returns the lines of git's own v0 advertisement, without capabilities.
 fn advertised_by_git(folder: &Path) -> Vec<String> {
     let text = git(folder, &["upload-pack", "--advertise-refs", "."]);
     lines(text.as_bytes())
@@ -81,18 +81,18 @@ fn advertised_by_git(folder: &Path) -> Vec<String> {
 
 fn lines(mut bytes: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
-    while let Ok(Some((packet, taken))) = pktline::read(bytes) {
+    while let Ok(Some((packet, length))) = pktline::read(bytes) {
         if let Some(line) = packet.line() {
             let line = line.split(|byte| *byte == 0).next().unwrap_or_default();
             lines.push(String::from_utf8_lossy(line).into_owned());
         }
-        bytes = &bytes[taken..];
+        bytes = &bytes[length..];
     }
     lines
 }
 
 #[test]
-fn our_advertisement_is_git_s() {
+fn advertisement_equals_that_of_git() {
     let (folder, mut refs) = repository();
     for head in ["refs/heads/main", "refs/heads/unborn"] {
         refs.set_head(head);
@@ -115,7 +115,7 @@ fn our_advertisement_is_git_s() {
     assert!(theirs == expected || theirs.is_empty(), "{theirs:?}");
 }
 
-/// The answer of git's own v2 `ls-refs`.
+/// Returns the response of git's own v2 `ls-refs`.
 fn listed_by_git(folder: &Path, arguments: &[&str]) -> Vec<String> {
     let mut request = Vec::new();
     pktline::push_line(&mut request, "command=ls-refs");
@@ -139,7 +139,7 @@ fn listed_by_git(folder: &Path, arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn our_ls_refs_is_git_s() {
+fn ls_refs_response_equals_that_of_git() {
     let (folder, mut refs) = repository();
     for head in ["refs/heads/main", "refs/heads/unborn"] {
         refs.set_head(head);
@@ -168,8 +168,9 @@ fn our_ls_refs_is_git_s() {
     }
 }
 
+/// The unborn HEAD of an empty repository must not be `main`: docs/protocol.md#empty-repositories.
 #[test]
-fn a_fresh_repository_does_not_offer_main() {
+fn head_of_a_new_repository_is_not_main() {
     assert_eq!(Refs::default().head(), "refs/heads/master");
     assert_eq!(Refs::default().head_oid(), None);
 }

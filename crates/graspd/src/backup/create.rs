@@ -148,9 +148,9 @@ impl BackupWriter<'_> {
             return Ok(false);
         }
         // Other files have no checksum of their own and must be read to be compared, so they can be copied as well.
-        let checksums = (FileChecksum::from_file(&base), FileChecksum::from_file(from));
+        let checksums = || (FileChecksum::from_file(&base), FileChecksum::from_file(from));
         let is_same = path.starts_with("git")
-            && matches!(checksums, (Ok(one @ FileChecksum::GitTrailer(_)), Ok(other)) if one == other);
+            && matches!(checksums(), (Ok(one @ FileChecksum::GitTrailer(_)), Ok(other)) if one == other);
         // The file is read completely, so that damage in the earlier backup is not carried over.
         Ok(is_same && FileChecksum::from_file(&base)?.matches_file(&base)? && fs::hard_link(&base, to).is_ok())
     }

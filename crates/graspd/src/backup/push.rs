@@ -16,7 +16,7 @@ const PULL_REQUESTS_PER_PUSH: usize = 20;
 const MAX_OUTPUT_CHARS: usize = 600;
 
 /// Limits of the git process. The data is the operator's own; the server rejects what is too large.
-const BOUNDS: ProcessLimits = ProcessLimits { alloc_bytes: 1 << 40, address_bytes: 1 << 44 };
+const PROCESS_LIMITS: ProcessLimits = ProcessLimits { alloc_bytes: 1 << 40, address_bytes: 1 << 44 };
 
 /// Error codes after which the same push may succeed later.
 const TEMPORARY_CODES: [&str; 7] =
@@ -105,7 +105,7 @@ fn read_refs(folder: &Path, group: RefGroup) -> Result<Result<BTreeMap<String, S
 
 /// Returns a git command with the environment of the server's git processes, which may also connect to the server.
 fn git(folder: &Path) -> Command {
-    let mut command = Git::new(Path::new("git"), BOUNDS).command(folder);
+    let mut command = Git::new(Path::new("git"), PROCESS_LIMITS).command(folder);
     command.env("GIT_OPTIONAL_LOCKS", "0").stdin(Stdio::null());
     for setting in ["protocol.http.allow=always", "http.postBuffer=1048576", "push.recurseSubmodules=no"] {
         command.args(["-c", setting]);

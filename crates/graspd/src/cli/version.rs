@@ -10,8 +10,8 @@ use super::{command, print_line};
 
 /// Parses the command line of this process.
 ///
-/// `--version` is answered here and not by clap, because clap takes a text that is known before the arguments are parsed,
-/// and git would then be started for every command. Help and wrong arguments end the process, as in
+/// `--version` is handled here and not by clap, because clap needs the text before the arguments are parsed, and git
+/// would then be started for every command. Help and wrong arguments end the process, as in
 /// [`clap::Command::get_matches`].
 ///
 /// # Errors

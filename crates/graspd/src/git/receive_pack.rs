@@ -215,8 +215,8 @@ async fn receive_pack(
 ) -> Result<QuarantinedPack, PushError> {
     let limits = git.pack_limits(permit);
     let layout = git.layout.clone();
-    let create = move || Quarantine::create(&layout).map(|incoming| (PackSink::new(&incoming, limits), incoming));
-    let (mut sink, incoming) = blocking(create).await?.map_err(PackError::from)?;
+    let create = move || Quarantine::create(&layout).map(|quarantine| (PackSink::new(&quarantine, limits), quarantine));
+    let (mut sink, quarantine) = blocking(create).await?.map_err(PackError::from)?;
     let mut buffer = rest;
     let mut reservation = git.disk_budget.reserve();
     loop {
@@ -242,7 +242,7 @@ async fn receive_pack(
         if is_end {
             let received = sink.finish()?;
             crash_point::point("push.received");
-            return Ok((incoming, received, reservation));
+            return Ok((quarantine, received, reservation));
         }
     }
 }
@@ -328,7 +328,7 @@ struct PushCheck {
 impl PushCheck {
     /// Indexes the pack, checks that all new tips are connected, and separates uploads from signed data.
     fn run(self, mut pack: Quarantine, received: PackData) -> Result<CheckedPush, PackError> {
-        let prunings = self.git.layout.prune_count();
+        let prune_count = self.git.layout.prune_count();
         let limits = self.git.pack_limits(&self.permit);
         let checker = PackChecker { git: &self.git.git, layout: &self.git.layout, limits };
         let pools = self.pools();
@@ -347,11 +347,11 @@ impl PushCheck {
                 (true, 0) => Some(pack),
                 (true, _) => Some(checker.repack_needed(view, &signed, &known)?),
             };
-            return Ok(CheckedPush { pack, uploads: Vec::new(), alternates: self.alternates, prune_count: prunings });
+            return Ok(CheckedPush { pack, uploads: Vec::new(), alternates: self.alternates, prune_count });
         }
         if let ([(event, tip)], [], 0) = (uploads.as_slice(), signed.as_slice(), connected.extra) {
             let uploads = vec![(*event, tip.clone(), pack)];
-            return Ok(CheckedPush { pack: None, uploads, alternates: self.alternates, prune_count: prunings });
+            return Ok(CheckedPush { pack: None, uploads, alternates: self.alternates, prune_count });
         }
         // Signed data and uploads must not be in the same pack: the former is served, the latter is not.
         let signed_pack = if signed.is_empty() { None } else { Some(checker.repack_needed(view, &signed, &known)?) };
@@ -360,7 +360,7 @@ impl PushCheck {
         for (event, tip) in uploads {
             split.push((*event, tip.clone(), checker.repack_needed(view, std::slice::from_ref(tip), &known)?));
         }
-        Ok(CheckedPush { pack: signed_pack, uploads: split, alternates: self.alternates, prune_count: prunings })
+        Ok(CheckedPush { pack: signed_pack, uploads: split, alternates: self.alternates, prune_count })
     }
 
     /// Returns the existing pools that the repository may read.

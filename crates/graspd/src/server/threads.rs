@@ -59,7 +59,7 @@ impl WorkerThreads {
             },
             inbox: worked_on,
         };
-        let keeper = Arc::new(
+        let runner = Arc::new(
             GitJobRunner::new(resources.git.clone(), layout.clone(), config.git.process_timeout)
                 .with_max_copy_bytes(config.git.max_push_bytes),
         );
@@ -67,7 +67,7 @@ impl WorkerThreads {
             let event_queue = event_queue.clone();
             Arc::new(move |job, result| event_queue.send(WriterCommand::GitJobDone(job, result)))
         };
-        let (git_workers, workers, cleanup) = GitWorkers::new(&keeper, layout, &on_done);
+        let (git_workers, workers, cleanup) = GitWorkers::new(&runner, layout, &on_done);
         spawn("cleanup", move || cleanup.run())?;
         for (index, worker) in workers.into_iter().enumerate() {
             spawn(&format!("git-{index}"), move || worker.run())?;

@@ -59,7 +59,7 @@ fn commands_without_a_server_explain_what_to_do() {
         }
     }
     assert_eq!(
-        fs::read_dir(folder.path()).expect("cannot create or list a folder").count(),
+        fs::read_dir(folder.path()).expect("cannot list the folder").count(),
         0,
         "commands that only read create no files"
     );

@@ -146,7 +146,7 @@ fn sync_command_reconciles_at_once() {
     let issues: Vec<_> = issues.iter().collect();
     let served = a.count_served(&issues);
     let printed = a.process.run(&["sync", &url]).expect_success();
-    assert!(printed.contains("Everything of 1 repositories") && printed.contains(&url), "{printed}");
+    assert!(printed.contains("1 repositories have everything that") && printed.contains(&url), "{printed}");
     assert_eq!(a.count_served(&issues), issues.len(), "{served} were served before");
 
     // With --json: lines of progress, then the summary.

@@ -131,9 +131,9 @@ fn query_events(client: &mut Client, filter: &Value) -> Vec<Value> {
     client.send(&json!(["REQ", "all", filter]));
     let mut events = Vec::new();
     loop {
-        let answer = client.receive();
-        match answer[0].as_str() {
-            Some("EVENT") => events.push(answer[2].clone()),
+        let response = client.receive();
+        match response[0].as_str() {
+            Some("EVENT") => events.push(response[2].clone()),
             Some("EOSE") => return events,
             _ => {}
         }
@@ -217,8 +217,8 @@ fn backup_of_a_stopped_server_shares_files_and_damage_is_detected() {
     let (work, oid) = one_commit("first");
     let (announcement, state) = original.create_repo(&owner, "tool", &[], &work, &main_at(&oid));
     let nip11 = |server: &Server| -> Value {
-        let answer = server.get("/", "Accept: application/nostr+json\r\n");
-        serde_json::from_str(answer.split_once("\r\n\r\n").expect("no body").1).expect("invalid JSON")
+        let response = server.get("/", "Accept: application/nostr+json\r\n");
+        serde_json::from_str(response.split_once("\r\n\r\n").expect("no body").1).expect("invalid JSON")
     };
     let before = nip11(&original.process);
     assert_eq!(original.process.stop(), Some(0));
@@ -341,7 +341,7 @@ fn combine_backups(events: &Path, git: &Path, into: &Path) {
     let copy = |from: &Path| {
         assert!(Command::new("cp").arg("-r").args([from, into]).status().expect("cannot run the program").success())
     };
-    fs::create_dir(into).expect("cannot create or list a folder");
+    fs::create_dir(into).expect("cannot create a folder");
     copy(&events.join("events"));
     copy(&events.join("relay-owner.nsec"));
     copy(&git.join("git"));

@@ -42,21 +42,21 @@ fn malformed_messages_are_answered_and_the_connection_stays_open() {
 }
 
 /// Asserts that two messages are equal; the text of a rejection may be longer than expected.
-fn expect_response(answer: &Value, expected: &Value) {
-    let (Value::Array(got), Value::Array(wanted)) = (answer, expected) else { panic!("{answer}, not {expected}") };
+fn expect_response(response: &Value, expected: &Value) {
+    let (Value::Array(got), Value::Array(wanted)) = (response, expected) else { panic!("{response}, not {expected}") };
     let (Some((got_text, got)), Some((text, wanted))) = (got.split_last(), wanted.split_last()) else {
-        panic!("{answer}, not {expected}")
+        panic!("{response}, not {expected}")
     };
-    assert_eq!(got, wanted, "{answer}, not {expected}");
+    assert_eq!(got, wanted, "{response}, not {expected}");
     match (got_text.as_str(), text.as_str()) {
-        (Some(got), Some(text)) if is_rejection(wanted) => assert!(got.starts_with(text), "{answer}, not {expected}"),
-        _ => assert_eq!(got_text, text, "{answer}, not {expected}"),
+        (Some(got), Some(text)) if is_rejection(wanted) => assert!(got.starts_with(text), "{response}, not {expected}"),
+        _ => assert_eq!(got_text, text, "{response}, not {expected}"),
     }
 }
 
-fn is_rejection(answer: &[Value]) -> bool {
-    let verb = answer[0].as_str().unwrap_or_default();
-    matches!(verb, "NOTICE" | "CLOSED" | "NEG-ERR") || (verb == "OK" && answer[2] == false)
+fn is_rejection(response: &[Value]) -> bool {
+    let verb = response[0].as_str().unwrap_or_default();
+    matches!(verb, "NOTICE" | "CLOSED" | "NEG-ERR") || (verb == "OK" && response[2] == false)
 }
 
 /// Asserts that a query is answered, and that no other message precedes its response.
@@ -582,17 +582,17 @@ fn authentication_attempts_are_limited() {
     let server = Server::start(&[]);
     let mut client = server.connect();
     let event = Author::new(1).sign(22242, now(), &[], "");
-    let answers: Vec<String> = (0..21)
+    let responses: Vec<String> = (0..21)
         .map(|_| {
             client.send_text(&format!("[\"AUTH\",{}]", event.json()));
             client.receive()[3].as_str().expect("not text").to_owned()
         })
         .collect();
     assert!(
-        answers[..20].iter().all(|text| text == "invalid: no challenge was sent on this connection"),
-        "{answers:?}"
+        responses[..20].iter().all(|text| text == "invalid: no challenge was sent on this connection"),
+        "{responses:?}"
     );
-    assert_eq!(answers[20], "rate-limited: too many authentication attempts");
+    assert_eq!(responses[20], "rate-limited: too many authentication attempts");
     expect_alive(&mut client);
 }
 
@@ -707,7 +707,7 @@ fn close_frame(client: &mut Client) -> Option<CloseFrame> {
             Ok(Message::Close(frame)) => return frame,
             Ok(_) => {}
             Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => {
-                panic!("the server neither answers nor closes the connection")
+                panic!("the server neither responses nor closes the connection")
             }
             Err(_) => return None,
         }

@@ -279,8 +279,8 @@ fn clients_cannot_impersonate_a_check() {
         let request = format!(
             "POST /x.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}Content-Length: 3\r\n\r\nabc"
         );
-        let answer = server.http(&request);
-        assert!(answer.starts_with("HTTP/1.1 404 ") && !answer.contains("graspd_check"), "{answer}");
+        let response = server.http(&request);
+        assert!(response.starts_with("HTTP/1.1 404 ") && !response.contains("graspd_check"), "{response}");
     }
 }
 

@@ -60,7 +60,7 @@ fn help_version_and_settings_are_printed() {
         }
     }
     assert_eq!(
-        fs::read_dir(folder.path()).expect("cannot create or list a folder").count(),
+        fs::read_dir(folder.path()).expect("cannot list the folder").count(),
         0,
         "commands that only print create no files"
     );
@@ -238,11 +238,14 @@ fn acknowledged_events_survive_a_stop_under_load() {
 
         let (messages, code) = read_until_close(&mut idle);
         assert_eq!((messages.len(), code), (0, Some(CloseCode::Away)), "{signal}");
-        let (answers, code) = read_until_close(&mut busy);
+        let (responses, code) = read_until_close(&mut busy);
         assert_eq!(code, Some(CloseCode::Away), "{signal}");
-        let acknowledged: Vec<&str> =
-            answers.iter().filter(|answer| answer[2] == true).filter_map(|answer| answer[1].as_str()).collect();
-        assert_eq!(acknowledged.len(), answers.len(), "no event was rejected because of the stop");
+        let acknowledged: Vec<&str> = responses
+            .iter()
+            .filter(|response| response[2] == true)
+            .filter_map(|response| response[1].as_str())
+            .collect();
+        assert_eq!(acknowledged.len(), responses.len(), "no event was rejected because of the stop");
 
         let again = Server::start_in(server.folder(), &[("POLICY", "open")]);
         let mut client = again.connect();
@@ -301,8 +304,8 @@ fn configured_owner_key_is_used_and_not_written_to_disk() {
 
 /// Returns the owner's public key from the NIP-11 document.
 fn owner_key(server: &Server) -> String {
-    let answer = server.get("/", "Accept: application/nostr+json\r\n");
-    let (_, body) = answer.split_once("\r\n\r\n").expect("no response");
+    let response = server.get("/", "Accept: application/nostr+json\r\n");
+    let (_, body) = response.split_once("\r\n\r\n").expect("no response");
     let document: Value = serde_json::from_str(body).expect("invalid JSON");
     document["pubkey"].as_str().expect("no key").to_owned()
 }

@@ -22,7 +22,7 @@ fn stdout(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("not UTF-8")
 }
 
-/// Whether a program is in a folder of `PATH`.
+/// Returns whether a program is in a folder of `PATH`.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
@@ -143,7 +143,7 @@ fn manual_pages_exist_for_every_command() {
     let pages = folder.path().join("share/man1");
     assert_eq!(stdout(&["man", "--all", pages.to_str().expect("not UTF-8")]), "");
     let mut names: Vec<String> = fs::read_dir(&pages)
-        .expect("cannot create or list a folder")
+        .expect("cannot list the folder")
         .map(|entry| entry.expect("cannot read the folder entry").file_name().into_string().expect("not UTF-8"))
         .collect();
     names.sort();

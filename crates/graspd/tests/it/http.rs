@@ -422,7 +422,7 @@ fn aborted_requests_free_their_connections() {
     });
 }
 
-/// Whether a request on this connection is answered.
+/// Returns whether a request on this connection is answered.
 fn is_served(mut stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
     let _ = stream.write_all(b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");

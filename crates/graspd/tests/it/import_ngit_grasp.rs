@@ -22,7 +22,7 @@ fn path_str(path: &Path) -> &str {
 
 /// Stores events in the database format of ngit-grasp.
 fn store_events(folder: &Path, events: &[&Arc<SignedEvent>]) {
-    fs::create_dir_all(folder).expect("cannot create or list a folder");
+    fs::create_dir_all(folder).expect("cannot create a folder");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("cannot create a runtime");
     runtime.block_on(async {
         let database = NostrLMDB::open(folder).expect("cannot open");
@@ -36,7 +36,7 @@ fn store_events(folder: &Path, events: &[&Arc<SignedEvent>]) {
 /// Creates a repository in the layout of ngit-grasp.
 fn create_repo(git: &Path, who: &Maintainer, d: &str, work: &WorkTree, refs: &[(&str, &str)]) -> PathBuf {
     let folder = git.join(who.npub()).join(format!("{d}.git"));
-    fs::create_dir_all(&folder).expect("cannot create or list a folder");
+    fs::create_dir_all(&folder).expect("cannot create a folder");
     let run = |arguments: &[&str]| {
         let mut command = Command::new("git");
         command.arg("--git-dir").arg(&folder).args(arguments).env("GIT_CONFIG_GLOBAL", "/dev/null");

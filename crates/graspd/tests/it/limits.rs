@@ -35,7 +35,7 @@ fn subscriptions_are_limited() {
     for name in ["a", "b", "c"] {
         assert_eq!(req(name), json!(["EOSE", name]));
     }
-    let full = json!(["CLOSED", "d", "rate-limited: at max 3 subscriptions are kept"]);
+    let full = json!(["CLOSED", "d", "rate-limited: at most 3 subscriptions are kept"]);
     assert_eq!(req("d"), full);
     assert_eq!(req("b"), json!(["EOSE", "b"]), "replacing a subscription is allowed");
     assert_eq!(req("d"), full);
@@ -78,7 +78,7 @@ fn negentropy_sessions_are_limited() {
     let mut client = server.connect();
     let mut open = |name: &str| send_and_receive(&mut client, &json!(["NEG-OPEN", name, {}, "6100000200"]));
     let opened = |name: &str| json!(["NEG-MSG", name, "6100000200"]);
-    let full = json!(["NEG-ERR", "c", "rate-limited: too many negentropy subscriptions, at max 2"]);
+    let full = json!(["NEG-ERR", "c", "rate-limited: too many negentropy subscriptions, at most 2"]);
     assert_eq!(open("a"), opened("a"));
     assert_eq!(open("b"), opened("b"));
     assert_eq!(open("c"), full);
@@ -220,7 +220,7 @@ fn connect_from(server: &Server, forwarded_for: Option<&str>) -> Result<Client, 
     }
     match tungstenite::client(request, stream) {
         Ok((socket, _)) => Ok(Client { socket }),
-        Err(HandshakeError::Failure(Error::Http(answer))) => Err(Some(answer.status().as_u16())),
+        Err(HandshakeError::Failure(Error::Http(response))) => Err(Some(response.status().as_u16())),
         Err(HandshakeError::Failure(_)) => Err(None),
         Err(HandshakeError::Interrupted(_)) => panic!("the handshake does not end"),
     }

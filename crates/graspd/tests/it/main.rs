@@ -41,6 +41,7 @@ mod import;
 mod import_ngit_grasp;
 mod keys;
 mod limits;
+mod logging;
 mod metrics;
 mod moderation;
 mod negentropy;

@@ -57,9 +57,9 @@ fn count(client: &mut Client, filters: &[Value]) -> u64 {
     let mut request = vec![json!("COUNT"), json!("c")];
     request.extend_from_slice(filters);
     client.send(&Value::Array(request));
-    let answer = client.receive();
-    assert_eq!((&answer[0], &answer[1]), (&json!("COUNT"), &json!("c")), "{answer}");
-    answer[2]["count"].as_u64().expect("not a number")
+    let response = client.receive();
+    assert_eq!((&response[0], &response[1]), (&json!("COUNT"), &json!("c")), "{response}");
+    response[2]["count"].as_u64().expect("not a number")
 }
 
 /// Returns the ids of the matching events, found by NIP-77 with an empty set. The session stays open.
@@ -72,9 +72,9 @@ fn reconcile(client: &mut Client, sub: &str, filter: &Value) -> Vec<String> {
     let mut request = json!(["NEG-OPEN", sub, filter, hex(&message)]);
     loop {
         client.send(&request);
-        let answer = client.receive();
-        assert_eq!((&answer[0], &answer[1]), (&json!("NEG-MSG"), &json!(sub)), "{answer}");
-        let bytes = unhex(answer[2].as_str().expect("not hexadecimal"));
+        let response = client.receive();
+        assert_eq!((&response[0], &response[1]), (&json!("NEG-MSG"), &json!(sub)), "{response}");
+        let bytes = unhex(response[2].as_str().expect("not hexadecimal"));
         match session.reconcile_with_ids(&bytes, &mut have, &mut need).expect("invalid negentropy message") {
             Some(next) => message = next,
             None => break,
@@ -370,17 +370,17 @@ fn challenge(client: &mut Client, event: &SignedEvent) -> String {
 fn challenge_for(client: &mut Client, event: &SignedEvent, text: &str) -> String {
     client.send_text(&format!("[\"EVENT\",{text}]"));
     let mut challenge = None;
-    let mut answer = None;
-    while challenge.is_none() || answer.is_none() {
+    let mut response = None;
+    while challenge.is_none() || response.is_none() {
         let message = client.receive();
         match message[0].as_str() {
             Some("AUTH") => challenge = Some(message[1].as_str().expect("no challenge").to_owned()),
-            Some("OK") => answer = Some(message),
+            Some("OK") => response = Some(message),
             _ => panic!("unexpected {message}"),
         }
     }
     let rejection = json!(["OK", id(event), false, "auth-required: this event may only be published by its author"]);
-    assert_eq!(answer, Some(rejection));
+    assert_eq!(response, Some(rejection));
     challenge.expect("no challenge")
 }
 
@@ -388,10 +388,10 @@ fn auth_event(author: &Author, challenge: &str, relay: &str, at: u64) -> Arc<Sig
     author.sign(kinds::AUTH, at, &[&["relay", relay], &["challenge", challenge]], "")
 }
 
-fn authenticate(client: &mut Client, answer: &SignedEvent) -> (bool, String) {
-    client.send_text(&format!("[\"AUTH\",{}]", answer.json()));
+fn authenticate(client: &mut Client, response: &SignedEvent) -> (bool, String) {
+    client.send_text(&format!("[\"AUTH\",{}]", response.json()));
     let message = client.receive();
-    assert_eq!((&message[0], &message[1]), (&json!("OK"), &json!(id(answer))), "{message}");
+    assert_eq!((&message[0], &message[1]), (&json!("OK"), &json!(id(response))), "{message}");
     (message[2].as_bool().expect("not a boolean"), message[3].as_str().expect("not text").to_owned())
 }
 

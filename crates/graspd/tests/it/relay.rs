@@ -645,8 +645,8 @@ fn responses_are_in_the_order_of_the_events() {
         client.send_text(&format!("[\"EVENT\",{}]", event.json()));
     }
     for (nth, event) in events.iter().enumerate() {
-        let answer = client.receive();
-        assert_eq!((&answer[0], &answer[1], &answer[2]), (&json!("OK"), &json!(id(event)), &json!(nth != 50)));
+        let response = client.receive();
+        assert_eq!((&response[0], &response[1], &response[2]), (&json!("OK"), &json!(id(event)), &json!(nth != 50)));
     }
 }
 

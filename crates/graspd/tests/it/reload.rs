@@ -27,16 +27,17 @@ fn send_sighup(server: &Server) {
 }
 
 fn limitation(server: &Server) -> Value {
-    let answer = server.get("/", "Accept: application/nostr+json\r\n");
+    let response = server.get("/", "Accept: application/nostr+json\r\n");
     let document: Value =
-        serde_json::from_str(answer.split_once("\r\n\r\n").expect("no body").1).expect("invalid JSON");
+        serde_json::from_str(response.split_once("\r\n\r\n").expect("no body").1).expect("invalid JSON");
     document["limitation"].clone()
 }
 
 /// Returns the limit of a budget on the status page.
 fn budget_limit(server: &Server, name: &str) -> u64 {
-    let answer = server.get("/status.json", "");
-    let status: Value = serde_json::from_str(answer.split_once("\r\n\r\n").expect("no body").1).expect("invalid JSON");
+    let response = server.get("/status.json", "");
+    let status: Value =
+        serde_json::from_str(response.split_once("\r\n\r\n").expect("no body").1).expect("invalid JSON");
     status["budgets"][name]["limit"].as_u64().expect("not a number")
 }
 
@@ -44,10 +45,10 @@ fn budget_limit(server: &Server, name: &str) -> u64 {
 fn can_subscribe(client: &mut Client, name: &str) -> bool {
     client.send(&json!(["REQ", name, {"kinds": [1]}]));
     loop {
-        let answer = client.receive();
-        match answer[0].as_str() {
-            Some("EOSE") if answer[1] == name => return true,
-            Some("CLOSED") if answer[1] == name => return false,
+        let response = client.receive();
+        match response[0].as_str() {
+            Some("EOSE") if response[1] == name => return true,
+            Some("CLOSED") if response[1] == name => return false,
             _ => {}
         }
     }

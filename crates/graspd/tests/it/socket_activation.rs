@@ -78,7 +78,7 @@ fn sockets_for_another_process_are_ignored() {
 #[test]
 fn invalid_passed_sockets_are_an_error() {
     let folder = TempDir::new().expect("cannot create a temporary folder");
-    let printed = |environment: &str, sockets: &[&TcpListener]| {
+    let start_error = |environment: &str, sockets: &[&TcpListener]| {
         let output = with_sockets(folder.path(), &[], sockets, environment)
             .stdout(Stdio::null())
             .output()
@@ -87,11 +87,11 @@ fn invalid_passed_sockets_are_an_error() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     // Descriptor 3 is the null device.
-    let environment = printed("exec 3</dev/null; LISTEN_PID=$$ LISTEN_FDS=1", &[]);
-    assert!(environment.contains("the passed socket `main`") && environment.contains("not a socket"), "{environment}");
+    let error = start_error("exec 3</dev/null; LISTEN_PID=$$ LISTEN_FDS=1", &[]);
+    assert!(error.contains("the passed socket `main`") && error.contains("not a socket"), "{error}");
     let (one, _) = listener();
-    let environment = printed("exec 4<&3; LISTEN_PID=$$ LISTEN_FDS=2", &[&one]);
-    assert!(environment.contains("`main`") && environment.contains("`side`"), "{environment}");
+    let error = start_error("exec 4<&3; LISTEN_PID=$$ LISTEN_FDS=2", &[&one]);
+    assert!(error.contains("`main`") && error.contains("`side`"), "{error}");
 }
 
 /// While one server stops and the next one starts, every request is answered.
@@ -151,9 +151,9 @@ fn supervisor_is_notified() {
     let supervisor = UnixDatagram::bind(&path).expect("no socket");
     supervisor.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
     let next_message = || {
-        let mut environment = [0; 1_000];
-        let length = supervisor.recv(&mut environment).expect("no notification");
-        String::from_utf8_lossy(&environment[..length]).into_owned()
+        let mut buffer = [0; 1_000];
+        let length = supervisor.recv(&mut buffer).expect("no notification");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
     let mut command = command(folder.path(), &[]);
     command.env("NOTIFY_SOCKET", &path);

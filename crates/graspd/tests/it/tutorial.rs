@@ -10,7 +10,7 @@ use crate::support::{Server, command};
 
 const TUTORIAL: &str = include_str!("../../../../docs/tutorial.md");
 
-/// BlockMode the test treats a block of the tutorial.
+/// How the test treats a block of the tutorial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BlockMode {
     /// Run; must succeed.

@@ -84,7 +84,7 @@ fn objects_are_copied_only_when_a_pool_is_no_longer_readable() {
     fs::remove_dir_all(fixture.layout.repo_dir(&other)).expect("remove a folder");
     fixture.check_repo(&follower);
     assert_eq!(pack_sizes(&fixture, &follower).len(), 2);
-    let copied = fs::read(fixture.layout.repo_dir(&follower).join("objects/info/alternates")).expect("a file");
+    let copied = fs::read(fixture.layout.repo_dir(&follower).join("objects/info/alternates")).expect("read a file");
     assert_eq!(copied, b"../pool\n");
 }
 

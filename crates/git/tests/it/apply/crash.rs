@@ -172,7 +172,7 @@ fn process_that_crashes() {
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "release builds have no crash points")]
 fn interrupted_job_is_completed_by_a_second_run() {
-    let mut seen = BTreeSet::new();
+    let mut tested = BTreeSet::new();
     for script in &SCRIPTS {
         let folder = TempDir::new().expect("create a folder");
         let (prepared, clean) = (folder.path().join("prepared"), folder.path().join("clean"));
@@ -201,7 +201,7 @@ fn interrupted_job_is_completed_by_a_second_run() {
             assert_eq!(names(&again), names(&contents), "{context}");
             assert!(again == contents, "{context}");
             check_all_repos(&root, &context);
-            seen.insert(*point);
+            tested.insert(*point);
         }
     }
     // Every crash point of the module was tested.
@@ -215,7 +215,7 @@ fn interrupted_job_is_completed_by_a_second_run() {
                 .filter_map(|rest| rest.split_once('"').map(|(name, _)| name.to_owned())),
         );
     }
-    assert_eq!(seen.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), all);
+    assert_eq!(tested.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), all);
 }
 
 fn copy_folder(from: &Path, to: &Path) {

@@ -1,4 +1,4 @@
-//! Objects, refs and HEAD follow what is signed.
+//! Alignment of objects, refs and HEAD with signed states.
 
 use grasp_core::admission::git_job::{
     Alignment, AlignmentResult, CandidateState, GitJobOutcome, GitOperation, ReceivedPack, RefFallback,
@@ -22,7 +22,7 @@ fn chosen(number: u8) -> AlignmentResult {
 }
 
 #[test]
-fn a_push_becomes_refs_that_git_can_clone() {
+fn pushed_refs_can_be_cloned() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
@@ -33,7 +33,7 @@ fn a_push_becomes_refs_that_git_can_clone() {
     assert_eq!((changed, refs.head(), refs.head_oid()), (&repo_path, "refs/heads/main", Some(one.as_str())));
     assert!(!fixture.layout.received_pack(&received_pack).exists());
     fixture.check_repo(&repo_path);
-    // The next push is a thin one that was completed: it has only what is new.
+    // The pack of the next push has only new objects.
     let two = author.commit("two");
     let received_pack = author.received_pack(&fixture, &[&two, &format!("^{one}")]);
     let alignment =
@@ -48,7 +48,7 @@ fn a_push_becomes_refs_that_git_can_clone() {
 }
 
 #[test]
-fn nothing_makes_no_folder() {
+fn jobs_without_effect_create_no_folder() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let empty = AlignmentResult { is_empty: true, ..AlignmentResult::default() };
@@ -72,7 +72,7 @@ fn nothing_makes_no_folder() {
 }
 
 #[test]
-fn the_best_complete_candidate_is_followed() {
+fn newest_complete_candidate_is_chosen() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
@@ -85,14 +85,14 @@ fn the_best_complete_candidate_is_followed() {
     let received_pack = author.received_pack(&fixture, &[&two, &format!("^{one}")]);
     assert_eq!(fixture.align(&repo_path, Alignment { adopt: vec![received_pack], ..alignment }), chosen(2));
     assert_eq!(fixture.refs(&repo_path), [format!("{two} refs/heads/main")]);
-    // The older one again, as after a deletion of the newer.
+    // The older one is chosen again, as after a deletion of the newer one.
     assert_eq!(fixture.align(&repo_path, follow_state(&[], older)), chosen(1));
     assert_eq!(fixture.refs(&repo_path), [format!("{one} refs/heads/main")]);
     fixture.check_repo(&repo_path);
 }
 
 #[test]
-fn tags_of_commits_tags_trees_and_files() {
+fn tags_may_point_to_any_object_and_are_peeled() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let tag = author.tag("v1", &one);
@@ -122,7 +122,7 @@ fn tags_of_commits_tags_trees_and_files() {
         format!("{outer} refs/tags/v2 {one}"),
     ];
     assert_eq!(fixture.refs(&repo_path), expected);
-    // What the file says for git is what git finds out by itself.
+    // The peeled objects in the file are those that git finds.
     let read = std::fs::read_to_string(fixture.layout.repo_dir(&repo_path).join("packed-refs")).expect("read refs");
     let copy = TempDir::new().expect("create a folder");
     git(
@@ -131,18 +131,18 @@ fn tags_of_commits_tags_trees_and_files() {
     );
     git(&copy.path().join("copy"), &["pack-refs", "--all"]);
     assert_eq!(std::fs::read_to_string(copy.path().join("copy/packed-refs")).expect("read refs"), read);
-    // Another name for a known tag needs no second look at it.
+    // A new ref to a known tag is peeled too.
     let renamed = with_head(2, &[("refs/heads/main", &one), ("refs/tags/w", &outer)]);
     assert_eq!(fixture.align(&repo_path, follow_state(&[], renamed)), chosen(2));
     assert_eq!(fixture.refs(&repo_path)[1], format!("{outer} refs/tags/w {one}"));
     for oid in [&tag, &blob, &tree] {
         let branch = with_head(3, &[("refs/heads/main", oid)]);
-        assert_eq!(fixture.align(&repo_path, follow_state(&[], branch)).chosen, None, "a branch is a commit");
+        assert_eq!(fixture.align(&repo_path, follow_state(&[], branch)).chosen, None, "a branch must be a commit");
     }
 }
 
 #[test]
-fn head_alone_can_change() {
+fn head_can_change_without_refs() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
@@ -165,7 +165,7 @@ fn head_alone_can_change() {
 }
 
 #[test]
-fn without_a_complete_candidate_refs_stay_or_go() {
+fn fallback_applies_without_a_complete_candidate() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
@@ -182,7 +182,7 @@ fn without_a_complete_candidate_refs_stay_or_go() {
     assert_eq!(
         fixture.refs(&repo_path),
         [format!("{one} refs/nostr/{}", event(9))],
-        "a pull request is not the state's"
+        "a pull request ref is not part of a state"
     );
     let result =
         fixture.run_twice(&repo_path, GitOperation::Align(Alignment { drop_pull_requests: vec![event(9)], ..clear }));
@@ -195,7 +195,7 @@ fn without_a_complete_candidate_refs_stay_or_go() {
 }
 
 #[test]
-fn what_is_not_declared_goes_and_a_folder_becomes_a_file() {
+fn undeclared_refs_are_removed_and_names_may_nest_differently() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
@@ -213,7 +213,7 @@ fn what_is_not_declared_goes_and_a_folder_becomes_a_file() {
 }
 
 #[test]
-fn impossible_candidates_are_passed_over() {
+fn invalid_candidates_are_skipped() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
@@ -245,7 +245,7 @@ fn impossible_candidates_are_passed_over() {
 }
 
 #[test]
-fn a_hole_anywhere_makes_a_candidate_incomplete() {
+fn any_missing_object_makes_a_candidate_incomplete() {
     let (_folder, fixture, author) = start();
     let one = author.commit("one");
     let two = author.commit("two");
@@ -254,16 +254,16 @@ fn a_hole_anywhere_makes_a_candidate_incomplete() {
     let all = author.git(&["rev-list", "--objects", &outer]);
     let all: Vec<&str> = all.lines().map(|line| &line[..40]).collect();
     let resolve = |text: &str| author.git(&["rev-parse", text]);
-    let holes = [
+    let removed = [
         one.clone(),
         resolve("HEAD^{tree}"),
         resolve("HEAD:folder"),
         resolve("HEAD:folder/file"),
         resolve("HEAD~:folder"),
     ];
-    for (number, hole) in (1..).zip([two.clone(), tag.clone()].iter().chain(&holes)) {
+    for (number, removed) in (1..).zip([two.clone(), tag.clone()].iter().chain(&removed)) {
         let repo_path = announced(number);
-        let some: Vec<&str> = all.iter().copied().filter(|oid| oid != hole).collect();
+        let some: Vec<&str> = all.iter().copied().filter(|oid| oid != removed).collect();
         let received_pack = ReceivedPack::Incoming(fixture.layout.next_number());
         author.pack_objects(&fixture.layout.received_pack(&received_pack), &some);
         let alignment = Alignment {
@@ -271,15 +271,15 @@ fn a_hole_anywhere_makes_a_candidate_incomplete() {
             candidates: vec![candidate(1, &[("refs/tags/v", &outer)]), candidate(2, &[("refs/heads/main", &two)])],
             ..follow_state(&[received_pack], candidate(0, &[]))
         };
-        let whole = *hole == tag;
-        let second: Option<EventId> = whole.then(|| event(2));
+        let is_branch_complete = *removed == tag;
+        let second: Option<EventId> = is_branch_complete.then(|| event(2));
         let aligned = fixture.align(&repo_path, alignment);
-        assert_eq!((aligned.chosen, aligned.pull_requests.is_empty()), (second, !whole), "{number}");
+        assert_eq!((aligned.chosen, aligned.pull_requests.is_empty()), (second, !is_branch_complete), "{number}");
     }
 }
 
 #[test]
-fn ten_thousand_refs() {
+fn ten_thousand_refs_are_aligned() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let two = author.commit("two");
@@ -297,7 +297,7 @@ fn ten_thousand_refs() {
 }
 
 #[test]
-fn uploads_wait_aside_and_are_adopted_after_a_restart() {
+fn staged_uploads_are_adopted_after_a_restart() {
     let (folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let moves = vec![(author.received_pack(&fixture, &[&one]), ReceivedPack::Staged(5))];
@@ -307,7 +307,7 @@ fn uploads_wait_aside_and_are_adopted_after_a_restart() {
     let fixture = GitFixture::open(folder.path());
     let again = fixture
         .run_twice(&repo_path, GitOperation::StageUploads(vec![(ReceivedPack::Incoming(99), ReceivedPack::Staged(6))]));
-    assert!(matches!(again.outcome, GitJobOutcome::Failed(_)), "an upload that is lost is not aside: {again:?}");
+    assert!(matches!(again.outcome, GitJobOutcome::Failed(_)), "a missing upload cannot be staged: {again:?}");
     let alignment = Alignment {
         pull_requests: vec![pull_request(1, &one, &[])],
         adopt: vec![ReceivedPack::Staged(5)],
@@ -316,7 +316,7 @@ fn uploads_wait_aside_and_are_adopted_after_a_restart() {
     assert_eq!(fixture.align(&repo_path, alignment).pull_requests, [event(1)]);
     assert_eq!(fixture.refs(&repo_path), [format!("{one} refs/nostr/{}", event(1))]);
     fixture.check_repo(&repo_path);
-    // What is left of a number without a row makes room.
+    // A leftover folder with the same number is replaced.
     let two = author.commit("two");
     author.pack(&fixture.layout.received_pack(&ReceivedPack::Staged(5)), &[&one]);
     let moves = vec![(author.received_pack(&fixture, &[&two, &format!("^{one}")]), ReceivedPack::Staged(5))];
@@ -330,19 +330,19 @@ fn uploads_wait_aside_and_are_adopted_after_a_restart() {
 }
 
 #[test]
-fn a_broken_disk_fails_the_order_and_leaves_refs() {
+fn failed_write_fails_the_job_and_reports_the_refs_on_disk() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
     fixture.align(&repo_path, follow_state(&[received_pack], with_head(1, &[("refs/heads/main", &one)])));
-    // A folder stands where the new file should be written.
+    // A folder with the name of the temporary file makes the write fail.
     let folder = fixture.layout.repo_dir(&repo_path);
     std::fs::create_dir(folder.join("packed-refs.new")).expect("create a folder");
     let result =
         fixture.run_twice(&repo_path, GitOperation::Align(follow_state(&[], candidate(2, &[("refs/heads/x", &one)]))));
     assert!(matches!(&result.outcome, GitJobOutcome::Failed(text) if text.contains("cannot write refs")), "{result:?}");
     assert_eq!(result.refs, []);
-    // Refs are written, HEAD cannot be: the fixture sees what is on disk.
+    // The refs are written and HEAD is not: the refs on disk are reported.
     std::fs::remove_dir(folder.join("packed-refs.new")).expect("remove a folder");
     std::fs::create_dir(folder.join("HEAD.new")).expect("create a folder");
     let result =
@@ -355,18 +355,18 @@ fn a_broken_disk_fails_the_order_and_leaves_refs() {
 }
 
 #[test]
-fn a_slow_git_fails_the_order_and_loses_nothing() {
+fn git_timeout_fails_the_job_and_loses_no_pack() {
     let (folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
-    let hasty = GitFixture::with_timeout(folder.path(), std::time::Duration::ZERO);
-    // The second start has emptied what was on its way in.
-    author.pack(&hasty.layout.received_pack(&received_pack), &[&one]);
+    let impatient = GitFixture::with_timeout(folder.path(), std::time::Duration::ZERO);
+    // The second start has removed the received pack.
+    author.pack(&impatient.layout.received_pack(&received_pack), &[&one]);
     let alignment = follow_state(&[received_pack], with_head(1, &[("refs/heads/main", &one)]));
     let alignment = Alignment { fallback: RefFallback::Clear, ..alignment };
-    let result = hasty.run_twice(&repo_path, GitOperation::Align(alignment.clone()));
+    let result = impatient.run_twice(&repo_path, GitOperation::Align(alignment.clone()));
     assert!(matches!(&result.outcome, GitJobOutcome::Failed(text) if text.contains("longer")), "{result:?}");
-    // It has a folder now, and nothing to see in it.
+    // The repository has a folder now, and no refs.
     assert_eq!(result.refs.len(), 1);
     assert!(result.refs[0].1.iter().next().is_none(), "{result:?}");
     assert_eq!(fixture.align(&repo_path, alignment), chosen(1), "the pack is in the pool");

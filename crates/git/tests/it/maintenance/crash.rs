@@ -1,4 +1,4 @@
-//! The process may end at any named place of maintenance: the pool is whole, and maintenance can be done again.
+//! A process that is killed at any crash point of maintenance: the pool is complete, and maintenance can be repeated.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use super::pool::{deliver_history, import_history, maintainer, objects, packs, point_main_to, prune};
 use crate::git_folder::{AuthorRepo, GitFixture, announced, git};
 
-/// Folds, then takes away what is unneeded.
-fn tidy(fixture: &GitFixture) {
+/// Repacks a pool and prunes it twice: the first prune moves unneeded objects to a cruft pack, the second removes it.
+fn repack_and_prune(fixture: &GitFixture) {
     let repo_path = announced(1);
     maintainer(fixture).repack(&repo_path).expect("repack a pool");
     for _ in 0..2 {
@@ -23,21 +23,21 @@ fn tidy(fixture: &GitFixture) {
     }
 }
 
-/// Not a test by itself: the process that ends in the middle.
+/// Not a test by itself: the process that the crash test starts and that is killed at a crash point.
 #[test]
 fn process_that_crashes() {
     let Ok(root) = std::env::var("CRASH_ROOT") else { return };
-    tidy(&GitFixture::open(Path::new(&root)));
-    panic!("it came to its end");
+    repack_and_prune(&GitFixture::open(Path::new(&root)));
+    panic!("the process was not killed");
 }
 
 #[test]
-#[cfg_attr(not(debug_assertions), ignore = "release builds know no crash points")]
-fn maintenance_that_was_cut_off_leaves_a_whole_pool() {
+#[cfg_attr(not(debug_assertions), ignore = "release builds have no crash points")]
+fn interrupted_maintenance_leaves_a_complete_pool() {
     let folder = TempDir::new().expect("create a folder");
-    let begun = folder.path().join("begun");
+    let prepared = folder.path().join("prepared");
     let repo_path = announced(1);
-    let (fixture, author) = (GitFixture::open(&begun), AuthorRepo::new());
+    let (fixture, author) = (GitFixture::open(&prepared), AuthorRepo::new());
     super::pool::push(&fixture, &repo_path, &author, &[&author.commit("gone")]);
     let bare = import_history(folder.path(), 720);
     deliver_history(&fixture, &repo_path, &bare, 10);
@@ -45,31 +45,31 @@ fn maintenance_that_was_cut_off_leaves_a_whole_pool() {
     point_main_to(&fixture, &repo_path, Alignment::default(), &middle);
     let needed: BTreeSet<String> =
         git(&bare, &["rev-list", "--objects", &middle]).lines().map(|line| line[..40].to_owned()).collect();
-    let mut seen = BTreeSet::new();
-    // A fold, a prune that puts aside, one that takes away: each passes by most places.
+    let mut tested = BTreeSet::new();
+    // The repack and each of the two prunes reach most crash points.
     for point in ["tidy.made", "tidy.pack", "tidy.packs", "tidy.graph", "tidy.index", "tidy.removed"] {
         for nth in 1..=3 {
             let root = folder.path().join(format!("{point}-{nth}"));
-            assert!(Command::new("cp").arg("-a").args([&begun, &root]).status().expect("run the command").success());
-            let life = Command::new(std::env::current_exe().expect("find this program"))
+            assert!(Command::new("cp").arg("-a").args([&prepared, &root]).status().expect("run the command").success());
+            let output = Command::new(std::env::current_exe().expect("find this program"))
                 .args(["maintenance::crash::process_that_crashes", "--exact"])
                 .env("GRASPD_CRASH_AT", format!("{point}:{nth}"))
                 .env("CRASH_ROOT", &root)
                 .output()
                 .expect("run the command");
-            assert_eq!(life.status.signal(), Some(9), "{point}:{nth}: {life:?}");
+            assert_eq!(output.status.signal(), Some(9), "{point}:{nth}: {output:?}");
             let fixture = GitFixture::open(&root);
             fixture.check_repo(&repo_path);
-            tidy(&fixture);
-            tidy(&fixture);
+            repack_and_prune(&fixture);
+            repack_and_prune(&fixture);
             fixture.check_repo(&repo_path);
             assert_eq!(objects(&fixture, &repo_path).into_keys().collect::<BTreeSet<_>>(), needed, "{point}:{nth}");
             assert_eq!(packs(&fixture, &repo_path).len(), 1, "{point}:{nth}");
             fs::remove_dir_all(&root).expect("remove a folder");
-            seen.insert(point.to_owned());
+            tested.insert(point.to_owned());
         }
     }
-    // No place is left out.
+    // Every crash point of the module was tested.
     let mut all = BTreeSet::new();
     for entry in
         fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/maintenance")).expect("list the source folder")
@@ -78,5 +78,5 @@ fn maintenance_that_was_cut_off_leaves_a_whole_pool() {
         let points = text.split("crash_point::point(\"").skip(1).filter_map(|rest| rest.split_once('"'));
         all.extend(points.map(|(name, _)| name.to_owned()));
     }
-    assert_eq!(seen, all);
+    assert_eq!(tested, all);
 }

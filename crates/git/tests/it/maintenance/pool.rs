@@ -1,4 +1,4 @@
-//! A pool, and what a test wants to know of it.
+//! Test helpers: changes and inspection of pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use grasp_git::process::{Git, ProcessLimits};
 
 use crate::git_folder::{AuthorRepo, GitFixture, follow_state, git, with_head};
 
-/// Long enough for anything here.
+/// Time limit of git processes: long enough for all tests.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -30,21 +30,21 @@ pub(crate) fn maintainer(fixture: &GitFixture) -> PoolMaintainer {
     PoolMaintainer::new(&installed_git(), Arc::clone(&fixture.layout), TIMEOUT)
 }
 
-/// Nobody needs anything but what refs lead to.
+/// Reports that no objects are needed besides those that refs lead to.
 pub(crate) fn nothing_needed(_: &[RepoPath]) -> Option<BTreeSet<String>> {
     Some(BTreeSet::new())
 }
 
-/// Prunes a site; nobody needs anything but what refs lead to.
+/// Prunes a repository. Only the objects that refs lead to are needed.
 pub(crate) fn prune(fixture: &GitFixture, repo_path: &RepoPath, grace: Duration) -> MaintenanceOutcome {
     maintainer(fixture).prune(repo_path, grace, &mut nothing_needed).expect("prune a pool")
 }
 
-/// Brings commits, each with a pack of its own, and points `main` to the last.
+/// Pushes commits, each in its own pack, and points `main` to the last.
 pub(crate) fn push_each(fixture: &GitFixture, repo_path: &RepoPath, author: &AuthorRepo, texts: &[String]) -> String {
     let mut last = String::new();
     for text in texts {
-        // Nothing before the first commit.
+        // Empty before the first commit.
         let before = author.git(&["for-each-ref", "--format=^%(objectname)", "refs/heads"]);
         let commit = author.commit(text);
         let revisions: Vec<&str> = [commit.as_str()].into_iter().chain(before.lines()).collect();
@@ -54,34 +54,34 @@ pub(crate) fn push_each(fixture: &GitFixture, repo_path: &RepoPath, author: &Aut
     last
 }
 
-/// Brings what some revisions need in a pack and points `main` to the first.
+/// Pushes a pack of what some revisions refer to, and points `main` to the first.
 pub(crate) fn push(fixture: &GitFixture, repo_path: &RepoPath, author: &AuthorRepo, revisions: &[&str]) {
     let received_pack = author.received_pack(fixture, revisions);
     point_main_to(fixture, repo_path, Alignment { adopt: vec![received_pack], ..Alignment::default() }, revisions[0]);
 }
 
-/// Points `main` of a site to a commit.
-pub(crate) fn point_main_to(fixture: &GitFixture, repo_path: &RepoPath, align: Alignment, commit: &str) {
-    let state = follow_state(&align.adopt, with_head(1, &[("refs/heads/main", commit)]));
-    let aligned = run_alignment(fixture, repo_path, Alignment { alternates: align.alternates, ..state });
-    assert!(aligned.chosen.is_some(), "{commit} is complete");
+/// Points `main` of a repository to a commit.
+pub(crate) fn point_main_to(fixture: &GitFixture, repo_path: &RepoPath, alignment: Alignment, commit: &str) {
+    let state = follow_state(&alignment.adopt, with_head(1, &[("refs/heads/main", commit)]));
+    let aligned = run_alignment(fixture, repo_path, Alignment { alternates: alignment.alternates, ..state });
+    assert!(aligned.chosen.is_some(), "{commit} is incomplete");
 }
 
-/// Carries out an order.
-pub(crate) fn run_alignment(fixture: &GitFixture, repo_path: &RepoPath, align: Alignment) -> AlignmentResult {
-    let order = GitJob { id: GitJobId(1), repo_path: repo_path.clone(), operation: GitOperation::Align(align) };
-    match fixture.runner.run(&order).outcome {
+/// Runs an alignment.
+pub(crate) fn run_alignment(fixture: &GitFixture, repo_path: &RepoPath, alignment: Alignment) -> AlignmentResult {
+    let job = GitJob { id: GitJobId(1), repo_path: repo_path.clone(), operation: GitOperation::Align(alignment) };
+    match fixture.runner.run(&job).outcome {
         GitJobOutcome::Aligned(aligned) => aligned,
         other => panic!("{other:?}"),
     }
 }
 
-/// An order that leaves no branches and tags.
+/// Removes all branches and tags.
 pub(crate) fn clear(fixture: &GitFixture, repo_path: &RepoPath) {
     run_alignment(fixture, repo_path, Alignment { fallback: RefFallback::Clear, ..Alignment::default() });
 }
 
-/// The packs of a site's pool.
+/// Returns the pack files of a repository's pool.
 pub(crate) fn packs(fixture: &GitFixture, repo_path: &RepoPath) -> Vec<PathBuf> {
     files(&fixture.layout.pool(repo_path).join("pack")).into_iter().filter(|path| path.ends_with("pack")).collect()
 }
@@ -103,7 +103,7 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// All objects of a site's own pool, with their types.
+/// Returns all objects of a repository's own pool, with their types.
 pub(crate) fn objects(fixture: &GitFixture, repo_path: &RepoPath) -> BTreeMap<String, String> {
     objects_of(&fixture.layout.empty_repo(), &fixture.layout.pool(repo_path))
 }
@@ -120,7 +120,7 @@ fn objects_of(folder: &Path, pool: &Path) -> BTreeMap<String, String> {
     text.lines().filter_map(|line| line.split_once(' ')).map(|(oid, kind)| (oid.into(), kind.into())).collect()
 }
 
-/// Lets everything in a pool grow old.
+/// Sets the modification times of all files of a pool back.
 pub(crate) fn age_packs(fixture: &GitFixture, repo_path: &RepoPath, by: Duration) {
     for path in files(&fixture.layout.pool(repo_path).join("pack")) {
         let file = fs::File::open(&path).expect("open a file");
@@ -129,7 +129,7 @@ pub(crate) fn age_packs(fixture: &GitFixture, repo_path: &RepoPath, by: Duration
     }
 }
 
-/// Feeds a stream of commits into a bare repository aside and gives it.
+/// Creates a bare repository with a generated history.
 pub(crate) fn import_history(folder: &Path, commits: usize) -> PathBuf {
     let bare = folder.join("imported.git");
     git(folder, &["init", "--quiet", "--bare", "imported.git"]);
@@ -155,8 +155,8 @@ pub(crate) fn import_history(folder: &Path, commits: usize) -> PathBuf {
         }
         for _ in 0..2 {
             let content = format!("line {}\n", next(1 << 40)).repeat(5 + next(50) as usize);
-            let place = format!("d{}/e{}/f{}", next(40), next(20), next(20));
-            text.push_str(&format!("M 644 inline {place}\ndata {}\n{content}\n", content.len()));
+            let path = format!("d{}/e{}/f{}", next(40), next(20), next(20));
+            text.push_str(&format!("M 644 inline {path}\ndata {}\n{content}\n", content.len()));
         }
         input.write_all(text.as_bytes()).expect("write to git");
     }
@@ -165,15 +165,15 @@ pub(crate) fn import_history(folder: &Path, commits: usize) -> PathBuf {
     bare
 }
 
-/// Gives a site the history of `main` of a bare repository in a number of packs, as so many pushes would.
-pub(crate) fn deliver_history(fixture: &GitFixture, repo_path: &RepoPath, bare: &Path, pieces: usize) -> String {
+/// Adds the history of `main` of a bare repository to a pool, in a number of packs, as that many pushes would.
+pub(crate) fn deliver_history(fixture: &GitFixture, repo_path: &RepoPath, bare: &Path, pack_count: usize) -> String {
     let history = git(bare, &["rev-list", "--reverse", "main"]);
     let history: Vec<&str> = history.lines().collect();
     let pool = fixture.layout.pool(repo_path);
     fs::create_dir_all(pool.join("pack")).expect("create a folder");
     let mut before = String::new();
-    for piece in 1..=pieces {
-        let tip = history[history.len() * piece / pieces - 1];
+    for nth in 1..=pack_count {
+        let tip = history[history.len() * nth / pack_count - 1];
         let mut child = Command::new("git")
             .current_dir(bare)
             .args(["pack-objects", "--quiet", "--revs", "--threads=1", "--delta-base-offset"])
@@ -193,7 +193,7 @@ pub(crate) fn deliver_history(fixture: &GitFixture, repo_path: &RepoPath, bare: 
     tip
 }
 
-/// When a file was last changed.
+/// Returns when a file was last changed.
 pub(crate) fn modified(path: &Path) -> SystemTime {
     fs::metadata(path).and_then(|metadata| metadata.modified()).expect("read a time")
 }

@@ -1,4 +1,4 @@
-//! Fetches and pushes go on while pools are put in order.
+//! Fetches and pushes during maintenance.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,17 +20,18 @@ use super::pool::{
 use super::repack::clone_request;
 use crate::git_folder::{AuthorRepo, GitFixture, announced, git};
 
-/// A fetch as the server answers it, read by the real git: all objects of the tip must be in it.
+/// Fetches as a client does and indexes the pack with git, which checks that all objects of the tip are in it.
 fn fetch(repo_path: &Path, tip: &str, into: &Path) -> Result<usize, String> {
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let limits = UploadPackLimits { threads: 1, timeout: TIMEOUT };
     let protocol = ProtocolVersion::from_header(Some("version=2"));
     upload_pack(&installed_git(), repo_path, (protocol, &clone_request(tip)), limits, |part| {
-        answer.extend_from_slice(part);
+        response.extend_from_slice(part);
         Ok(())
     })
     .map_err(|error| error.to_string())?;
-    let pack = unwrap(&answer).ok_or_else(|| String::from_utf8_lossy(&answer[..200.min(answer.len())]).into_owned())?;
+    let pack = extract_pack(&response)
+        .ok_or_else(|| String::from_utf8_lossy(&response[..200.min(response.len())]).into_owned())?;
     let mut child = Command::new("git")
         .current_dir(into)
         .args(["index-pack", "--stdin", "--strict", "--threads=1"])
@@ -44,10 +45,10 @@ fn fetch(repo_path: &Path, tip: &str, into: &Path) -> Result<usize, String> {
     if output.status.success() { Ok(pack.len()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-/// The pack inside the bands of an answer.
-fn unwrap(answer: &[u8]) -> Option<Vec<u8>> {
+/// Returns the pack in the side bands of a response.
+fn extract_pack(response: &[u8]) -> Option<Vec<u8>> {
     let mut pack = Vec::new();
-    let mut rest = answer;
+    let mut rest = response;
     while rest.len() >= 4 {
         let length = usize::from_str_radix(std::str::from_utf8(&rest[..4]).ok()?, 16).ok()?;
         if length < 4 {
@@ -66,7 +67,7 @@ fn unwrap(answer: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn fetches_and_pushes_go_on() {
+fn fetches_and_pushes_work_during_maintenance() {
     let folder = TempDir::new().expect("create a folder");
     let (fixture, repo_path, author) = (GitFixture::open(&folder.path().join("git")), announced(1), AuthorRepo::new());
     let base = author.commit("folder");
@@ -74,14 +75,14 @@ fn fetches_and_pushes_go_on() {
     let bare = import_history(folder.path(), 1_500);
     let tip = deliver_history(&fixture, &repo_path, &bare, 20);
     let repo_folder = fixture.layout.repo_dir(&repo_path);
-    let (over, fetched) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (is_done, fetched) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for nth in 0..2 {
             let into = folder.path().join(format!("into-{nth}.git"));
-            let (over, fetched, tip, repo_folder) = (&over, &fetched, &tip, &repo_folder);
+            let (is_done, fetched, tip, repo_folder) = (&is_done, &fetched, &tip, &repo_folder);
             git(folder.path(), &["init", "--quiet", "--bare", into.to_str().expect("UTF-8")]);
             scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
+                while !is_done.load(Ordering::Relaxed) {
                     fetch(repo_folder, tip, &into).expect("a complete pack");
                     fetched.fetch_add(1, Ordering::Relaxed);
                     for entry in fs::read_dir(into.join("objects/pack")).expect("list a folder") {
@@ -92,18 +93,18 @@ fn fetches_and_pushes_go_on() {
         }
         let maintenance = scope.spawn(|| {
             let maintainer = maintainer(&fixture);
-            let mut done = BTreeMap::new();
+            let mut outcomes = BTreeMap::new();
             for _ in 0..6 {
                 for _ in 0..2 {
                     let outcome = maintainer.repack(&repo_path).expect("repack a pool");
-                    *done.entry(format!("fold {outcome:?}")).or_insert(0) += 1;
+                    *outcomes.entry(format!("repack {outcome:?}")).or_insert(0) += 1;
                 }
                 let outcome = prune(&fixture, &repo_path, Duration::ZERO);
-                *done.entry(format!("prune {outcome:?}")).or_insert(0) += 1;
+                *outcomes.entry(format!("prune {outcome:?}")).or_insert(0) += 1;
             }
-            eprintln!("{done:?}");
+            eprintln!("{outcomes:?}");
         });
-        // Somebody pushes all the time: what is fetched stays below it, what was there goes back and forth.
+        // Pushes continue: the fetched branch stays, and the other branch moves.
         let mut pushes = 0;
         let mut before = base.clone();
         while !maintenance.is_finished() {
@@ -119,15 +120,15 @@ fn fetches_and_pushes_go_on() {
             if aligned.chosen.is_some() {
                 before = next;
             } else {
-                // What it was built on was unneeded and went; the next push brings all.
-                assert_eq!(pushes, 0, "a push is complete");
+                // The parent commit was unneeded and has been removed; the next push sends everything.
+                assert_eq!(pushes, 0, "a later push is incomplete");
             }
             pushes += 1;
             if !fixture.can_read(&repo_path, &base) {
-                panic!("the base is gone");
+                panic!("the base commit was removed");
             }
         }
-        over.store(true, Ordering::Relaxed);
+        is_done.store(true, Ordering::Relaxed);
         eprintln!("{pushes} pushes");
         maintenance.join().expect("join a thread");
     });
@@ -137,7 +138,7 @@ fn fetches_and_pushes_go_on() {
 }
 
 #[test]
-fn packs_that_come_meanwhile_stay() {
+fn packs_that_arrive_during_maintenance_are_kept() {
     let folder = TempDir::new().expect("create a folder");
     let (fixture, repo_path, author) = (GitFixture::open(folder.path()), announced(1), AuthorRepo::new());
     let texts = |from: usize, to: usize| (from..to).map(|n| format!("text {n}")).collect::<Vec<_>>();
@@ -160,8 +161,8 @@ fn packs_that_come_meanwhile_stay() {
         maintenance.join().expect("join a thread");
     });
     assert_eq!(objects(&fixture, &repo_path).len(), 4 * count);
-    // The same while objects are taken away: they come back with a pack of the same name. Meanwhile it is read as the
-    // server reads it: `git fsck` names packs that go between its look at the folder and its look at them.
+    // The same during prunes: removed objects arrive again in a pack of the same name. The repository is read as the
+    // server reads it, because `git fsck` reports packs that are removed after it has listed the folder.
     let into = folder.path().join("into.git");
     git(folder.path(), &["init", "--quiet", "--bare", into.to_str().expect("UTF-8")]);
     point_main_to(&fixture, &repo_path, Alignment::default(), &first);

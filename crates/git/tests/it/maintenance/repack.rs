@@ -1,4 +1,4 @@
-//! Few packs of many, an index over all, bitmaps and a commit-graph, and never an object less.
+//! Repacking: fewer packs, a multi-pack index with bitmaps and a commit-graph, and no lost object.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn texts(range: std::ops::Range<usize>) -> Vec<String> {
 }
 
 #[test]
-fn sixty_pushes_become_a_few_packs() {
+fn packs_of_sixty_pushes_are_merged() {
     let folder = TempDir::new().expect("create a folder");
     let (fixture, repo_path, author) = (GitFixture::open(folder.path()), announced(1), AuthorRepo::new());
     let maintainer = maintainer(&fixture);
@@ -40,14 +40,14 @@ fn sixty_pushes_become_a_few_packs() {
     assert!(packs(&fixture, &repo_path).len() <= 2, "{:?}", packs(&fixture, &repo_path));
     assert_eq!(objects(&fixture, &repo_path), before);
     fixture.check_repo(&repo_path);
-    // Nothing is left of the work, and pushes go on.
+    // No scratch files are left, and further pushes work.
     assert_eq!(files(&fixture.layout.root().join("incoming")), Vec::<std::path::PathBuf>::new());
     push_each(&fixture, &repo_path, &author, &texts(60..62));
     fixture.check_repo(&repo_path);
 }
 
 #[test]
-fn unreachable_objects_are_folded_too() {
+fn unreachable_objects_are_repacked_too() {
     let folder = TempDir::new().expect("create a folder");
     let (fixture, repo_path, author) = (GitFixture::open(folder.path()), announced(1), AuthorRepo::new());
     let first = push_each(&fixture, &repo_path, &author, &texts(0..1));
@@ -76,14 +76,14 @@ fn large_pools_get_an_index_with_bitmaps_and_a_commit_graph() {
     assert!(pool.join("pack/multi-pack-index").exists() && pool.join("info/commit-graph").exists());
     assert_eq!(has_bitmap(), 1);
     fixture.check_repo(&repo_path);
-    // Git uses them, though the site sees the pool as an alternate.
+    // Git uses the bitmaps, although the pool is an alternate of the repository.
     let repo_folder = fixture.layout.repo_dir(&repo_path);
     let counted = git(&repo_folder, &["rev-list", "--test-bitmap", &tip]);
     assert!(counted.is_empty(), "{counted}");
-    // Another few pushes do not make it anew; the next fold that touches its packs does.
+    // Nothing is due now.
     git(&bare, &["update-ref", "refs/heads/work", &tip]);
     assert_eq!(maintainer.repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::NothingToDo);
-    // All that goes leaves nothing behind that names it.
+    // When all objects are removed, no index and no commit-graph is left.
     clear(&fixture, &repo_path);
     assert_eq!(prune(&fixture, &repo_path, Duration::ZERO), MaintenanceOutcome::Done);
     assert_eq!(prune(&fixture, &repo_path, Duration::ZERO), MaintenanceOutcome::Done);
@@ -92,14 +92,14 @@ fn large_pools_get_an_index_with_bitmaps_and_a_commit_graph() {
 }
 
 #[test]
-fn a_pool_whose_history_lies_elsewhere_has_no_bitmaps_and_takes_no_copies() {
+fn pool_with_history_in_an_alternate_has_no_bitmaps_and_gets_no_copies() {
     let folder = TempDir::new().expect("create a folder");
     let (fixture, author) = (GitFixture::open(&folder.path().join("git")), AuthorRepo::new());
     let (alternate, repo_path) = (announced(1), announced(2));
     let bare = import_history(folder.path(), 900);
     let middle = git(&bare, &["rev-parse", "main~400"]);
     push(&fixture, &alternate, &author, &[&author.commit("folder")]);
-    // The older half is the alternate's.
+    // The older half of the history is in the alternate.
     git(&bare, &["update-ref", "refs/heads/all", "main"]);
     git(&bare, &["update-ref", "refs/heads/main", &middle]);
     deliver_history(&fixture, &alternate, &bare, 10);
@@ -122,7 +122,7 @@ fn a_pool_whose_history_lies_elsewhere_has_no_bitmaps_and_takes_no_copies() {
     );
     let maintainer = maintainer(&fixture);
     let own = objects(&fixture, &repo_path);
-    // The alternate has an index already.
+    // The alternate is indexed first.
     assert_eq!(maintainer.repack(&alternate).expect("repack a pool"), MaintenanceOutcome::Done);
     assert_eq!(maintainer.repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::Done);
     assert!(packs(&fixture, &repo_path).len() < 3);
@@ -131,7 +131,7 @@ fn a_pool_whose_history_lies_elsewhere_has_no_bitmaps_and_takes_no_copies() {
     assert!(files(&pool.join("pack")).iter().all(|path| path.extension().is_none_or(|part| part != "bitmap")));
     fixture.check_repo(&repo_path);
     assert_eq!(prune(&fixture, &repo_path, Duration::ZERO), MaintenanceOutcome::NothingToDo);
-    // Its first commit is nobody's any more.
+    // The first commit of the alternate is unneeded.
     assert_eq!(prune(&fixture, &alternate, Duration::ZERO), MaintenanceOutcome::Done);
     assert_eq!(prune(&fixture, &alternate, Duration::ZERO), MaintenanceOutcome::Done);
     assert_eq!(prune(&fixture, &alternate, Duration::ZERO), MaintenanceOutcome::NothingToDo);
@@ -155,12 +155,12 @@ fn pack_from(bare: &std::path::Path, pool: &std::path::Path, oids: &[&str]) {
 }
 
 #[test]
-fn a_full_disk_leaves_the_old_packs() {
+fn full_disk_leaves_the_old_packs() {
     let folder = TempDir::new().expect("create a folder");
     let (fixture, repo_path, author) = (GitFixture::open(folder.path()), announced(1), AuthorRepo::new());
     push_each(&fixture, &repo_path, &author, &texts(0..20));
     let before = files(&fixture.layout.pool(&repo_path).join("pack"));
-    // As a full disk does, the kernel refuses to write more.
+    // A limit on the file size makes writes fail, as a full disk does.
     let git = installed_git().with_file_bytes(1_000);
     let maintainer = grasp_git::maintenance::PoolMaintainer::new(&git, std::sync::Arc::clone(&fixture.layout), TIMEOUT);
     assert!(maintainer.repack(&repo_path).is_err());
@@ -169,16 +169,16 @@ fn a_full_disk_leaves_the_old_packs() {
     fixture.check_repo(&repo_path);
 }
 
-/// The body of a clone's request.
+/// Returns the request body of a clone.
 pub(crate) fn clone_request(tip: &str) -> Vec<u8> {
     format!("0011command=fetch0001000ethin-pack\n000eofs-delta\n0010no-progress\n0032want {tip}\n0009done\n0000")
         .into_bytes()
 }
 
-/// Not for every day: what a clone of a large repository costs before and after.
+/// Measures a clone of a large repository before and after maintenance.
 #[test]
 #[ignore = "a measurement"]
-fn clone_time_before_and_after() {
+fn clone_time_before_and_after_maintenance() {
     let folder = TempDir::new().expect("create a folder");
     let (fixture, repo_path, author) = (GitFixture::open(&folder.path().join("git")), announced(1), AuthorRepo::new());
     push(&fixture, &repo_path, &author, &[&author.commit("folder")]);
@@ -211,7 +211,7 @@ fn clone_time_before_and_after() {
     clone("before");
     let (begin, cpu) = (Instant::now(), children_cpu());
     assert_eq!(maintainer(&fixture).repack(&repo_path).expect("repack a pool"), MaintenanceOutcome::Done);
-    eprintln!("fold: {:?} wall, {} ms cpu of git", begin.elapsed(), children_cpu() - cpu);
+    eprintln!("repack: {:?} wall, {} ms cpu of git", begin.elapsed(), children_cpu() - cpu);
     clone("after");
     clone("after");
     let begin = Instant::now();
@@ -225,7 +225,7 @@ fn clone_time_before_and_after() {
     fixture.check_repo(&repo_path);
 }
 
-/// Milliseconds of processor time that ended children have taken.
+/// Returns the processor time of ended child processes, in milliseconds.
 fn children_cpu() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").expect("a text line");
     let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();

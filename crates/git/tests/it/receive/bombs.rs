@@ -1,4 +1,4 @@
-//! Small packs that would like to be very large.
+//! Small packs that expand to very large objects.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use flate2::write::ZlibEncoder;
 
 use super::support::{ClientRepo, LARGEST_OBJECT, ReceiveFixture};
 
-/// A pack that is written by hand.
+/// Builds packs object by object, valid or not.
 struct PackBuilder {
     bytes: Vec<u8>,
     objects: u32,
@@ -23,7 +23,7 @@ impl PackBuilder {
         Self { bytes: b"PACK\0\0\0\x02\0\0\0\0".to_vec(), objects: 0 }
     }
 
-    /// Appends an object, of whatever size it claims, and says where it lies.
+    /// Appends an object with any claimed size, and returns its offset.
     fn object(&mut self, kind: u8, claimed: u64, base: &[u8], content: &[u8]) -> usize {
         let at = self.bytes.len();
         let mut first = kind << 4 | (claimed & 15) as u8;
@@ -42,7 +42,7 @@ impl PackBuilder {
         at
     }
 
-    /// Appends a delta that is `copies` times its base.
+    /// Appends a delta that expands to `copies` times its base.
     fn copies(&mut self, base: usize, base_size: u64, copies: u64) -> usize {
         let mut delta = Vec::new();
         for mut size in [base_size, base_size * copies] {
@@ -57,12 +57,12 @@ impl PackBuilder {
             delta.extend_from_slice(&[0xf0, size[0], size[1], size[2]]);
         }
         let mut distance = self.bytes.len() - base;
-        let mut place = vec![(distance & 0x7f) as u8];
+        let mut encoded = vec![(distance & 0x7f) as u8];
         while distance > 0x7f {
             distance = (distance >> 7) - 1;
-            place.insert(0, 0x80 | (distance & 0x7f) as u8);
+            encoded.insert(0, 0x80 | (distance & 0x7f) as u8);
         }
-        self.object(OFS_DELTA, delta.len() as u64, &place, &delta)
+        self.object(OFS_DELTA, delta.len() as u64, &encoded, &delta)
     }
 
     fn finish(mut self) -> Vec<u8> {
@@ -70,27 +70,28 @@ impl PackBuilder {
         let mut child =
             Command::new("sha1sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start sha1sum");
         child.stdin.take().expect("stdin is piped").write_all(&self.bytes).expect("write to the process");
-        let said = child.wait_with_output().expect("wait for the process").stdout;
-        let sum = said[..40].chunks_exact(2).map(|pair| std::str::from_utf8(pair).expect("UTF-8"));
+        let output = child.wait_with_output().expect("wait for the process").stdout;
+        let sum = output[..40].chunks_exact(2).map(|pair| std::str::from_utf8(pair).expect("UTF-8"));
         self.bytes.extend(sum.map(|pair| u8::from_str_radix(pair, 16).expect("hex")));
         self.bytes
     }
 }
 
-/// Far less than it would take to unpack.
+/// Far less time than unpacking would take.
 const FAST: Duration = Duration::from_secs(5);
 
-fn refused(bytes: &[u8]) -> &'static str {
+/// Checks that a pack is rejected quickly and leaves nothing behind, and returns the code.
+fn rejection_code(bytes: &[u8]) -> &'static str {
     let fixture = ReceiveFixture::new();
-    let begin = Instant::now();
+    let started = Instant::now();
     let error = fixture.receive(bytes, &[]).expect_err("rejected");
-    assert!(begin.elapsed() < FAST, "{:?}: {error}", begin.elapsed());
+    assert!(started.elapsed() < FAST, "{:?}: {error}", started.elapsed());
     assert!(fixture.is_clean());
     error.code()
 }
 
 #[test]
-fn what_is_forged_well_is_taken() {
+fn valid_built_pack_is_accepted() {
     let mut pack = PackBuilder::new();
     let base = pack.object(BLOB, 1_000, b"", &[b'x'; 1_000]);
     let middle = pack.copies(base, 1_000, 3);
@@ -102,49 +103,49 @@ fn what_is_forged_well_is_taken() {
 }
 
 #[test]
-fn deltas_that_would_become_gigabytes() {
+fn deltas_that_expand_to_gigabytes_are_rejected() {
     let mut pack = PackBuilder::new();
     let base = pack.object(BLOB, 65_536, b"", &[0; 65_536]);
     let middle = pack.copies(base, 65_536, 128);
     pack.copies(middle, 128 * 65_536, 256);
     let bytes = pack.finish();
     assert!(bytes.len() < 1_200, "{} bytes for two gigabytes", bytes.len());
-    assert_eq!(refused(&bytes), "E-PACK-OBJECT-TOO-LARGE");
+    assert_eq!(rejection_code(&bytes), "E-PACK-OBJECT-TOO-LARGE");
 }
 
 #[test]
-fn zeros_that_compress_well() {
+fn large_blob_that_compresses_well_is_rejected() {
     let size = LARGEST_OBJECT + 1;
     let mut pack = PackBuilder::new();
     pack.object(BLOB, size, b"", &vec![0; size as usize]);
     let bytes = pack.finish();
     assert!(bytes.len() < 100_000);
-    assert_eq!(refused(&bytes), "E-PACK-OBJECT-TOO-LARGE");
+    assert_eq!(rejection_code(&bytes), "E-PACK-OBJECT-TOO-LARGE");
 }
 
 #[test]
-fn blobs_that_git_would_stream() {
-    // Git streams blobs beyond half a gigabyte, and would not mind their size.
+fn blob_that_git_would_stream_is_rejected() {
+    // By default git streams blobs above half a gigabyte, without the limit on allocations.
     let mut pack = PackBuilder::new();
     pack.object(BLOB, 600 << 20, b"", &[0; 65_536]);
-    assert_eq!(refused(&pack.finish()), "E-PACK-OBJECT-TOO-LARGE");
+    assert_eq!(rejection_code(&pack.finish()), "E-PACK-OBJECT-TOO-LARGE");
 }
 
 #[test]
-fn more_objects_than_there_are() {
+fn wrong_object_count_is_rejected() {
     let mut pack = PackBuilder::new();
     pack.object(BLOB, 5, b"", b"hello");
     pack.objects = 9_000;
-    assert_eq!(refused(&pack.finish()), "E-PACK-CHECK");
+    assert_eq!(rejection_code(&pack.finish()), "E-PACK-CHECK");
     let mut pack = PackBuilder::new();
     pack.objects = u32::MAX;
-    assert_eq!(refused(&pack.finish()), "E-PACK-OBJECTS");
+    assert_eq!(rejection_code(&pack.finish()), "E-PACK-OBJECTS");
 }
 
 #[test]
-fn one_object_twice() {
+fn duplicate_object_is_rejected() {
     let mut pack = PackBuilder::new();
     pack.object(BLOB, 5, b"", b"hello");
     pack.object(BLOB, 5, b"", b"hello");
-    assert_eq!(refused(&pack.finish()), "E-PACK-CHECK");
+    assert_eq!(rejection_code(&pack.finish()), "E-PACK-CHECK");
 }

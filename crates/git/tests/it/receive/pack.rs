@@ -1,4 +1,4 @@
-//! What is taken, what is refused, and what is left behind.
+//! Checks of received packs: which are accepted, which are rejected, and what is left on disk.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use grasp_git::receive::{Connectivity, PackError, RequiredTips, VisibleObjects};
 
 use super::support::{ClientRepo, ReceiveFixture, branch, tag, view};
 
-const NOWHERE: &str = "1111111111111111111111111111111111111111";
+const MISSING: &str = "1111111111111111111111111111111111111111";
 
 fn code<T: std::fmt::Debug>(result: Result<T, PackError>) -> &'static str {
     result.expect_err("rejected").code()
 }
 
-/// Lines that do not compress: the same ones in every run.
-fn noise(lines: usize, seed: u64) -> String {
+/// Returns lines that do not compress, the same in every run.
+fn random_lines(lines: usize, seed: u64) -> String {
     let mut state = seed;
     let mut word = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -25,7 +25,7 @@ fn noise(lines: usize, seed: u64) -> String {
 }
 
 #[test]
-fn a_small_push_and_one_upon_it() {
+fn push_and_incremental_push_are_accepted() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     let first = client.commit("readme", "hello");
     let quarantine = fixture.receive(&client.pack(&["main"]), &[]).expect("a valid pack");
@@ -35,7 +35,7 @@ fn a_small_push_and_one_upon_it() {
     let pools = [fixture.pool("pool", &quarantine)];
     drop(quarantine);
 
-    let second = client.commit("more", "fixture");
+    let second = client.commit("more", "world");
     let quarantine = fixture.receive(&client.pack(&["main", &format!("^{first}")]), &pools).expect("a valid pack");
     let connected = fixture.check_connectivity(view(&quarantine, &pools), &branch(&second), &[&first]);
     assert_eq!(connected, Ok(Connectivity { objects: 3, extra: 0 }));
@@ -45,7 +45,7 @@ fn a_small_push_and_one_upon_it() {
 }
 
 #[test]
-fn nothing_and_an_empty_pack_are_no_pack() {
+fn missing_and_empty_packs_have_no_objects() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     let first = client.commit("readme", "hello");
     let pools = [fixture.pool("pool", &fixture.receive(&client.pack(&["main"]), &[]).expect("a valid pack"))];
@@ -63,28 +63,28 @@ fn nothing_and_an_empty_pack_are_no_pack() {
 }
 
 #[test]
-fn deltas_to_objects_of_a_pool_are_completed() {
-    // A name that git must be told in quotes.
+fn thin_pack_is_completed_from_a_pool() {
+    // The folder name must be quoted for git.
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::at("a:b \"c\\d"));
-    let text = noise(2_000, 1);
+    let text = random_lines(2_000, 1);
     let first = client.commit("large", &text);
     let pools = [fixture.pool("pool", &fixture.receive(&client.pack(&["main"]), &[]).expect("a valid pack"))];
     let second = client.commit("large", &(text.clone() + "one more line\n"));
     let pack = client.pack(&["main", &format!("^{first}")]);
     assert!(pack.len() < 1_000, "a thin pack");
-    assert_eq!(code(fixture.receive(&pack, &[])), "E-PACK-INCOMPLETE", "the base is not here");
+    assert_eq!(code(fixture.receive(&pack, &[])), "E-PACK-INCOMPLETE", "the delta base is missing");
     let quarantine = fixture.receive(&pack, &pools).expect("a valid pack");
     assert_eq!(fixture.objects(quarantine.folder()).len(), 4, "three objects and a base");
     let connected = fixture.check_connectivity(view(&quarantine, &pools), &branch(&second), &[&first]);
-    assert_eq!(connected, Ok(Connectivity { objects: 3, extra: 0 }), "the base is not the client's");
+    assert_eq!(connected, Ok(Connectivity { objects: 3, extra: 0 }), "the base does not count as sent by the client");
     let repacked = fixture.checker().repack_needed(view(&quarantine, &pools), &[second], &[first]).expect("repack");
     assert_eq!(fixture.objects(repacked.folder()).len(), 3);
 }
 
 #[test]
-fn what_a_thin_pack_becomes_is_bounded_too() {
+fn completed_thin_pack_is_limited_in_size() {
     let (client, mut fixture) = (ClientRepo::new(), ReceiveFixture::new());
-    let text = noise(200_000, 2);
+    let text = random_lines(200_000, 2);
     let first = client.commit("large", &text);
     let pools = [fixture.pool("pool", &fixture.receive(&client.pack(&["main"]), &[]).expect("a valid pack"))];
     client.commit("large", &(text + "one more line\n"));
@@ -96,47 +96,47 @@ fn what_a_thin_pack_becomes_is_bounded_too() {
 }
 
 #[test]
-fn what_is_missing_is_found() {
+fn missing_objects_are_detected() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     let first = client.commit("readme", "hello");
-    let second = client.commit("more", "fixture");
+    let second = client.commit("more", "world");
     let pack = client.pack(&["main", &format!("^{first}")]);
-    assert_eq!(code(fixture.receive(&pack, &[])), "E-PACK-INCOMPLETE", "a link out of the pack");
-    // Objects that came some other way.
+    assert_eq!(code(fixture.receive(&pack, &[])), "E-PACK-INCOMPLETE", "a reference to a missing object");
+    // Missing objects in a pool that was not checked.
     for (name, without) in [("parent", first.as_str()), ("tree", "main^{tree}"), ("blob", "main:more")] {
         let without = client.git(&["rev-parse", without]);
         let all = client.git(&["rev-list", "--objects", "--no-object-names", "main"]);
         let rest: Vec<&str> = all.lines().filter(|oid| *oid != without).collect();
         let pools = [fixture.unchecked_pool(name, &client.pack_of(&rest))];
-        let seen = VisibleObjects { quarantine: None, pools: &pools };
-        assert_eq!(code(fixture.check_connectivity(seen, &branch(&second), &[])), "E-PACK-INCOMPLETE", "{name}");
-        let forgiving = fixture.check_connectivity(seen, &branch(&second), &[NOWHERE]);
-        assert_eq!(code(forgiving), "E-PACK-INCOMPLETE", "{name}, with a known tip that is not there");
+        let visible = VisibleObjects { quarantine: None, pools: &pools };
+        assert_eq!(code(fixture.check_connectivity(visible, &branch(&second), &[])), "E-PACK-INCOMPLETE", "{name}");
+        let with_known = fixture.check_connectivity(visible, &branch(&second), &[MISSING]);
+        assert_eq!(code(with_known), "E-PACK-INCOMPLETE", "{name}, with a known tip that does not exist");
     }
 }
 
 #[test]
-fn known_tips_that_are_not_here_hide_nothing() {
+fn missing_known_tips_do_not_hide_missing_objects() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     let first = client.commit("readme", "hello");
     let quarantine = fixture.receive(&client.pack(&["main"]), &[]).expect("a valid pack");
-    let seen = view(&quarantine, &[]);
+    let visible = view(&quarantine, &[]);
     assert_eq!(
-        fixture.check_connectivity(seen, &branch(&first), &[NOWHERE, "--all", "x"]),
+        fixture.check_connectivity(visible, &branch(&first), &[MISSING, "--all", "x"]),
         Ok(Connectivity { objects: 3, extra: 0 })
     );
-    for known in [&[][..], &[NOWHERE], &[NOWHERE, &first]] {
-        let missing = PackError::MissingTip { name: "refs/heads/main".to_owned(), oid: NOWHERE.to_owned() };
-        assert_eq!(fixture.check_connectivity(seen, &branch(NOWHERE), known), Err(missing));
-        assert_eq!(code(fixture.check_connectivity(seen, &tag(NOWHERE), known)), "E-PACK-INCOMPLETE");
+    for known in [&[][..], &[MISSING], &[MISSING, &first]] {
+        let missing = PackError::MissingTip { name: "refs/heads/main".to_owned(), oid: MISSING.to_owned() };
+        assert_eq!(fixture.check_connectivity(visible, &branch(MISSING), known), Err(missing));
+        assert_eq!(code(fixture.check_connectivity(visible, &tag(MISSING), known)), "E-PACK-INCOMPLETE");
     }
-    assert_eq!(code(fixture.check_connectivity(seen, &branch("--all"), &[])), "E-PACK-INCOMPLETE");
-    let repacked = fixture.checker().repack_needed(seen, &[first], &[NOWHERE.to_owned()]).expect("repack");
+    assert_eq!(code(fixture.check_connectivity(visible, &branch("--all"), &[])), "E-PACK-INCOMPLETE");
+    let repacked = fixture.checker().repack_needed(visible, &[first], &[MISSING.to_owned()]).expect("repack");
     assert_eq!(fixture.objects(repacked.folder()).len(), 3);
 }
 
 #[test]
-fn corrupted_packs_are_refused() {
+fn corrupted_packs_are_rejected() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     client.commit("readme", "hello");
     let pack = client.pack(&["main"]);
@@ -151,7 +151,7 @@ fn corrupted_packs_are_refused() {
 }
 
 #[test]
-fn faults_of_old_history_are_forgiven_and_others_are_not() {
+fn only_known_faults_of_old_history_are_accepted() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     let blob = client.object("blob", b"hello");
     let inner = client.object("tree", b"");
@@ -189,10 +189,10 @@ fn faults_of_old_history_are_forgiven_and_others_are_not() {
 }
 
 #[test]
-fn what_nothing_refers_to_is_narrowed_away() {
+fn unreferenced_objects_are_removed_by_a_repack() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     let first = client.commit("readme", "hello");
-    let junk = client.object("blob", b"nobody wants this");
+    let junk = client.object("blob", b"unreferenced");
     let all = client.git(&["rev-list", "--objects", "--no-object-names", "main"]);
     let objects: Vec<&str> = all.lines().chain([junk.as_str()]).collect();
     let quarantine = fixture.receive(&client.pack_of(&objects), &[]).expect("a valid pack");
@@ -213,31 +213,31 @@ fn what_nothing_refers_to_is_narrowed_away() {
 }
 
 #[test]
-fn what_comes_back_does_not_hide_what_nothing_refers_to() {
+fn restored_objects_do_not_hide_unreferenced_ones() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     client.commit("readme", "hello");
-    let second = client.commit("readme", "fixture");
+    let second = client.commit("readme", "world");
     let pools = [fixture.pool("pool", &fixture.receive(&client.pack(&["main"]), &[]).expect("a valid pack"))];
     let third = client.commit("readme", "hello");
-    let junk = client.object("blob", b"nobody wants this");
+    let junk = client.object("blob", b"unreferenced");
     let quarantine = fixture.receive(&client.pack_of(&[&third, &junk]), &pools).expect("a valid pack");
     let connected = fixture.check_connectivity(view(&quarantine, &pools), &branch(&third), &[&second]);
-    // The old tree and the old file are walked over once more: more objects than came, and yet one too many came.
+    // The walk includes the old tree and blob: it lists more objects than were sent, and still one is unreferenced.
     assert_eq!(connected, Ok(Connectivity { objects: 3, extra: 1 }));
 }
 
 #[test]
-fn what_git_sends_too_much_is_narrowed_away() {
+fn redundant_objects_of_git_are_removed_by_a_repack() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     fs::create_dir_all(client.folder.path().join("a/folder")).expect("create a folder");
     for n in 0..4 {
-        fs::write(client.folder.path().join(format!("a/folder/{n}")), noise(10, n)).expect("write a file");
+        fs::write(client.folder.path().join(format!("a/folder/{n}")), random_lines(10, n)).expect("write a file");
     }
     let first = client.commit("readme", "hello");
     let pools = [fixture.pool("pool", &fixture.receive(&client.pack(&["main"]), &[]).expect("a valid pack"))];
     client.git(&["mv", "a/folder", "elsewhere"]);
-    let second = client.commit("readme", "fixture");
-    // Git looks for what the other side has at the same path only.
+    let second = client.commit("readme", "world");
+    // Git sends objects again that the other side has at another path.
     let quarantine = fixture.receive(&client.pack(&["main", &format!("^{first}")]), &pools).expect("a valid pack");
     let connected =
         fixture.check_connectivity(view(&quarantine, &pools), &branch(&second), &[&first]).expect("complete objects");
@@ -249,27 +249,31 @@ fn what_git_sends_too_much_is_narrowed_away() {
 }
 
 #[test]
-fn branches_are_commits() {
+fn branches_must_be_commits() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     let first = client.commit("readme", "hello");
     client.git(&["tag", "-a", "v1", "-m", "one"]);
     let [blob, tree, object] = ["main:readme", "main^{tree}", "v1"].map(|name| client.git(&["rev-parse", name]));
     let quarantine = fixture.receive(&client.pack(&["main", "v1"]), &[]).expect("a valid pack");
-    let seen = view(&quarantine, &[]);
+    let visible = view(&quarantine, &[]);
     for (oid, found) in [(&blob, "blob"), (&tree, "tree"), (&object, "tag")] {
         for known in [&[][..], &[first.as_str()], &[first.as_str(), oid.as_str()]] {
-            let error = fixture.check_connectivity(seen, &branch(oid), known).expect_err("rejected");
+            let error = fixture.check_connectivity(visible, &branch(oid), known).expect_err("rejected");
             assert_eq!((error.code(), error.ref_name()), ("E-PACK-NOT-A-COMMIT", Some("refs/heads/main")));
             assert!(error.to_string().contains(found), "{error}");
-            fixture.check_connectivity(seen, &tag(oid), known).expect("tags may be anything");
+            fixture.check_connectivity(visible, &tag(oid), known).expect("tags may be anything");
         }
     }
     let both = RequiredTips { others: tag(&object).others, ..branch(&object) };
-    assert_eq!(code(fixture.check_connectivity(seen, &both, &[])), "E-PACK-NOT-A-COMMIT", "also beside the tag itself");
-    let both = RequiredTips { others: tag(&object).others, ..branch(&first) };
-    assert_eq!(fixture.check_connectivity(seen, &both, &[]), Ok(Connectivity { objects: 4, extra: 0 }));
     assert_eq!(
-        fixture.check_connectivity(seen, &branch(&first), &[&object]),
+        code(fixture.check_connectivity(visible, &both, &[])),
+        "E-PACK-NOT-A-COMMIT",
+        "also together with the tag itself"
+    );
+    let both = RequiredTips { others: tag(&object).others, ..branch(&first) };
+    assert_eq!(fixture.check_connectivity(visible, &both, &[]), Ok(Connectivity { objects: 4, extra: 0 }));
+    assert_eq!(
+        fixture.check_connectivity(visible, &branch(&first), &[&object]),
         Ok(Connectivity { objects: 0, extra: 4 })
     );
 }
@@ -282,8 +286,8 @@ fn tags_are_peeled() {
     client.git(&["tag", "-a", "v2", "-m", "two", "v1"]);
     let [one, two, blob] = ["v1", "v2", "main:readme"].map(|name| client.git(&["rev-parse", name]));
     let quarantine = fixture.receive(&client.pack(&["v2"]), &[]).expect("a valid pack");
-    let asked = [&first, &one, &two, &blob, NOWHERE].map(str::to_owned);
-    let peeled = fixture.checker().peel(view(&quarantine, &[]), &asked).expect("read object types");
+    let oids = [&first, &one, &two, &blob, MISSING].map(str::to_owned);
+    let peeled = fixture.checker().peel(view(&quarantine, &[]), &oids).expect("read object types");
     let expected = [(&blob, ObjectKind::Blob, None), (&first, ObjectKind::Commit, None)];
     let tags = [(&one, ObjectKind::Tag, Some(&first)), (&two, ObjectKind::Tag, Some(&first))];
     assert_eq!(peeled.len(), 4);
@@ -296,7 +300,7 @@ fn tags_are_peeled() {
 }
 
 #[test]
-fn checks_have_a_time() {
+fn checks_have_a_time_limit() {
     let (client, mut fixture) = (ClientRepo::new(), ReceiveFixture::new());
     client.commit("readme", "hello");
     fixture.limits.check_secs = 0;
@@ -305,9 +309,9 @@ fn checks_have_a_time() {
 }
 
 #[test]
-fn a_pack_that_went_to_disk_is_not_kept_twice() {
+fn spooled_pack_is_removed_after_it_was_indexed() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
-    let first = client.commit("large", &noise(200_000, 3));
+    let first = client.commit("large", &random_lines(200_000, 3));
     let pack = client.pack(&["main"]);
     assert!(pack.len() > 1 << 20);
     let quarantine = fixture.receive(&pack, &[]).expect("a valid pack");
@@ -323,31 +327,31 @@ fn a_pack_that_went_to_disk_is_not_kept_twice() {
 
 #[test]
 #[ignore = "a measurement"]
-fn how_long_a_push_of_one_commit_takes() {
+fn duration_of_the_checks_of_a_small_push() {
     let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
     for n in 0..20 {
-        client.commit(&format!("file{n}"), &noise(50, n));
+        client.commit(&format!("file{n}"), &random_lines(50, n));
     }
     let first = client.git(&["rev-parse", "main"]);
     let pools = [fixture.pool("pool", &fixture.receive(&client.pack(&["main"]), &[]).expect("a valid pack"))];
-    let second = client.commit("more", "fixture");
+    let second = client.commit("more", "world");
     let pack = client.pack(&["main", &format!("^{first}")]);
     let (tips, known) = ([second.clone()], [first.clone()]);
     let mut times: [Vec<Duration>; 3] = Default::default();
     for _ in 0..40 {
-        let begin = Instant::now();
+        let started = Instant::now();
         let quarantine = fixture.receive(&pack, &pools).expect("a valid pack");
-        times[0].push(begin.elapsed());
-        let begin = Instant::now();
+        times[0].push(started.elapsed());
+        let started = Instant::now();
         fixture.check_connectivity(view(&quarantine, &pools), &branch(&second), &[&first]).expect("complete objects");
-        times[1].push(begin.elapsed());
-        let begin = Instant::now();
+        times[1].push(started.elapsed());
+        let started = Instant::now();
         let repacked = fixture.checker().repack_needed(view(&quarantine, &pools), &tips, &known);
-        times[2].push(begin.elapsed());
+        times[2].push(started.elapsed());
         repacked.expect("repack");
     }
-    for (name, mut times) in ["index", "connect", "repacked"].into_iter().zip(times) {
+    for (name, mut times) in ["index", "connectivity", "repack"].into_iter().zip(times) {
         times.sort();
-        eprintln!("{name}: median {:?}, least {:?}", times[times.len() / 2], times[0]);
+        eprintln!("{name}: median {:?}, minimum {:?}", times[times.len() / 2], times[0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The beginning of a push, read in pieces of any size.
+//! Parsing of push requests from chunks of any size.
 
 use grasp_core::admission::push::PushCommand;
 use grasp_git::pktline::{push, push_flush, push_line};
@@ -11,11 +11,11 @@ fn oid(digit: char) -> String {
     digit.to_string().repeat(40)
 }
 
-/// `old new name`, each id as one digit.
+/// Returns a command `old new name`. In `text` each id is one digit.
 fn line(text: &str) -> String {
-    let (places, name) = text.split_at(2);
-    let mut places = places.chars().map(oid);
-    format!("{} {} {name}", places.next().expect("old"), places.next().expect("new"))
+    let (digits, name) = text.split_at(2);
+    let mut oids = digits.chars().map(oid);
+    format!("{} {} {name}", oids.next().expect("an old id"), oids.next().expect("a new id"))
 }
 
 fn body(lines: &[&str], capabilities: &str) -> Vec<u8> {
@@ -46,7 +46,7 @@ fn parse(bytes: &[u8], chunk_size: usize) -> Result<Option<(PushRequest, Vec<u8>
     Ok(done)
 }
 
-fn refused(bytes: &[u8]) -> &'static str {
+fn rejection_code(bytes: &[u8]) -> &'static str {
     let error = parse(bytes, bytes.len()).expect_err("rejected");
     assert_eq!(parse(bytes, 1), Err(error.clone()));
     assert!(error.to_string().len() > 20, "{error}");
@@ -54,7 +54,7 @@ fn refused(bytes: &[u8]) -> &'static str {
 }
 
 #[test]
-fn a_whole_push_in_pieces_of_any_size() {
+fn complete_push_is_parsed_from_chunks_of_any_size() {
     let mut bytes = Vec::new();
     push(&mut bytes, &[format!("shallow {}", oid('e')).as_bytes()]);
     push(&mut bytes, &[line("01refs/heads/main").as_bytes(), b"\0", CAPABILITIES.as_bytes()]);
@@ -73,14 +73,18 @@ fn a_whole_push_in_pieces_of_any_size() {
     ];
     assert_eq!(request.commands, expected);
     assert_eq!((request.shallow, &request.options[..]), (1, &["ci.skip".to_owned(), String::new()][..]));
-    let can = &request.capabilities;
-    assert!(can.report_status_v2 && !can.report_status && can.side_band_64k && can.atomic && can.quiet);
-    assert_eq!((can.object_format.as_deref(), can.agent.as_deref()), (Some("sha1"), Some("git/2.47.3-Linux")));
+    let requested = &request.capabilities;
+    assert!(requested.report_status_v2 && !requested.report_status && requested.side_band_64k);
+    assert!(requested.atomic && requested.quiet);
+    assert_eq!(
+        (requested.object_format.as_deref(), requested.agent.as_deref()),
+        (Some("sha1"), Some("git/2.47.3-Linux"))
+    );
     for chunk_size in [1, 2, 3, 7, 100] {
         assert_eq!(
             parse(&bytes, chunk_size).expect("a valid request").as_ref(),
             Some(&whole),
-            "pieces of {chunk_size}"
+            "chunks of {chunk_size}"
         );
     }
     for cut in 0..bytes.len() - 14 {
@@ -89,7 +93,7 @@ fn a_whole_push_in_pieces_of_any_size() {
 }
 
 #[test]
-fn a_push_without_commands() {
+fn push_without_commands_is_parsed() {
     let probe = parse(b"0000", 1).expect("a valid request").expect("a complete request");
     assert_eq!(probe, (PushRequest::default(), Vec::new()));
     let mut bytes = Vec::new();
@@ -99,15 +103,16 @@ fn a_push_without_commands() {
     assert_eq!((request.shallow, request.commands.len(), rest.len()), (1, 0, 0));
 }
 
+/// The first command of the example in docs/protocol.md#refusal-of-a-push.
 #[test]
-fn section_15_5_the_first_command_of_the_spec() {
+fn first_command_has_the_specified_bytes() {
     let bytes = body(&["0arefs/heads/main"], " report-status side-band-64k agent=git/2.47.3");
     assert!(bytes.starts_with(b"0093000000000000"));
     assert!(parse(&bytes, 10).expect("a valid request").is_some());
 }
 
 #[test]
-fn what_is_refused_has_a_name() {
+fn invalid_requests_have_stable_codes() {
     let with = |line: &[u8]| {
         let mut bytes = Vec::new();
         push(&mut bytes, &[line]);
@@ -138,12 +143,12 @@ fn what_is_refused_has_a_name() {
         (with(line("01refs/heads/\x1b[2J").as_bytes()), "E-PUSH-REF-NAME"),
         (with(long.as_bytes()), "E-PUSH-REF-NAME"),
     ] {
-        assert_eq!(refused(&bytes), code, "{}", String::from_utf8_lossy(&bytes));
+        assert_eq!(rejection_code(&bytes), code, "{}", String::from_utf8_lossy(&bytes));
     }
 }
 
 #[test]
-fn what_is_too_much_is_refused_before_it_ends() {
+fn limits_apply_before_the_request_is_complete() {
     let limits = PushLimits { max_commands: 5, max_command_bytes: 200, max_option_bytes: 100 };
     let feed = |first: &[u8], again: &[u8]| {
         let mut parser = PushParser::new(limits);
@@ -153,13 +158,13 @@ fn what_is_too_much_is_refused_before_it_ends() {
     let mut shallow = Vec::new();
     push_line(&mut shallow, &format!("shallow {}", oid('e')));
     assert_eq!(feed(b"", &shallow), "E-PUSH-BYTES");
-    let promised = body(&["01refs/heads/main"], "push-options");
-    assert_eq!(feed(&promised, b"0004"), "E-PUSH-OPTIONS", "empty options have an end too");
-    assert_eq!(feed(&promised, b"0008more"), "E-PUSH-OPTIONS");
+    let with_options = body(&["01refs/heads/main"], "push-options");
+    assert_eq!(feed(&with_options, b"0004"), "E-PUSH-OPTIONS", "empty options are limited too");
+    assert_eq!(feed(&with_options, b"0008more"), "E-PUSH-OPTIONS");
 }
 
 #[test]
-fn what_was_heard_before_an_error_says_how_to_answer() {
+fn request_is_available_after_an_error() {
     let mut parser = PushParser::new(PushLimits::default());
     let bytes = body(&["01refs/heads/a", "02refs/heads/a"], "report-status side-band-64k");
     assert_eq!(parser.feed(&bytes), Err(PushRequestError::DuplicateRef("refs/heads/a".to_owned())));
@@ -167,7 +172,7 @@ fn what_was_heard_before_an_error_says_how_to_answer() {
     assert_eq!(parser.request_so_far().commands.len(), 1);
 }
 
-/// A small random sequence; the same one in every run.
+/// A small random number generator with a fixed seed.
 struct Rng(u64);
 
 impl Rng {
@@ -180,13 +185,13 @@ impl Rng {
 }
 
 #[test]
-fn mutations_are_understood_or_refused_the_same_in_all_pieces() {
+fn result_for_mutated_requests_does_not_depend_on_chunk_size() {
     let mut seed = body(&["01refs/heads/main", "20refs/heads/old", "34refs/tags/v1"], CAPABILITIES);
     push_line(&mut seed, "option");
     push_flush(&mut seed);
     seed.extend_from_slice(b"PACK");
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
-    let (mut good, mut bad) = (0, 0);
+    let (mut accepted, mut rejected) = (0, 0);
     for _ in 0..20_000 {
         let mut bytes = seed.clone();
         for _ in 0..=rng.below(4) {
@@ -204,7 +209,7 @@ fn mutations_are_understood_or_refused_the_same_in_all_pieces() {
         let whole = parse(&bytes, bytes.len());
         let chunk_size = 1 + rng.below(60);
         assert_eq!(parse(&bytes, chunk_size), whole, "{}", String::from_utf8_lossy(&bytes));
-        if whole.is_ok() { good += 1 } else { bad += 1 }
+        if whole.is_ok() { accepted += 1 } else { rejected += 1 }
     }
-    assert!(good > 1_000 && bad > 1_000, "{good} {bad}");
+    assert!(accepted > 1_000 && rejected > 1_000, "{accepted} accepted, {rejected} rejected");
 }

@@ -1,4 +1,4 @@
-//! A real `git push`, answered with our bytes.
+//! Reports as `git push` shows them.
 
 use std::fs;
 
@@ -16,28 +16,28 @@ use super::support::{ClientRepo, ReceiveFixture, branch, run, view};
 const ALL: &str =
     "report-status side-band-64k delete-refs ofs-delta atomic push-options quiet object-format=sha1 agent=x";
 
-/// What a push sent, how it ended, and what it told the person.
+/// What a push sent, whether it succeeded, and what git printed.
 struct PushResult {
     request: Vec<u8>,
     success: bool,
     stderr: String,
 }
 
-/// Pushes to a server that can do this and gives this answer.
-fn pushed(client: &ClientRepo, can: &str, answer: &[u8], arguments: &[&str]) -> PushResult {
+/// Pushes to a server with these capabilities and this response.
+fn push_with(client: &ClientRepo, capabilities: &str, response: &[u8], arguments: &[&str]) -> PushResult {
     let mut advertisement = Vec::new();
-    push(&mut advertisement, &[format!("{} capabilities^{{}}\0{can}\n", "0".repeat(40)).as_bytes()]);
+    push(&mut advertisement, &[format!("{} capabilities^{{}}\0{capabilities}\n", "0".repeat(40)).as_bytes()]);
     push_flush(&mut advertisement);
-    push_to(client, &advertisement, answer, arguments)
+    push_to(client, &advertisement, response, arguments)
 }
 
-/// Pushes to a server that begins with these bytes. Of the arguments, options come first.
-fn push_to(client: &ClientRepo, advertisement: &[u8], answer: &[u8], arguments: &[&str]) -> PushResult {
+/// Pushes to a server with this advertisement. Options come first in the arguments.
+fn push_to(client: &ClientRepo, advertisement: &[u8], response: &[u8], arguments: &[&str]) -> PushResult {
     let server = TempDir::new().expect("create a folder");
     let path = |name: &str| server.path().join(name).to_str().expect("UTF-8").to_owned();
     fs::write(path("advertisement"), advertisement).expect("write a file");
-    fs::write(path("answer"), answer).expect("write a file");
-    let script = format!("cat {}\ncat {}\ncat > {}\n", path("advertisement"), path("answer"), path("request"));
+    fs::write(path("response"), response).expect("write a file");
+    let script = format!("cat {}\ncat {}\ncat > {}\n", path("advertisement"), path("response"), path("request"));
     fs::write(path("script"), script).expect("write a file");
     let receive_pack = format!("--receive-pack=sh {}", path("script"));
     let folder = path("");
@@ -52,7 +52,7 @@ fn push_to(client: &ClientRepo, advertisement: &[u8], answer: &[u8], arguments: 
 fn parse(bytes: &[u8]) -> (PushRequest, Vec<u8>) {
     match PushParser::new(PushLimits::default()).feed(bytes).expect("a valid request") {
         PushParseProgress::Done { request, rest } => (request, rest),
-        PushParseProgress::More => panic!("is complete"),
+        PushParseProgress::More => panic!("the request is incomplete"),
     }
 }
 
@@ -72,7 +72,7 @@ fn commands() -> Vec<PushCommand> {
     vec![command("refs/heads/main"), command("refs/heads/other")]
 }
 
-const REFUSAL: RejectionReport<'_> = RejectionReport {
+const REJECTION: RejectionReport<'_> = RejectionReport {
     code: "E-STATE-MISSING",
     text: "no state waits for this push",
     ref_name: Some("refs/heads/other"),
@@ -80,16 +80,16 @@ const REFUSAL: RejectionReport<'_> = RejectionReport {
 };
 
 #[test]
-fn what_git_sends_is_understood_and_taken() {
+fn push_of_git_is_parsed_and_accepted() {
     let (client, fixture) = (client(), ReceiveFixture::new());
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     for _ in 0..10 {
-        answer.extend(report::keepalive(&capabilities()));
-        answer.extend(report::progress(&capabilities(), "checking"));
+        response.extend(report::keepalive(&capabilities()));
+        response.extend(report::progress(&capabilities(), "checking"));
     }
     let results = [("refs/heads/main".to_owned(), Ok(())), ("refs/heads/other".to_owned(), Ok(()))];
-    answer.extend(report::report(&capabilities(), Ok(()), &results));
-    let pushed = pushed(&client, ALL, &answer, &["--push-option=ci.skip", "--atomic", "main", "other"]);
+    response.extend(report::report(&capabilities(), Ok(()), &results));
+    let pushed = push_with(&client, ALL, &response, &["--push-option=ci.skip", "--atomic", "main", "other"]);
     assert!(pushed.success, "{}", pushed.stderr);
     assert!(pushed.stderr.contains("remote: checking") && pushed.stderr.contains("[new branch]"), "{}", pushed.stderr);
 
@@ -100,10 +100,10 @@ fn what_git_sends_is_understood_and_taken() {
         request.commands[0],
         PushCommand { name: "refs/heads/main".to_owned(), old: None, new: Some(tip.clone()) }
     );
-    let can = &request.capabilities;
-    assert!(can.report_status && can.side_band_64k && can.atomic && can.push_options);
-    assert!(can.agent.as_deref().is_some_and(|agent| agent.starts_with("git/")), "{:?}", can.agent);
-    assert_eq!((can.object_format.as_deref(), &request.options[..]), (Some("sha1"), &["ci.skip".to_owned()][..]));
+    let requested = &request.capabilities;
+    assert!(requested.report_status && requested.side_band_64k && requested.atomic && requested.push_options);
+    assert!(requested.agent.as_deref().is_some_and(|agent| agent.starts_with("git/")), "{:?}", requested.agent);
+    assert_eq!((requested.object_format.as_deref(), &request.options[..]), (Some("sha1"), &["ci.skip".to_owned()][..]));
 
     let quarantine = fixture.receive(&rest, &[]).expect("a valid pack");
     assert_eq!(
@@ -113,9 +113,9 @@ fn what_git_sends_is_understood_and_taken() {
 }
 
 #[test]
-fn refusals_are_shown_at_their_ref() {
-    let answer = report::rejection(&capabilities(), &commands(), &REFUSAL);
-    let pushed = pushed(&client(), ALL, &answer, &["main", "other"]);
+fn rejection_is_shown_at_its_ref() {
+    let response = report::rejection(&capabilities(), &commands(), &REJECTION);
+    let pushed = push_with(&client(), ALL, &response, &["main", "other"]);
     assert!(!pushed.success);
     for words in [
         "remote: E-STATE-MISSING: no state waits for this push",
@@ -128,43 +128,43 @@ fn refusals_are_shown_at_their_ref() {
 }
 
 #[test]
-fn clients_that_can_do_less_are_told_too() {
-    for (can, words) in [
+fn clients_with_few_capabilities_are_shown_the_reason_too() {
+    for (name, words) in [
         ("report-status", "other -> other (E-STATE-MISSING: no state waits for this push)"),
         ("side-band-64k", "E-STATE-MISSING: no state waits for this push"),
     ] {
         let known = ClientCapabilities {
-            report_status: can == "report-status",
-            side_band_64k: can == "side-band-64k",
+            report_status: name == "report-status",
+            side_band_64k: name == "side-band-64k",
             ..ClientCapabilities::default()
         };
-        let answer = report::rejection(&known, &commands(), &REFUSAL);
-        let pushed = pushed(&client(), can, &answer, &["main", "other"]);
-        assert!(pushed.stderr.contains(words), "{can}: {}", pushed.stderr);
-        assert!(!pushed.success, "{can}");
+        let response = report::rejection(&known, &commands(), &REJECTION);
+        let pushed = push_with(&client(), name, &response, &["main", "other"]);
+        assert!(pushed.stderr.contains(words), "{name}: {}", pushed.stderr);
+        assert!(!pushed.success, "{name}");
     }
 }
 
 #[test]
-fn a_push_that_is_not_understood_is_answered_in_the_form_that_was_agreed() {
-    // What was heard before the error: all, a part, nothing.
-    for heard in [&commands()[..], &commands()[..1], &[]] {
-        let answer = report::rejection(&capabilities(), heard, &RejectionReport { ref_name: None, ..REFUSAL });
-        let pushed = pushed(&client(), ALL, &answer, &["main", "other"]);
+fn rejection_of_a_partly_parsed_push_has_the_negotiated_form() {
+    // The commands that were parsed before the error: all, some, none.
+    for parsed in [&commands()[..], &commands()[..1], &[]] {
+        let response = report::rejection(&capabilities(), parsed, &RejectionReport { ref_name: None, ..REJECTION });
+        let pushed = push_with(&client(), ALL, &response, &["main", "other"]);
         assert!(!pushed.success && pushed.stderr.contains("E-STATE-MISSING: no state"), "{}", pushed.stderr);
         assert!(!pushed.stderr.contains("bad band"), "{}", pushed.stderr);
     }
 }
 
 #[test]
-fn deletions_bring_no_pack() {
+fn deletion_sends_no_pack() {
     let client = client();
     let tip = client.git(&["rev-parse", "main"]);
-    let answer = report::report(&capabilities(), Ok(()), &[("refs/heads/gone".to_owned(), Ok(()))]);
-    let mut there = Vec::new();
-    push(&mut there, &[format!("{tip} refs/heads/gone\0{ALL}\n").as_bytes()]);
-    push_flush(&mut there);
-    let pushed = push_to(&client, &there, &answer, &[":refs/heads/gone"]);
+    let response = report::report(&capabilities(), Ok(()), &[("refs/heads/gone".to_owned(), Ok(()))]);
+    let mut advertisement = Vec::new();
+    push(&mut advertisement, &[format!("{tip} refs/heads/gone\0{ALL}\n").as_bytes()]);
+    push_flush(&mut advertisement);
+    let pushed = push_to(&client, &advertisement, &response, &[":refs/heads/gone"]);
     assert!(pushed.success, "{}", pushed.stderr);
     let (request, rest) = parse(&pushed.request);
     assert_eq!(request.commands, [PushCommand { name: "refs/heads/gone".to_owned(), old: Some(tip), new: None }]);

@@ -1,4 +1,4 @@
-//! A git folder, a client's repository, and the way from one to the other.
+//! Test fixtures: a git data folder that receives packs, and a client's repository.
 
 use std::fs;
 use std::io::Write;
@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 pub(crate) const LIMITS: PackLimits = PackLimits { max_bytes: 32 << 20, max_objects: 10_000, check_secs: 60 };
 
-/// Small, so that a bomb is small too.
+/// Small, so that tests exceed it with small data.
 pub(crate) const LARGEST_OBJECT: u64 = 16 << 20;
 
-/// Runs git as a person would, without that person's settings.
+/// Runs git as a user would, without configuration files.
 pub(crate) fn run(folder: &Path, arguments: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new("git")
         .args(arguments)
@@ -61,7 +61,7 @@ impl ClientRepo {
         output.stdout
     }
 
-    /// Commits a file and gives the commit.
+    /// Commits a file and returns the commit.
     pub(crate) fn commit(&self, name: &str, content: &str) -> String {
         fs::write(self.folder.path().join(name), content).expect("write a file");
         self.git(&["add", "."]);
@@ -69,26 +69,26 @@ impl ClientRepo {
         self.git(&["rev-parse", "HEAD"])
     }
 
-    /// Writes an object, however odd, and gives its id.
+    /// Writes an object without any check and returns its id.
     pub(crate) fn object(&self, kind: &str, content: &[u8]) -> String {
         let id = self.feed(&["hash-object", "-t", kind, "-w", "--literally", "--stdin"], content);
         String::from_utf8(id).expect("UTF-8").trim_end().to_owned()
     }
 
-    /// The pack that a push of these revisions (`^x` for what the server has) would bring.
+    /// Returns the pack that a push of these revisions would send. `^x` stands for what the server has.
     pub(crate) fn pack(&self, revisions: &[&str]) -> Vec<u8> {
         let input: String = revisions.iter().map(|revision| format!("{revision}\n")).collect();
         self.feed(&["pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q"], input.as_bytes())
     }
 
-    /// A pack of exactly these objects.
+    /// Returns a pack of exactly these objects.
     pub(crate) fn pack_of(&self, objects: &[&str]) -> Vec<u8> {
         let input: String = objects.iter().map(|object| format!("{object}\n")).collect();
         self.feed(&["pack-objects", "--stdout", "-q"], input.as_bytes())
     }
 }
 
-/// The server's side.
+/// A git data folder that receives packs.
 pub(crate) struct ReceiveFixture {
     pub(crate) folder: TempDir,
     pub(crate) layout: Layout,
@@ -101,7 +101,7 @@ impl ReceiveFixture {
         Self::at("")
     }
 
-    /// One whose folder has a certain name.
+    /// Creates a git data folder with a certain name.
     pub(crate) fn at(name: &str) -> Self {
         let folder = TempDir::new().expect("create a folder");
         let layout = Layout::open(&folder.path().join("git").join(name)).expect("open a git data folder");
@@ -113,7 +113,7 @@ impl ReceiveFixture {
         PackChecker { git: &self.git, layout: &self.layout, limits: self.limits }
     }
 
-    /// Receives the bytes of a pack, in pieces.
+    /// Receives the bytes of a pack in chunks, and indexes it.
     pub(crate) fn receive(&self, bytes: &[u8], pools: &[PathBuf]) -> Result<Quarantine, PackError> {
         let mut quarantine = Quarantine::create(&self.layout)?;
         let mut sink = PackSink::new(&quarantine, self.limits);
@@ -134,7 +134,7 @@ impl ReceiveFixture {
         self.checker().check_connectivity(view, tips, &known)
     }
 
-    /// A pool with what a received pack holds.
+    /// Moves a received pack into a new pool.
     pub(crate) fn pool(&self, name: &str, quarantine: &Quarantine) -> PathBuf {
         let pool = self.layout.root().join(name);
         fs::create_dir_all(&pool).expect("create a folder");
@@ -142,7 +142,7 @@ impl ReceiveFixture {
         pool
     }
 
-    /// A pool that holds a pack which nobody has checked.
+    /// Creates a pool with a pack that is not checked.
     pub(crate) fn unchecked_pool(&self, name: &str, pack: &[u8]) -> PathBuf {
         let pool = self.layout.root().join(name);
         fs::create_dir_all(pool.join("pack")).expect("create a folder");
@@ -153,7 +153,7 @@ impl ReceiveFixture {
         pool
     }
 
-    /// What an object directory holds.
+    /// Returns the objects of an object directory.
     pub(crate) fn objects(&self, folder: &Path) -> Vec<String> {
         let mut command = self.git.command(&self.layout.empty_repo());
         command.env("GIT_OBJECT_DIRECTORY", folder);
@@ -163,7 +163,7 @@ impl ReceiveFixture {
         String::from_utf8(output.stdout).expect("UTF-8").lines().map(str::to_owned).collect()
     }
 
-    /// Whether nothing is being received.
+    /// Returns whether no received data is left.
     pub(crate) fn is_clean(&self) -> bool {
         let quarantine = fs::read_dir(self.layout.root().join("incoming")).expect("list a folder").count();
         let temporary = fs::read_dir(self.layout.empty_repo().join("objects/pack")).expect("list a folder").count();

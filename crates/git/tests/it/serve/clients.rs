@@ -1,4 +1,4 @@
-//! The real git clones, fetches and lists.
+//! Clones, fetches and ref listings by the installed git.
 
 use std::path::{Path, PathBuf};
 
@@ -15,16 +15,16 @@ const VERSIONS: [(&str, ProtocolVersion); 3] = [
     ("protocol.version=2", ProtocolVersion::V2),
 ];
 
-/// A folder to clone into, and the path of the clone.
-fn place() -> (TempDir, PathBuf) {
+/// Returns a folder to clone into, and the path of the clone.
+fn clone_folder() -> (TempDir, PathBuf) {
     let folder = TempDir::new().expect("create a folder");
     let clone = folder.path().join("clone");
     (folder, clone)
 }
 
-/// Clones with a version of the protocol and further options.
+/// Clones with a protocol version and further options.
 fn clone(server: &TestHttpServer, version: &str, options: &[&str]) -> (TempDir, PathBuf) {
-    let (folder, clone) = place();
+    let (folder, clone) = clone_folder();
     let url = server.url();
     let mut arguments = vec!["-c", version, "clone", "--quiet", "-c", version];
     arguments.extend_from_slice(options);
@@ -46,7 +46,7 @@ fn listed(server: &TestHttpServer, options: &[&str], patterns: &[&str]) -> Vec<S
 }
 
 #[test]
-fn everything_is_cloned_in_every_version() {
+fn all_refs_are_cloned_in_every_protocol_version() {
     let server = TestHttpServer::start(ServedRepo::new());
     for (version, protocol) in VERSIONS {
         let (_keep, clone) = clone(&server, version, &[]);
@@ -71,7 +71,7 @@ fn everything_is_cloned_in_every_version() {
 }
 
 #[test]
-fn pull_requests_are_fetched() {
+fn pull_request_refs_can_be_fetched() {
     let server = TestHttpServer::start(ServedRepo::new());
     let name = format!("refs/nostr/{EVENT}");
     for (version, _) in VERSIONS {
@@ -82,7 +82,7 @@ fn pull_requests_are_fetched() {
 }
 
 #[test]
-fn refs_are_listed() {
+fn ls_remote_lists_the_same_refs_as_git() {
     let server = TestHttpServer::start(ServedRepo::new());
     let local = server.repo.folder().to_str().expect("UTF-8").to_owned();
     for (version, _) in VERSIONS {
@@ -107,8 +107,9 @@ fn refs_are_listed() {
     }
 }
 
+/// An empty repository can be cloned and does not advertise an unborn `main`: docs/protocol.md#empty-repositories.
 #[test]
-fn an_empty_repository_is_cloned_and_does_not_suggest_main() {
+fn empty_repository_can_be_cloned_without_an_unborn_main() {
     let server = TestHttpServer::start(ServedRepo::empty());
     for (version, protocol) in VERSIONS {
         let (_keep, clone) = clone(&server, version, &[]);
@@ -116,13 +117,13 @@ fn an_empty_repository_is_cloned_and_does_not_suggest_main() {
         assert_eq!(listed(&server, &["-c", version, "ls-remote"], &[]), Vec::<String>::new());
         assert_eq!(server.fetches(), [], "{protocol:?}: nothing to fetch");
     }
-    // Without refs, a client of v0 or v1 does not even ask.
-    let (_keep, asker) = clone(&server, "protocol.version=2", &[]);
+    // If there are no refs, a client of v0 or v1 sends no request.
+    let (_keep, empty_clone) = clone(&server, "protocol.version=2", &[]);
     let oid = "1".repeat(40);
-    let output = attempt(&asker, &["fetch", "origin", &oid]);
+    let output = attempt(&empty_clone, &["fetch", "origin", &oid]);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(stderr.contains(&format!("not our ref {oid}")), "{stderr}");
-    // The client's own taste does not count where the server says where HEAD points.
+    // The client's default branch does not matter if the server advertises HEAD.
     let (_keep, clone) = clone(&server, "init.defaultBranch=main", &[]);
     assert_eq!(run(&clone, &["symbolic-ref", "HEAD"]), "refs/heads/master");
     run(&clone, &["commit", "--quiet", "--allow-empty", "-m", "x"]);
@@ -130,7 +131,7 @@ fn an_empty_repository_is_cloned_and_does_not_suggest_main() {
 }
 
 #[test]
-fn shallow_clones_are_made_and_deepened() {
+fn shallow_clones_can_be_deepened() {
     let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         let (_keep, clone) = clone(&server, version, &["--depth=1"]);
@@ -146,7 +147,7 @@ fn shallow_clones_are_made_and_deepened() {
 }
 
 #[test]
-fn histories_are_cut_at_dates_and_names() {
+fn shallow_since_and_shallow_exclude_work() {
     let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         let since = format!("--shallow-since={}", 1_700_000_000 + 10 * 86_400);
@@ -161,28 +162,28 @@ fn histories_are_cut_at_dates_and_names() {
 }
 
 #[test]
-fn filtered_clones_fetch_the_rest_when_they_need_it() {
+fn partial_clones_fetch_missing_objects_on_demand() {
     let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         for filter in ["--filter=blob:none", "--filter=tree:0", "--filter=blob:limit=100"] {
             let (_keep, clone) = clone(&server, version, &[filter, "--no-checkout"]);
             let absent = run(&clone, &["rev-list", "--objects", "--all", "--missing=print"]);
-            assert!(absent.contains("\n?"), "{version} {filter}: something is left out");
+            assert!(absent.contains("\n?"), "{version} {filter}: no object is missing");
             server.take_requests();
             run(&clone, &["checkout", "--quiet", "main"]);
-            assert_ne!(server.fetches(), [], "{version} {filter}: it was fetched");
+            assert_ne!(server.fetches(), [], "{version} {filter}: nothing was fetched");
             assert!(run(&clone, &["cat-file", "blob", "v1:dir1/file"]).starts_with("4 lorem"), "{version} {filter}");
         }
-        // A check of the audit: shallow first, then filtered.
+        // As the conformance suite grasp-audit does: first shallow, then filtered.
         let (_keep, shallow) = clone(&server, version, &["--depth=1"]);
         run(&shallow, &["fetch", "--quiet", "--filter=tree:0", "origin"]);
     }
 }
 
 #[test]
-fn filters_that_are_too_costly_or_none_are_refused() {
+fn expensive_filters_are_rejected() {
     let server = TestHttpServer::start(ServedRepo::new());
-    let (folder, _) = place();
+    let (folder, _) = clone_folder();
     for (version, _) in VERSIONS {
         for (filter, reason) in [
             ("--filter=sparse:oid=main:dir1/file", "filter 'sparse:oid' not supported"),
@@ -196,11 +197,11 @@ fn filters_that_are_too_costly_or_none_are_refused() {
 }
 
 #[test]
-fn any_object_is_fetched_by_its_id() {
+fn any_object_can_be_fetched_by_its_id() {
     let server = TestHttpServer::start(ServedRepo::new());
     let (hidden, parent) = (server.repo.hidden(), server.repo.oid("refs/heads/main~3"));
     for (version, _) in VERSIONS {
-        let (folder, _) = place();
+        let (folder, _) = clone_folder();
         run(folder.path(), &["init", "--quiet"]);
         run(folder.path(), &["config", "protocol.version", &version[version.len() - 1..]]);
         for oid in [&hidden, &parent] {
@@ -215,11 +216,11 @@ fn any_object_is_fetched_by_its_id() {
 }
 
 #[test]
-fn a_client_with_commits_of_its_own_gets_only_what_is_new() {
+fn client_with_own_commits_negotiates() {
     let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         let (_keep, clone) = clone(&server, version, &["--single-branch", "--branch=side"]);
-        // Enough that the first turn of the negotiation finds nothing in common.
+        // So many that the first round of the negotiation finds no common commit.
         let mut own = String::from("feature done\n");
         for number in 0..300 {
             let time = 1_800_000_000 + number;
@@ -231,7 +232,7 @@ fn a_client_with_commits_of_its_own_gets_only_what_is_new() {
         server.take_requests();
         run(&clone, &["fetch", "--quiet", "origin", "+refs/heads/*:refs/remotes/origin/*"]);
         let fetches = server.fetches();
-        assert!(fetches.len() > 1, "{version}: several turns");
+        assert!(fetches.len() > 1, "{version}: one round only");
         assert_eq!(fetches[0].response_kind, FetchResponseKind::Negotiation, "{version}");
         assert_eq!(run(&clone, &["rev-parse", "origin/main"]), server.repo.oid("refs/heads/main"));
         run(&clone, &["fsck", "--strict"]);
@@ -239,12 +240,12 @@ fn a_client_with_commits_of_its_own_gets_only_what_is_new() {
 }
 
 #[test]
-fn equal_questions_have_equal_keys_in_different_clients() {
+fn equal_requests_of_different_clients_have_equal_keys() {
     let server = TestHttpServer::start(ServedRepo::new());
     for (version, _) in VERSIONS {
         let mut keys = Vec::new();
         for agent in ["git/1", "git/2"] {
-            let (folder, _) = place();
+            let (folder, _) = clone_folder();
             let mut command =
                 super::repository::command(folder.path(), &["-c", version, "clone", "--quiet", &server.url(), "x"]);
             assert!(command.env("GIT_USER_AGENT", agent).status().expect("run git").success());
@@ -270,7 +271,7 @@ fn ten_thousand_refs_are_served() {
         assert_eq!(listed(&server, &["-c", version, "ls-remote", "--heads"], &[]).len(), 10_003, "{version}");
         let (_keep, clone) = clone(&server, version, &["--no-checkout"]);
         assert_eq!(run(&clone, &["for-each-ref", "refs/remotes/origin/branch"]).lines().count(), 10_000);
-        // Many names at once; more of them take git's client minutes.
+        // Many names at once; more would take git's client minutes.
         let names: Vec<String> =
             (0..50).map(|number| format!("+refs/heads/branch/{number:05}:refs/x/{number}")).collect();
         let mut fetch = vec!["fetch", "--quiet", "origin"];

@@ -1,4 +1,4 @@
-//! Our bytes beside git's.
+//! Advertisements and responses compared with those of git, and parsing of requests.
 
 use std::collections::BTreeSet;
 
@@ -12,21 +12,21 @@ use grasp_git::serve::{
 
 use super::repository::{LIMITS, ServedRepo, command, feed_command, run};
 
-/// The packets of an answer, a separator as its name.
+/// Returns the packets of a response, separators by their names.
 fn packets(mut bytes: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
-    while let Some((packet, taken)) = pktline::read(bytes).expect("valid packets") {
+    while let Some((packet, length)) = pktline::read(bytes).expect("valid packets") {
         lines.push(match packet.line() {
             Some(line) => String::from_utf8_lossy(line).into_owned(),
             None => format!("{packet:?}"),
         });
-        bytes = &bytes[taken..];
+        bytes = &bytes[length..];
     }
-    assert_eq!(bytes, b"", "whole packets");
+    assert_eq!(bytes, b"", "the last packet is incomplete");
     lines
 }
 
-/// Lines without capabilities, and the capabilities.
+/// Returns the lines without capabilities, and the capabilities.
 fn split_capabilities(lines: &[String]) -> (Vec<String>, BTreeSet<String>) {
     let mut capabilities = BTreeSet::new();
     let mut bare = |line: &String| match line.split_once('\0') {
@@ -39,7 +39,7 @@ fn split_capabilities(lines: &[String]) -> (Vec<String>, BTreeSet<String>) {
     (lines.iter().map(&mut bare).collect(), capabilities)
 }
 
-/// What the real git says with our settings.
+/// Returns the output of git with our settings.
 fn git_output(repo: &ServedRepo, version: &str, service: &[&str], input: &[u8]) -> Vec<String> {
     let template = repo.root.path().join("empty.git");
     let mut command = command(
@@ -52,7 +52,7 @@ fn git_output(repo: &ServedRepo, version: &str, service: &[&str], input: &[u8]) 
 }
 
 #[test]
-fn advertisements_are_git_s() {
+fn advertisements_equal_those_of_git() {
     for repo in [ServedRepo::new(), ServedRepo::empty()] {
         for (protocol, version) in
             [(ProtocolVersion::V0, ""), (ProtocolVersion::V1, "version=1"), (ProtocolVersion::V2, "version=2")]
@@ -65,7 +65,7 @@ fn advertisements_are_git_s() {
                 // Git before 2.41 advertises nothing for a repository without refs.
                 continue;
             }
-            // Older gits offer this command, which we do not.
+            // Older versions of git have this command, which this server does not have.
             theirs.retain(|line| line != "object-info");
             assert_eq!(split_capabilities(&ours[2..]), split_capabilities(&theirs), "{protocol:?}");
         }
@@ -73,7 +73,7 @@ fn advertisements_are_git_s() {
 }
 
 #[test]
-fn the_capabilities_that_clients_rely_on() {
+fn advertised_capabilities_are_stable() {
     let repo = ServedRepo::empty();
     let v0 = format!(
         "multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not deepen-relative \
@@ -94,7 +94,7 @@ fn the_capabilities_that_clients_rely_on() {
 }
 
 #[test]
-fn a_pusher_is_told_what_git_tells_it() {
+fn push_advertisement_equals_that_of_git() {
     let theirs = |repo: &ServedRepo| {
         let (lines, mut words) =
             split_capabilities(&git_output(repo, "", &["receive-pack", "--http-backend-info-refs"], b""));
@@ -110,23 +110,23 @@ fn a_pusher_is_told_what_git_tells_it() {
     let (repo, empty) = (ServedRepo::new(), ServedRepo::empty());
     assert_eq!(ours(&repo, &[]), theirs(&repo));
     assert_eq!(ours(&empty, &[]), theirs(&empty));
-    // Objects of another repository, some of which this one names itself.
+    // Objects of another repository, some of which this one advertises itself.
     let oids: Vec<String> = repo.refs().iter().map(|(_, target)| target.oid.clone()).collect();
     let other = "3".repeat(40);
     let haves = [oids.clone(), vec![other.clone(), other.clone()]].concat();
     let (lines, _) = ours(&repo, &haves);
     assert_eq!(lines.iter().filter(|line| line.ends_with(" .have")).collect::<Vec<_>>(), [&format!("{other} .have")]);
-    // A repository without refs that reads another's objects, as git sees it.
-    let borrower = ServedRepo { folder: Some(empty.root.path().join("empty.git")), ..ServedRepo::empty() };
-    let lender = run(repo.folder(), &["rev-parse", "--absolute-git-dir"]);
-    std::fs::write(borrower.folder().join("objects/info/alternates"), format!("{lender}/objects\n"))
+    // A repository without refs that has another one as its alternate.
+    let reader = ServedRepo { folder: Some(empty.root.path().join("empty.git")), ..ServedRepo::empty() };
+    let alternate = run(repo.folder(), &["rev-parse", "--absolute-git-dir"]);
+    std::fs::write(reader.folder().join("objects/info/alternates"), format!("{alternate}/objects\n"))
         .expect("write a file");
-    let (mut lines, words) = ours(&borrower, &oids);
-    let (mut git_s, their_words) = theirs(&borrower);
+    let (mut lines, words) = ours(&reader, &oids);
+    let (mut git_lines, git_words) = theirs(&reader);
     lines.sort();
-    git_s.sort();
-    assert_eq!((lines, words), (git_s, their_words));
-    // However many there are, and however many of them are known already.
+    git_lines.sort();
+    assert_eq!((lines, words), (git_lines, git_words));
+    // The number of lines is limited, without duplicates.
     let many: Vec<String> = (0..5_000).map(|number| format!("{:040x}", number / 2)).collect();
     let (lines, _) = ours(&repo, &[oids, many].concat());
     assert_eq!(lines.iter().filter(|line| line.ends_with(" .have")).count(), 1_000);
@@ -134,7 +134,7 @@ fn a_pusher_is_told_what_git_tells_it() {
     assert_eq!(PackService::from_name("git-upload-archive"), None);
 }
 
-/// A v2 request.
+/// Returns a v2 request.
 fn v2_request(command: &str, arguments: &[&str]) -> Vec<u8> {
     let mut body = Vec::new();
     pktline::push_line(&mut body, &format!("command={command}"));
@@ -147,7 +147,7 @@ fn v2_request(command: &str, arguments: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn ls_refs_is_answered_as_git_does() {
+fn ls_refs_response_equals_that_of_git() {
     let (repo, unborn) = (ServedRepo::new(), ServedRepo::new());
     let mut refs: Refs = unborn.refs();
     refs.set_head("refs/heads/later");
@@ -179,7 +179,7 @@ fn ls_refs_is_answered_as_git_does() {
 }
 
 #[test]
-fn too_many_prefixes_are_none() {
+fn too_many_prefixes_are_ignored() {
     let prefixes: Vec<String> = (0..65_536).map(|number| format!("ref-prefix {number}")).collect();
     let prefixes: Vec<&str> = prefixes.iter().map(String::as_str).collect();
     for (some, left) in [(&prefixes[..65_535], 65_535), (&prefixes[..], 0)] {
@@ -193,7 +193,7 @@ fn too_many_prefixes_are_none() {
 }
 
 #[test]
-fn the_version_is_the_highest_that_we_know() {
+fn highest_supported_protocol_version_is_used() {
     for (header, protocol) in [
         (None, ProtocolVersion::V0),
         (Some(""), ProtocolVersion::V0),
@@ -214,7 +214,7 @@ fn the_version_is_the_highest_that_we_know() {
 const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
-/// A request of lines; `FLUSH` and `DELIM` are those.
+/// Returns a request of lines; `FLUSH` and `DELIM` stand for these packets.
 fn body(lines: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     for line in lines {
@@ -235,7 +235,7 @@ fn fetch(protocol: ProtocolVersion, lines: &[&str]) -> FetchCommand {
 }
 
 #[test]
-fn equal_questions_are_one() {
+fn equal_requests_have_one_canonical_form() {
     let v2 =
         |arguments: &[&str]| fetch(ProtocolVersion::V2, &[&["command=fetch", "DELIM"], arguments, &["FLUSH"]].concat());
     let whole = v2(&["thin-pack", "want $B", "want $A", "have $B", "have $A", "done"]);
@@ -262,7 +262,7 @@ fn equal_questions_are_one() {
 }
 
 #[test]
-fn different_questions_are_not() {
+fn different_requests_have_different_keys() {
     let v2 =
         |arguments: &[&str]| fetch(ProtocolVersion::V2, &[&["command=fetch", "DELIM"], arguments, &["FLUSH"]].concat());
     let v0 = |lines: &[&str]| fetch(ProtocolVersion::V0, lines);
@@ -307,7 +307,7 @@ fn different_questions_are_not() {
 }
 
 #[test]
-fn who_wants_nothing_gets_nothing() {
+fn requests_without_wants_are_empty() {
     for (protocol, lines) in [
         (ProtocolVersion::V0, &[][..]),
         (ProtocolVersion::V1, &["FLUSH"]),
@@ -322,7 +322,7 @@ fn who_wants_nothing_gets_nothing() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_with_a_reason() {
+fn invalid_requests_are_rejected_with_a_reason() {
     let line = |text: &str| UploadPackRequestError::UnexpectedLine(text.replace("$A", A));
     for (protocol, lines, reason) in [
         (ProtocolVersion::V0, &["want x", "FLUSH"][..], line("x")),
@@ -349,7 +349,7 @@ fn what_is_no_request_is_refused_with_a_reason() {
             &["command=fetch", "object-format=sha256", "FLUSH"],
             UploadPackRequestError::ObjectFormat("sha256".into()),
         ),
-        (ProtocolVersion::V2, &["command=fetch", "telepathy", "FLUSH"], line("telepathy")),
+        (ProtocolVersion::V2, &["command=fetch", "unknown", "FLUSH"], line("unknown")),
         (ProtocolVersion::V2, &["command=fetch", "DELIM", "want-ref x", "FLUSH"], line("want-ref x")),
         (ProtocolVersion::V2, &["command=fetch", "DELIM", "packfile-uris x", "FLUSH"], line("packfile-uris x")),
         (ProtocolVersion::V2, &["command=fetch", "DELIM", "sideband-all", "FLUSH"], line("sideband-all")),
@@ -379,20 +379,20 @@ fn what_is_no_request_is_refused_with_a_reason() {
 }
 
 #[test]
-fn where_git_says_nothing_we_do() {
+fn silent_failure_of_git_is_reported_to_the_client() {
     let repo = ServedRepo::new();
     let oid = repo.oid("refs/heads/main");
-    let arguments = [&format!("want {oid}"), "filter telepathy", "done"];
+    let arguments = [&format!("want {oid}"), "filter unknown", "done"];
     let Ok(UploadPackRequest::Fetch(fetch)) =
         UploadPackRequest::parse(ProtocolVersion::V2, &v2_request("fetch", &arguments))
     else {
         panic!()
     };
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     let result = upload_pack(&repo.git, repo.folder(), (ProtocolVersion::V2, &fetch.body), LIMITS, |bytes| {
-        said.extend_from_slice(bytes);
+        output.extend_from_slice(bytes);
         Ok(())
     });
     assert!(matches!(result, Err(GitError::Failed { .. })), "{result:?}");
-    assert_eq!(packets(&said), ["ERR upload-pack: git refuses this request"]);
+    assert_eq!(packets(&output), ["ERR upload-pack: git refuses this request"]);
 }

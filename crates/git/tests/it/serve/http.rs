@@ -1,4 +1,4 @@
-//! A web server that is just large enough for git's client: one request per connection.
+//! A minimal HTTP server for git's client: one request per connection.
 
 use std::io;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,18 +15,18 @@ use grasp_git::serve::{
 
 use super::repository::{LIMITS, ServedRepo, feed_command};
 
-/// What a client requests for.
+/// A request of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LoggedRequest {
     Advertisement(ProtocolVersion),
     UploadPack(ProtocolVersion, UploadPackRequest),
 }
 
-/// A server that ends with this value.
+/// A server that stops when it is dropped.
 pub(crate) struct TestHttpServer {
     pub(crate) repo: Arc<ServedRepo>,
     address: SocketAddr,
-    over: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     requests: Arc<Mutex<Vec<LoggedRequest>>>,
 }
 
@@ -34,12 +34,12 @@ impl TestHttpServer {
     pub(crate) fn start(repo: ServedRepo) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind a socket");
         let address = listener.local_addr().expect("read the address");
-        let server = Self { repo: Arc::new(repo), address, over: Arc::default(), requests: Arc::default() };
-        let (repo, over, requests) = (server.repo.clone(), server.over.clone(), server.requests.clone());
+        let server = Self { repo: Arc::new(repo), address, is_stopped: Arc::default(), requests: Arc::default() };
+        let (repo, is_stopped, requests) = (server.repo.clone(), server.is_stopped.clone(), server.requests.clone());
         std::thread::spawn(move || {
-            for stream in listener.incoming().take_while(|_| !over.load(Ordering::SeqCst)).flatten() {
+            for stream in listener.incoming().take_while(|_| !is_stopped.load(Ordering::SeqCst)).flatten() {
                 let (repo, requests) = (repo.clone(), requests.clone());
-                // A client that goes away is no failure.
+                // A client may close the connection early.
                 std::thread::spawn(move || drop(serve(&repo, &requests, stream)));
             }
         });
@@ -50,12 +50,12 @@ impl TestHttpServer {
         format!("http://{}/repo.git", self.address)
     }
 
-    /// What was requests since this was last called.
+    /// Returns the requests since the last call.
     pub(crate) fn take_requests(&self) -> Vec<LoggedRequest> {
         std::mem::take(&mut *self.requests.lock().expect("lock the log"))
     }
 
-    /// The fetches among them.
+    /// Returns the fetches since the last call.
     pub(crate) fn fetches(&self) -> Vec<FetchCommand> {
         let fetch = |requests| match requests {
             LoggedRequest::UploadPack(_, UploadPackRequest::Fetch(fetch)) => Some(fetch),
@@ -67,7 +67,7 @@ impl TestHttpServer {
 
 impl Drop for TestHttpServer {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::SeqCst);
+        self.is_stopped.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -112,12 +112,12 @@ fn serve(repo: &ServedRepo, requests: &Mutex<Vec<LoggedRequest>>, mut stream: Tc
             answer(PackService::UploadPack.result_type(), b"")?;
             let request = match UploadPackRequest::parse(protocol, &body) {
                 Ok(request) => request,
-                Err(bad) => return stream.write_all(&bad.to_response()),
+                Err(error) => return stream.write_all(&error.to_response()),
             };
             requests.lock().expect("lock the log").push(LoggedRequest::UploadPack(protocol, request.clone()));
             respond(repo, protocol, request, &mut stream)
         }
-        other => panic!("nobody asks for {other}"),
+        other => panic!("unexpected path {other}"),
     }
 }
 
@@ -132,7 +132,7 @@ fn respond(
         (UploadPackRequest::LsRefs(request), _) => stream.write_all(&ls_refs_response(&repo.refs(), &request)),
         (UploadPackRequest::Fetch(fetch), None) => stream.write_all(&not_our_ref_response(&fetch.wants[0])),
         (UploadPackRequest::Fetch(fetch), Some(folder)) => {
-            let send = |said: &[u8]| stream.write_all(said).map_err(|_| GitError::Cancelled);
+            let send = |output: &[u8]| stream.write_all(output).map_err(|_| GitError::Cancelled);
             match upload_pack(&repo.git, folder, (protocol, &fetch.body), LIMITS, send) {
                 Err(error) => Err(io::Error::other(error)),
                 Ok(()) => Ok(()),

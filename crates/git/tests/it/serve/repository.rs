@@ -1,4 +1,4 @@
-//! A repository as it lies on disk, and the real git beside it.
+//! Test fixtures: a repository on disk, and commands of the installed git.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use grasp_git::refs::Refs;
 use grasp_git::serve::{ServerCapabilities, UploadPackLimits};
 use tempfile::TempDir;
 
-/// The last commits of the history on `main`, which has this many.
+/// Number of commits on `main`.
 pub(crate) const COMMITS: usize = 12;
 
-/// The event that a pull request's ref is named after.
+/// The event id in the name of the pull request ref.
 pub(crate) const EVENT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 pub(crate) const LIMITS: UploadPackLimits = UploadPackLimits { threads: 1, timeout: Duration::from_secs(60) };
 
-/// Everything that an answer is made of.
+/// A repository and what is needed to serve it.
 pub(crate) struct ServedRepo {
     pub(crate) root: TempDir,
     pub(crate) git: Git,
     pub(crate) capabilities: ServerCapabilities,
-    /// A repository that was never pushed to has none.
+    /// `None` for a repository that was never pushed to.
     pub(crate) folder: Option<PathBuf>,
 }
 
 impl ServedRepo {
-    /// A repository without a folder.
+    /// Creates a repository without a folder.
     pub(crate) fn empty() -> Self {
         let root = TempDir::new().expect("create a folder");
         let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 256 << 20, address_bytes: 2 << 30 });
@@ -38,8 +38,8 @@ impl ServedRepo {
         Self { root, git, capabilities, folder: None }
     }
 
-    /// A repository with a history, tags, a pull request and a commit that no ref leads to. Its objects lie in a pool,
-    /// its refs in one file.
+    /// Creates a repository with history, tags, a pull request and a commit that no ref leads to. Its objects are in a
+    /// pool and its refs in one file.
     pub(crate) fn new() -> Self {
         let mut repo = Self::empty();
         let folder = repo.root.path().join("repo.git");
@@ -61,19 +61,19 @@ impl ServedRepo {
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        self.folder.as_deref().expect("a folder")
+        self.folder.as_deref().expect("the repository has a folder")
     }
 
     pub(crate) fn refs(&self) -> Refs {
         self.folder.as_deref().map(|folder| Refs::read(folder).expect("read refs")).unwrap_or_default()
     }
 
-    /// The object of a ref.
+    /// Returns the object of a ref.
     pub(crate) fn oid(&self, name: &str) -> String {
         run(self.folder(), &["rev-parse", name])
     }
 
-    /// The commit that no ref leads to.
+    /// Returns the commit that no ref leads to.
     pub(crate) fn hidden(&self) -> String {
         let all = run(self.folder(), &["cat-file", "--batch-all-objects", "--batch-check=%(objecttype) %(objectname)"]);
         let reachable = run(self.folder(), &["rev-list", "--all"]);
@@ -82,7 +82,7 @@ impl ServedRepo {
     }
 }
 
-/// A history for `fast-import`.
+/// Returns input for `fast-import`.
 fn history() -> String {
     let mut text = String::new();
     let mut commit = |branch: &str, number: usize, from: Option<usize>| {
@@ -107,7 +107,7 @@ fn history() -> String {
     text
 }
 
-/// The real git as people run it, with nobody's settings.
+/// Returns a git command as users run it, without configuration files.
 pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("git");
     command
@@ -124,19 +124,19 @@ pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs git and gives how it ended.
+/// Runs git, which may fail.
 pub(crate) fn attempt(folder: &Path, arguments: &[&str]) -> Output {
     command(folder, arguments).output().expect("run git")
 }
 
-/// Runs git, which must succeed, and gives what it said.
+/// Runs git, which must succeed, and returns its output.
 pub(crate) fn run(folder: &Path, arguments: &[&str]) -> String {
     let output = attempt(folder, arguments);
     assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// Runs git with an input.
+/// Runs git with an input; it must succeed.
 pub(crate) fn feed(folder: &Path, arguments: &[&str], input: &[u8]) -> Vec<u8> {
     feed_command(&mut command(folder, arguments), input)
 }

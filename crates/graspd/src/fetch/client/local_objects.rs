@@ -36,7 +36,7 @@ pub(super) struct LocalObjects {
 #[derive(Debug)]
 pub(super) struct ObjectAvailability {
     /// Number of prunings of object pools before this check.
-    pub(super) prunings: u64,
+    pub(super) prune_count: u64,
     /// Existing object pools that the repository may read.
     pools: Vec<PathBuf>,
     /// Objects that are here with everything that they reference: targets of refs, and wanted objects that were found
@@ -73,7 +73,7 @@ struct ConnectedObjects {
 impl LocalObjects {
     /// Finds out which of the wanted objects are here.
     pub(super) fn availability(&self, repo_path: &RepoPath, oids: &[String]) -> Result<ObjectAvailability, FetchError> {
-        let prunings = self.layout.prune_count();
+        let prune_count = self.layout.prune_count();
         let open = self
             .ref_cache
             .open_repo(repo_path)
@@ -97,7 +97,7 @@ impl LocalObjects {
         let has_invalid_oids = oids.iter().any(|oid| !is_oid(oid));
         Ok(ObjectAvailability {
             max_bytes: self.limits.max_bytes,
-            prunings,
+            prune_count,
             pools,
             known: tips,
             haves,
@@ -114,11 +114,11 @@ impl LocalObjects {
     }
 
     /// Checks a pack and keeps the wanted objects and what they reference. Availability is determined again, because
-    /// objects may have been added or pruned since the request; `prunings` is the number of prunings at that time.
+    /// objects may have been added or pruned since the request; `prune_count` is the number of prunings at that time.
     pub(super) fn check_pack(
         &self,
         (repo_path, oids): (&RepoPath, &[String]),
-        prunings: u64,
+        prune_count: u64,
         (mut pack, received): (Quarantine, PackData),
     ) -> Result<CheckedObjects, FetchError> {
         let availability = self.availability(repo_path, oids)?;
@@ -126,7 +126,7 @@ impl LocalObjects {
         let checker = self.checker();
         checker.index_pack(&mut pack, received, &availability.pools).map_err(|problem| match problem {
             // Objects that were sent as `have` lines may be pruned since.
-            PackError::Incomplete(reason) if prunings != availability.prunings => FetchError::local(reason),
+            PackError::Incomplete(reason) if prune_count != availability.prune_count => FetchError::local(reason),
             problem => problem.into(),
         })?;
         let seen: Vec<PathBuf> = availability.pools.iter().cloned().chain([pack.folder().to_owned()]).collect();

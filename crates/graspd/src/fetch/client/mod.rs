@@ -187,7 +187,7 @@ impl FetchClient {
         let checked = blocking(move || {
             let SpooledPack { pack, received, share } = spooled;
             // The permit is held until the check is done, even if the fetch is cancelled.
-            let checked = local_objects.check_pack((&repo_path, &oids), availability.prunings, (pack, received));
+            let checked = local_objects.check_pack((&repo_path, &oids), availability.prune_count, (pack, received));
             if matches!(&checked, Ok(CheckedObjects { pack: Some(_), .. })) {
                 share.commit();
             }

@@ -71,17 +71,18 @@ impl<'a> PackRequest<'a> {
         on_first_bytes: OnFirstBytes<'_>,
     ) -> Result<Option<SpooledPack>, FetchError> {
         let prefixes = self.prefixes();
-        let listing = WantSelector::new(self.availability.missing.iter().cloned(), prefixes.iter().cloned());
-        let (greeting, listing) = self.protocol_client.refs(connection, on_first_bytes, listing, &prefixes).await?;
-        let wants = listing.wants();
+        let selector = WantSelector::new(self.availability.missing.iter().cloned(), prefixes.iter().cloned());
+        let (advertisement, selector) =
+            self.protocol_client.refs(connection, on_first_bytes, selector, &prefixes).await?;
+        let wants = selector.wants();
         if wants.is_empty() {
             return Ok(None);
         }
         let request = self.pack_wants(&wants);
-        let (body, protocol, parser) = match greeting {
-            RefAdvertisement::V0(offer) => {
-                let body = fetch::fetch_v0(USER_AGENT, request, offer);
-                (body, Protocol::V0, FetchResponseParser::v0(offer.side_band_64k))
+        let (body, protocol, parser) = match advertisement {
+            RefAdvertisement::V0(features) => {
+                let body = fetch::fetch_v0(USER_AGENT, request, features);
+                (body, Protocol::V0, FetchResponseParser::v0(features.side_band_64k))
             }
             RefAdvertisement::V2(_) => (fetch::fetch_v2(USER_AGENT, request), Protocol::V2, FetchResponseParser::v2()),
         };

@@ -47,32 +47,32 @@ pub(super) struct GitProtocol<'a> {
 }
 
 impl GitProtocol<'_> {
-    /// Passes the server's refs that begin with one of the prefixes to `hearer`. In protocol v0, passes all refs.
+    /// Passes the server's refs that begin with one of the prefixes to `visitor`. In protocol v0, passes all refs.
     pub(super) async fn refs<H: RefVisitor>(
         &self,
         connection: &mut ServerConnection<'_>,
         on_first_bytes: OnFirstBytes<'_>,
-        hearer: H,
+        visitor: H,
         prefixes: &[String],
     ) -> Result<(RefAdvertisement, H), FetchError> {
         let response = connection.send(&self.info_refs_request()?).await?;
         self.check_status(&response)?;
-        let mut parser = RefAdvertisementParser::new(hearer);
+        let mut parser = RefAdvertisementParser::new(visitor);
         self.read_ref_list(response, on_first_bytes, |bytes| parser.feed(bytes)).await?;
-        let (greeting, mut hearer) = parser.finish().map_err(ref_list_error)?;
-        let (RefAdvertisement::V0(offer) | RefAdvertisement::V2(offer)) = greeting;
-        if !offer.sha1 {
+        let (advertisement, mut visitor) = parser.finish().map_err(ref_list_error)?;
+        let (RefAdvertisement::V0(features) | RefAdvertisement::V2(features)) = advertisement;
+        if !features.sha1 {
             return Err(FetchError::new(FetchOutcome::Absent, "the repository does not use SHA-1 object ids"));
         }
-        if let RefAdvertisement::V2(_) = greeting {
+        if let RefAdvertisement::V2(_) = advertisement {
             let body = fetch::ls_refs(USER_AGENT, prefixes);
             let response = connection.send(&self.upload_pack_request(body, Protocol::V2)?).await?;
             self.check_status(&response)?;
-            let mut parser = LsRefsParser::new(hearer);
+            let mut parser = LsRefsParser::new(visitor);
             self.read_ref_list(response, on_first_bytes, |bytes| parser.feed(bytes)).await?;
-            hearer = parser.finish().map_err(ref_list_error)?;
+            visitor = parser.finish().map_err(ref_list_error)?;
         }
-        Ok((greeting, hearer))
+        Ok((advertisement, visitor))
     }
 
     fn info_refs_request(&self) -> Result<Request<Full<Bytes>>, FetchError> {

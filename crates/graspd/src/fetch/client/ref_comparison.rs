@@ -49,8 +49,8 @@ impl FetchClient {
         let mut connection = ServerConnection::open(&self.dialer, &check.target, self.timeouts).await?;
         let protocol_client = GitProtocol { client: self, target: &check.target, form: None };
         let prefixes = BRANCHES_AND_TAGS.map(str::to_owned);
-        let (_, inventory) = protocol_client.refs(&mut connection, &mut || (), RefDiff::new(served), &prefixes).await?;
-        let (missing, differs) = inventory.counts();
+        let (_, diff) = protocol_client.refs(&mut connection, &mut || (), RefDiff::new(served), &prefixes).await?;
+        let (missing, differs) = diff.counts();
         Ok(RefComparison { served: of, missing: missing + differs, different: differs })
     }
 }

@@ -35,7 +35,8 @@ impl PackSpool {
     pub(super) async fn new(local_objects: &LocalObjects, max_bytes: u64) -> Result<Self, FetchError> {
         let limits = PackLimits { max_bytes, ..local_objects.limits };
         let layout = local_objects.layout.clone();
-        let create = move || Quarantine::create(&layout).map(|incoming| (PackSink::new(&incoming, limits), incoming));
+        let create =
+            move || Quarantine::create(&layout).map(|quarantine| (PackSink::new(&quarantine, limits), quarantine));
         let inner = blocking(create).await?.map_err(PackError::from)?;
         Ok(Self {
             inner: Some(inner),
@@ -64,7 +65,7 @@ impl PackSpool {
     }
 
     async fn flush(&mut self) -> Result<(), FetchError> {
-        let (mut sink, incoming) = self.inner.take().ok_or_else(spool_failed)?;
+        let (mut sink, quarantine) = self.inner.take().ok_or_else(spool_failed)?;
         let bytes = std::mem::take(&mut self.buffer);
         if !self.share.grow(bytes.len()) {
             return Err(PackError::DiskFull.into());
@@ -76,7 +77,7 @@ impl PackSpool {
                 return Err(PackError::DiskFull);
             }
             sink.write(&bytes)?;
-            Ok((sink, incoming))
+            Ok((sink, quarantine))
         };
         self.inner = Some(blocking(write).await??);
         Ok(())

@@ -10,10 +10,10 @@ use super::setup::{LIMITS, RemoteRepo, TestSetup, run};
 
 /// Receives a pack.
 fn received(setup: &TestSetup, pack: &[u8]) -> (Quarantine, PackData) {
-    let incoming = Quarantine::create(&setup.client.local_objects.layout).expect("creates a folder");
-    let mut sink = PackSink::new(&incoming, LIMITS);
+    let quarantine = Quarantine::create(&setup.client.local_objects.layout).expect("creates a folder");
+    let mut sink = PackSink::new(&quarantine, LIMITS);
     sink.write(pack).expect("valid pack");
-    (incoming, sink.finish().expect("a pack"))
+    (quarantine, sink.finish().expect("a pack"))
 }
 
 #[tokio::test]
@@ -21,10 +21,10 @@ async fn objects_pruned_during_a_fetch_are_a_local_error() {
     let (setup, remote) = (TestSetup::new(), RemoteRepo::new());
     let text: String = (0..2_000).map(|n| format!("{n}\n")).collect();
     let first = remote.commit("a", &text);
-    let (incoming, pack) = received(&setup, &remote.pack(&["HEAD"]));
+    let (quarantine, pack) = received(&setup, &remote.pack(&["HEAD"]));
     let local_objects = &setup.client.local_objects;
     let oids = [first.clone()];
-    let checked = local_objects.check_pack((&setup.repo_path, &oids), 0, (incoming, pack)).expect("valid pack");
+    let checked = local_objects.check_pack((&setup.repo_path, &oids), 0, (quarantine, pack)).expect("valid pack");
     assert_eq!((checked.missing_count, checked.oids.as_slice()), (0, &oids[..]));
     setup.adopt(&setup.repo_path, &checked.pack.expect("a pack"), &[("refs/heads/main", &first)]);
 
@@ -35,7 +35,7 @@ async fn objects_pruned_during_a_fetch_are_a_local_error() {
     let availability = local_objects.availability(&setup.repo_path, &oids).expect("reads");
     assert_eq!((availability.haves.as_slice(), availability.missing.as_slice()), (&[first][..], &oids[..]));
     let checked = local_objects
-        .check_pack((&setup.repo_path, &oids), availability.prunings, received(&setup, &thin))
+        .check_pack((&setup.repo_path, &oids), availability.prune_count, received(&setup, &thin))
         .expect("valid pack");
     assert_eq!(checked.oids, oids);
     drop(checked);
@@ -44,12 +44,12 @@ async fn objects_pruned_during_a_fetch_are_a_local_error() {
     fs::remove_dir_all(local_objects.layout.pool(&setup.repo_path)).expect("removes");
     local_objects.ref_cache.publish(&setup.repo_path, Default::default(), true);
     let error = local_objects
-        .check_pack((&setup.repo_path, &oids), availability.prunings, received(&setup, &thin))
+        .check_pack((&setup.repo_path, &oids), availability.prune_count, received(&setup, &thin))
         .expect_err("objects are missing");
     assert_eq!(error.outcome, FetchOutcome::InvalidData, "no pruning is known");
     local_objects.layout.record_prune();
     let error = local_objects
-        .check_pack((&setup.repo_path, &oids), availability.prunings, received(&setup, &thin))
+        .check_pack((&setup.repo_path, &oids), availability.prune_count, received(&setup, &thin))
         .expect_err("objects are missing");
     assert_eq!(error.outcome, FetchOutcome::LocalError);
     setup.wait_until_clean().await;
