@@ -56,7 +56,7 @@ impl Connection {
             .with_context(|| format!("cannot connect to {url}"))
     }
 
-    /// Opens `count` connections, at most [`MAX_CONCURRENT_HANDSHAKES`] at a time.
+    /// Opens `count` connections, at most `MAX_CONCURRENT_HANDSHAKES` at a time.
     pub async fn open_many(url: &RelayUrl, traffic: Traffic, count: usize) -> Result<Vec<Self>> {
         let progress = Progress::start("connecting", count as u64);
         let mut opening = JoinSet::new();

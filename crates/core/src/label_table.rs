@@ -1,4 +1,4 @@
-//! [`label_table!`](crate::label_table): labels of the variants of an enum.
+//! The macro `label_table!`: labels of the variants of an enum.
 
 /// Defines the labels of an enum's variants: the method `label` and the table of all labels, `LABELS`.
 ///

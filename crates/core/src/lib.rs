@@ -10,7 +10,7 @@
 //! - [`nostr`]: events, filters, messages, negentropy.
 //! - [`repo`]: announcements, states, pull requests, maintainer sets, and the [`repo::Catalog`] of all repositories.
 //! - [`net`]: which addresses may be dialled.
-//! - [`limits`]: every bound with its reason; [`remote_limits`]: token buckets; [`disk_budget`]: disk budget and
+//! - [`limits`]: every bound with its reason; [`token_bucket`]: token buckets; [`disk_budget`]: disk budget and
 //!   quotas.
 //! - [`label_table!`]: labels of enums in metrics, logs and JSON.
 //! - [`state_machine`]: the interface of the machines; [`time`]: wall clock and monotonic time.

@@ -116,7 +116,7 @@ impl Admission {
             SearchStatus::Pending(_) if now.mono < held_event.since.plus_secs(limits::MAX_HELD_SECS) => {
                 ExpiryAction::Wait(now.mono.plus_secs(limits::EXPIRY_POSTPONE_SECS))
             }
-            _ if self.is_newest(id, held_event) && self.purgatory.has_dormant_room(held_event.author) => {
+            _ if self.is_newest(id, held_event) && self.purgatory.has_dormant_capacity(held_event.author) => {
                 ExpiryAction::Dormant(now.mono.plus_secs(limits::DORMANT_SECS))
             }
             _ => ExpiryAction::Drop,
@@ -135,7 +135,9 @@ impl Admission {
         match (latest_deadline(false), latest_deadline(true)) {
             (Some(until), _) => ExpiryAction::Wait(until),
             (None, Some(until)) if held_event.is_dormant() => ExpiryAction::Wait(until),
-            (None, Some(until)) if self.purgatory.has_dormant_room(held_event.author) => ExpiryAction::Dormant(until),
+            (None, Some(until)) if self.purgatory.has_dormant_capacity(held_event.author) => {
+                ExpiryAction::Dormant(until)
+            }
             (None, _) => ExpiryAction::Drop,
         }
     }

@@ -231,7 +231,7 @@ impl Admission {
             None => None,
         };
         let permit = PushPermit { quota_left, ..permit };
-        if !self.uploads.has_room(&push.network, permit.uploads.len(), 0) {
+        if !self.uploads.has_capacity(&push.network, permit.uploads.len(), 0) {
             return Err(PushRejection::UploadsFull);
         }
         Ok(permit)
@@ -289,7 +289,7 @@ impl Admission {
             // pack of their own.
             bytes += received(event).ok_or(PushRejection::AuthorityChanged)?.bytes;
         }
-        if !self.uploads.has_room(&received_push.push.network, permit.uploads.len(), bytes) {
+        if !self.uploads.has_capacity(&received_push.push.network, permit.uploads.len(), bytes) {
             return Err(PushRejection::UploadsFull);
         }
         Ok(permit)
@@ -396,9 +396,9 @@ impl Admission {
     fn adoption(&self, fetched_pack: &FetchedPack, lookup: &RepoLookupResult) -> Option<GitOperation> {
         // A fetch receives at most as many bytes as the quotas left when it started. The index of the pack comes on
         // top; if the pack were rejected for that, it would be fetched again and again.
-        let has_room =
+        let has_capacity =
             self.policy.quotas.remaining(lookup.disk_usage, QuotaUser::Maintainers).is_none_or(|(left, _)| left > 0);
-        (has_room && self.is_available(&fetched_pack.repo_path)).then(|| {
+        (has_capacity && self.is_available(&fetched_pack.repo_path)).then(|| {
             let adopt = vec![fetched_pack.received_pack.clone()];
             GitOperation::Align(Alignment { adopt, ..self.desired_alignment(&fetched_pack.repo_path, lookup) })
         })

@@ -134,7 +134,7 @@ impl Purgatory {
 
     /// Whether another event of this author may become dormant.
     #[must_use]
-    pub fn has_dormant_room(&self, author: PublicKey) -> bool {
+    pub fn has_dormant_capacity(&self, author: PublicKey) -> bool {
         let crowded = |usage: &AuthorUsage| usage.totals.dormant >= limits::MAX_DORMANT_EVENTS_PER_AUTHOR;
         self.totals.dormant < limits::MAX_DORMANT_EVENTS && !self.by_author.get(&author).is_some_and(crowded)
     }

@@ -40,7 +40,7 @@ impl UploadUsage {
         self.bytes -= bytes;
     }
 
-    fn has_room(self, count: usize, bytes: u64, max_count: usize, max_bytes: u64) -> bool {
+    fn has_capacity(self, count: usize, bytes: u64, max_count: usize, max_bytes: u64) -> bool {
         self.count.saturating_add(count) <= max_count && self.bytes.saturating_add(bytes) <= max_bytes
     }
 }
@@ -49,12 +49,12 @@ impl PendingUploads {
     /// Whether `count` more uploads with `bytes` in total are accepted from this network. Zero uploads are always
     /// accepted. Loopback (`None`) has no limit of its own.
     #[must_use]
-    pub fn has_room(&self, network: &Option<String>, count: usize, bytes: u64) -> bool {
+    pub fn has_capacity(&self, network: &Option<String>, count: usize, bytes: u64) -> bool {
         let usage = self.by_network.get(network).copied().unwrap_or_default();
-        let network_room =
-            usage.has_room(count, bytes, limits::MAX_UPLOADS_PER_NETWORK, limits::MAX_UPLOAD_BYTES_PER_NETWORK);
-        let total_room = self.total.has_room(count, bytes, limits::MAX_UPLOADS, limits::MAX_UPLOAD_BYTES);
-        count == 0 || (total_room && (network.is_none() || network_room))
+        let has_network_capacity =
+            usage.has_capacity(count, bytes, limits::MAX_UPLOADS_PER_NETWORK, limits::MAX_UPLOAD_BYTES_PER_NETWORK);
+        let has_total_capacity = self.total.has_capacity(count, bytes, limits::MAX_UPLOADS, limits::MAX_UPLOAD_BYTES);
+        count == 0 || (has_total_capacity && (network.is_none() || has_network_capacity))
     }
 
     /// Returns a folder number that no upload has used.

@@ -73,7 +73,7 @@ impl FetchMachine {
             host.record_hit(hit);
         }
         if matches!(outcome, FetchOutcome::Busy(_) | FetchOutcome::Failed) {
-            let row = host.to_row(now);
+            let row = host.record_row(now);
             self.outputs.push_back(FetchOutput::SaveHost(row));
         }
         if self.has_fault(Fault::FailedHostNeverRetried)

@@ -213,7 +213,7 @@ impl DomainThrottle {
         // After a restart the stated limits are not known yet, so the default limits must cover what was counted ahead.
         let ahead = (own.per_minute.min(self.default_limits.per_minute) / limits::HOST_ROW_AHEAD_DIVISOR).max(1);
         self.counted_ahead = (ahead, now.mono.plus_secs(limits::HOST_ROW_AHEAD_SECS));
-        Some(self.to_row(now))
+        Some(self.record_row(now))
     }
 
     /// Records a busy answer with the seconds to wait, if stated.
@@ -284,7 +284,7 @@ impl DomainThrottle {
     }
 
     /// Returns the row to store, including the requests that may be made before it is stored again.
-    pub(super) fn to_row(&mut self, now: Now) -> HostRow {
+    pub(super) fn record_row(&mut self, now: Now) -> HostRow {
         self.has_row = true;
         let mut asked = self.window.request_times(now);
         if now.mono < self.counted_ahead.1 {

@@ -17,7 +17,7 @@ pub enum AuthError {
     Challenge,
     /// No `relay` tag names this relay.
     Relay,
-    /// `created_at` differs from the current time by more than [`limits::AUTH_MAX_AGE_SECS`].
+    /// `created_at` differs from the current time by more than [`limits::MAX_AUTH_EVENT_AGE_SECS`].
     Age,
 }
 

@@ -261,7 +261,7 @@ impl<'w> ScopeBuilder<'w> {
         Self { repo_index, capacity, scope: SyncScope::default(), size: FilterSize::default() }
     }
 
-    /// Adds a repository without its root events. Returns `false` if there is no room.
+    /// Adds a repository without its root events. Returns `false` if there is no space.
     pub(super) fn add_repo(&mut self, key: RepoKey) -> bool {
         let Some(repo) = self.repo_index.repo(key) else { return true };
         let mut size = self.size;
@@ -275,7 +275,7 @@ impl<'w> ScopeBuilder<'w> {
         true
     }
 
-    /// Adds root events of a repository, as many as there is room for. Returns the arrival up to which they were added.
+    /// Adds root events of a repository, as many as there is space for. Returns the arrival up to which they were added.
     pub(super) fn add_roots(&mut self, key: RepoKey, after: Seq, up_to: Seq) -> Seq {
         let Some(repo) = self.repo_index.repo(key) else { return up_to };
         let roots = repo.roots_between(after, up_to);

@@ -1,6 +1,6 @@
 //! Sync state of one relay.
 //!
-//! [`RelayState`] exists as long as the relay is needed and outlives its connections. [`Connection`] is the part that
+//! `RelayState` exists as long as the relay is needed and outlives its connections. `Connection` is the part that
 //! lives as long as one connection: open subscriptions, pending batches and requests. What a restart keeps is written
 //! as a [`RelayRecord`].
 

@@ -16,7 +16,7 @@ use crate::time::MonoTime;
 
 impl SyncMachine {
     /// Updates a relay, given by its URL without scheme, after the repositories that need it have changed. Adds it if
-    /// there is room.
+    /// there is space.
     pub(super) fn update_relay(&mut self, relay_key: &str) {
         if !self.is_ready {
             return;
@@ -76,7 +76,7 @@ impl SyncMachine {
         self.runnable.insert(id);
     }
 
-    /// Whether there is room for another relay. May remove a relay of fewer repositories.
+    /// Whether there is space for another relay. May remove a relay of fewer repositories.
     pub(super) fn can_add_relay(&mut self, needs: &super::targets::RelayNeeds) -> bool {
         let host = needs.url.host().to_owned();
         let same_host = self.relays.values().filter(|relay| relay.url.host() == host).count();

@@ -7,7 +7,7 @@
 //! - [`handlers`]: shared state and the routes below a repository's path.
 //! - [`upload_pack`]: `info/refs` and `git-upload-pack`.
 //! - [`pack_cache`]: responses to fetches, shared by clients that send the same request.
-//! - [`receive_pack`]: `git-receive-pack`.
+//! - [`receive_pack`] handles pushes (`git-receive-pack`).
 //! - [`request_body`]: request bodies, with bounds for size, memory and rate.
 //!
 //! May call `writer`, `repos` (ref cache), `monitor` (disk budget), `metrics`, `http` and `config`.

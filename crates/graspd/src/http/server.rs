@@ -60,9 +60,8 @@ pub(crate) trait RequestHandler: Send + Sync + 'static {
     ) -> impl Future<Output = HttpResponse> + Send;
 }
 
-/// The listener of the main address, and the limits that a connection must pass.
+/// The server of the main address: its handler, and the limits that a connection must pass.
 pub(crate) struct HttpServer<H> {
-    pub(crate) listener: TcpListener,
     pub(crate) handler: Arc<H>,
     /// Limit of all connections together.
     pub(crate) connection_limit: Arc<ConnectionLimit>,
@@ -75,15 +74,15 @@ pub(crate) struct HttpServer<H> {
 }
 
 impl<H: RequestHandler> HttpServer<H> {
-    /// Accepts connections until the shutdown begins. Returns a channel that is closed when the last connection has
-    /// ended.
-    pub(crate) async fn run(self) -> mpsc::Receiver<()> {
+    /// Accepts connections until the shutdown begins, and then closes the listener. Returns a channel that is closed
+    /// when the last connection has ended.
+    pub(crate) async fn run(self, listener: TcpListener) -> mpsc::Receiver<()> {
         let server = Arc::new(self);
         let (alive, all_closed) = mpsc::channel(1);
         let mut shutdown = server.shutdown.clone();
         loop {
             let accepted = tokio::select! {
-                accepted = server.listener.accept() => accepted,
+                accepted = listener.accept() => accepted,
                 () = wait_for_shutdown(&mut shutdown) => break,
             };
             match accepted {

@@ -138,7 +138,7 @@ impl GitMetrics {
             refusals: counter(
                 registry,
                 "ngit_git_push_refusals_total",
-                "Rejected pushes by the code in the answer (`E-…`)",
+                "Rejected pushes by the code of the report (E-STATE-MISSING and so on)",
                 Family::default(),
             ),
             cache_hits: counter(

@@ -172,7 +172,6 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
         runtime.spawn(socket.run(admin, shutdown.clone()))
     });
     let server = HttpServer {
-        listener,
         handler: app,
         connection_limit,
         network_limits,
@@ -180,7 +179,7 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
         clock,
         shutdown,
     };
-    runtime.block_on(serve(server, admin, signals, shutdown_sender, grace));
+    runtime.block_on(serve(server, listener, admin, signals, shutdown_sender, grace));
     // Before the writer, because it writes their last rows.
     drivers.stop();
     threads.stop();
@@ -222,12 +221,13 @@ fn listen(
 /// second signal.
 async fn serve(
     server: HttpServer<AppState>,
+    listener: TcpListener,
     mut admin: Option<tokio::task::JoinHandle<()>>,
     mut signals: ShutdownSignals,
     shutdown: watch::Sender<bool>,
     grace: Duration,
 ) {
-    let server = tokio::spawn(server.run());
+    let server = tokio::spawn(server.run(listener));
     sd_notify::notify(NotifyState::Ready);
     signals.recv().await;
     info!(target: "admin", "shutting down");

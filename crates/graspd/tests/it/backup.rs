@@ -226,7 +226,9 @@ fn backup_of_a_stopped_server_shares_files_and_damage_is_detected() {
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
     let output = run(folder.path(), &[DOMAIN_SETTING], &["backup", "first"]).expect_success();
     assert!(output.contains("does not protect against the loss of that disk"), "{output}");
-    assert!(run(folder.path(), &[DOMAIN_SETTING], &["backup", path_str(&first)]).expect_failure(1).contains("already"));
+    assert!(
+        run(folder.path(), &[DOMAIN_SETTING], &["backup", path_str(&first)]).expect_failure(1).contains("is not empty")
+    );
     let output =
         run(folder.path(), &[DOMAIN_SETTING], &["backup", path_str(&second), "--copy", "--base", "first", "--json"])
             .json_object();

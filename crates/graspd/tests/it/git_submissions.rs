@@ -198,7 +198,7 @@ fn other_refs_are_rejected_with_a_git_error() {
     ] {
         let output = submission.push(&submission.tip, name);
         output.expect_failure(&[code]);
-        assert!(!output.stderr.contains("not found") && !output.stderr.contains("404"), "{}", output.stderr);
+        assert!(!output.stderr.contains("not found") && !output.stderr.contains("error: 404"), "{}", output.stderr);
     }
     // The whole push is rejected.
     let request = submission.pull_request(&submission.tip);

@@ -7,7 +7,7 @@
 //!   and messages.
 //! - [`node`]: one graspd; [`driver`], [`local_events`] and [`tables`]: what connects its state machines to each other,
 //!   to the store and to the relays.
-//! - [`world`]: relays, nodes and the clock; [`world_gen`]: generates a world from a seed; [`fault_injection`]:
+//! - [`world`]: relays, nodes and the clock; [`world_gen`]: generates a world from a seed; [`incidents`]:
 //!   crashes, outages and other incidents; [`run`]: a whole run.
 //! - [`invariants`]: what must never happen; [`expected`] and [`expected_targets`]: what must have happened in the end.
 

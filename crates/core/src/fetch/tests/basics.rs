@@ -64,7 +64,7 @@ fn none_when_all_urls_exhausted() {
 
 #[test]
 fn successful_fetch_triggers_processing() {
-    // The driver hands fetched data to admission; the machine only stops asking for it.
+    // The driver passes fetched data to admission; the machine only stops asking for it.
     let mut rig = Rig::new();
     let wanted = rig.wanted(1, &["a", "b"], &[ONE]);
     rig.want(1, "r", vec![wanted]);

@@ -1,7 +1,7 @@
 //! The status of the service, as a page ([`page`]) and as JSON ([`json`]).
 //!
 //! Every displayed value that can change has a key, which is the same in the page and in the JSON, so that a small
-//! script (`status.js`) can update the page. [`format`] formats amounts and states, also for the commands of the
+//! script (`status.js`) can update the page. [`mod@format`] formats amounts and states, also for the commands of the
 //! operator.
 //!
 //! [`render`] is a pure function; [`status_cache`](super::status_cache) calls it.

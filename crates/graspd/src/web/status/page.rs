@@ -265,7 +265,7 @@ impl StatusPage {
                 if job.sources.len() > MAX_DETAILS {
                     about += &format!(" · {} more sources", job.sources.len() - MAX_DETAILS);
                 }
-                let about = self.value(&format!("quarry.{path}"), about);
+                let about = self.value(&format!("wanted.{path}"), about);
                 format!("<code>{}</code><br><small>{about}</small>", Escaped(&truncated(&path, 2 * NAME_CHARS)))
             })
             .collect();
