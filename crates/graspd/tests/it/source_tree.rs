@@ -116,10 +116,8 @@ const EXCEPTIONS: &[&str] = &[
     "http.postBuffer",
     // A stable error code.
     "E-PR-ROOM",
-    // A function of the HTTP library, and a variable that holds such a request.
+    // A function of the HTTP library.
     "Request::post",
-    "get, post",
-    "post, post",
     // Texts of remote relays.
     " to post ",
     "unlimited for everybody",

@@ -102,9 +102,9 @@ async fn fetch_by_ref_returns_what_the_server_has() {
         let found = fetched.pack.expect("a pack");
         assert_eq!(setup.objects(&found), remote.needs(&[&tip]), "without the tag");
         let get = "GET /remote.git/info/refs?service=git-upload-pack";
-        let post = "POST /remote.git/git-upload-pack";
+        let upload = "POST /remote.git/git-upload-pack";
         let lines = backend.requests.lines();
-        assert_eq!(lines[1..], if supports_v2 { vec![get, post, post] } else { vec![get, post] });
+        assert_eq!(lines[1..], if supports_v2 { vec![get, upload, upload] } else { vec![get, upload] });
         assert_eq!(backend.requests.all()[1].header("git-protocol"), Some("version=2"));
         assert_eq!(backend.requests.connections(), 2, "one per fetch");
 
