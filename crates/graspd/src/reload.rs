@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::config::{Config, ConfigErrors, EffectiveSetting, LoadedConfig, SettingOrigin};
+use crate::logging::SetLevel;
 use crate::sd_notify;
 use crate::sd_notify::NotifyState;
 use crate::writer::policy::{PolicyChange, PolicyHandle};
@@ -57,13 +58,10 @@ fn apply_lists(old: &mut Config, new: &Config) {
 /// Reads all settings from the same sources as at the start.
 type ReadSettings = Box<dyn Fn() -> Result<LoadedConfig, ConfigErrors> + Send + Sync>;
 
-/// Changes the log level.
-type SetLogLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
-
 /// How the settings are read and the log level is changed, as set up at the start.
 pub(crate) struct ReloadSources {
     pub(crate) read: ReadSettings,
-    pub(crate) set_log_level: SetLogLevel,
+    pub(crate) set_log_level: SetLevel,
 }
 
 /// Reads the settings again.

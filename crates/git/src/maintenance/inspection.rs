@@ -15,7 +15,7 @@ pub(super) const MULTI_PACK_INDEX: &str = "multi-pack-index";
 const MAX_PACKS: usize = 8;
 
 /// A pack is not merged if it has this many times the objects of all smaller ones together. So an object is packed
-/// again a few times in its life, not with every push.
+/// again only a few times in total, not with every push.
 const FACTOR: u64 = 2;
 
 /// A pool with fewer objects has no index and no bitmaps: git walks over these in some ten milliseconds.

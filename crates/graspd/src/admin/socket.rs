@@ -77,8 +77,8 @@ impl AdminSocket {
                     });
                 }
                 (Ok(_), Err(_)) => warn!(target: "admin", limit = MAX_CONNECTIONS, "admin connection limit reached"),
-                (Err(problem), _) => {
-                    warn!(target: "admin", %problem, "cannot accept an admin connection");
+                (Err(error), _) => {
+                    warn!(target: "admin", %error, "cannot accept an admin connection");
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
@@ -90,8 +90,8 @@ impl AdminSocket {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        if let Err(problem) = std::fs::remove_file(&self.path) {
-            debug!(target: "admin", %problem, "cannot remove the admin socket");
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            debug!(target: "admin", %error, "cannot remove the admin socket");
         }
     }
 }
@@ -148,8 +148,8 @@ impl AdminConnection {
                 }
             }
         };
-        if let Err(problem) = ended {
-            debug!(target: "admin", %problem, "admin connection failed");
+        if let Err(error) = ended {
+            debug!(target: "admin", %error, "admin connection failed");
         }
     }
 

@@ -42,7 +42,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("fetch", &["git", "writer", "repos", "monitor", "http", "metrics", "net", "config", "clock"]),
     ("sync", &["writer", "metrics", "net", "config", "clock"]),
     ("git", &["writer", "repos", "monitor", "http", "metrics", "config"]),
-    ("reload", &["writer", "config", "sd_notify"]),
+    ("reload", &["writer", "logging", "config", "sd_notify"]),
     ("writer", &["repos", "monitor", "metrics", "config", "clock"]),
     ("repos", &[]),
     ("monitor", &["http", "metrics", "config", "clock"]),
