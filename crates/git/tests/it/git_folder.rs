@@ -71,8 +71,14 @@ impl GitFixture {
     pub(crate) fn refs(&self, repo_path: &RepoPath) -> Vec<String> {
         let folder = self.layout.repo_dir(repo_path);
         // Older versions of git follow only one tag of a chain of tags for `%(*objectname)`.
+        // Many refs have the same tag, and each look at one is a process.
+        let mut peeled_tags = BTreeMap::new();
         let peeled = |line: &str| match line.strip_suffix(" tag") {
-            Some(line) => format!("{line} {}", git(&folder, &["rev-parse", &format!("{}^{{}}", &line[..40])])),
+            Some(line) => {
+                let tag = &line[..40];
+                let peel = || git(&folder, &["rev-parse", &format!("{tag}^{{}}")]);
+                format!("{line} {}", peeled_tags.entry(tag.to_owned()).or_insert_with(peel))
+            }
             None => line.rsplit_once(' ').expect("three fields").0.to_owned(),
         };
         let listed = git(&folder, &["for-each-ref", "--format=%(objectname) %(refname) %(objecttype)"]);

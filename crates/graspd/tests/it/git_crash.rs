@@ -1,6 +1,7 @@
 //! Crash recovery of git operations. The server is killed at every crash point (`grasp_git::crash_point`) that an
 //! operation passes. After a restart it must reach the same result as without the crash
-//! (`docs/design/admission.md#crash-recovery`).
+//! (`docs/design/admission.md#crash-recovery`). A soak run tests all crash points of all operations; an everyday run tests
+//! every fourth of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use grasp_core::nostr::SignedEvent;
 use grasp_core::repo::ServiceAddress;
+use grasp_sim::parallel::is_soak;
 use tempfile::TempDir;
 
 use crate::support::git::{BASE_TIME, MAIN, Maintainer, OLD, WorkTree, repo_path};
@@ -503,9 +505,13 @@ fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").args([from, to]).status().expect("cannot run cp").success());
 }
 
-/// Runs an operation once without a crash, then once for every crash point that it passes, with a crash there.
+/// An everyday run tests one of this many crash points of an operation.
+const EVERYDAY_INTERVAL: usize = 4;
+
+/// Runs an operation once without a crash, then once for each crash point that is tested, with a crash there.
 fn test_operation(name: &str) {
-    let operation = OPERATIONS.iter().find(|operation| operation.name == name).expect("unknown operation");
+    let index = OPERATIONS.iter().position(|operation| operation.name == name).expect("unknown operation");
+    let operation = &OPERATIONS[index];
     // The preparation is done once, without the short expiry.
     let without_expiry: Vec<_> =
         operation.settings.iter().copied().filter(|setting| *setting != SHORT_EXPIRY).collect();
@@ -545,6 +551,7 @@ fn test_operation(name: &str) {
         allowed.push(ServerSnapshot::take(&run.server, &run.git_folder(), &users.paths()));
     }
 
+    let mut crash_points = Vec::new();
     for (point, times) in &passed {
         // On disk these are the same as the commit before them.
         let is_after_commit = ["writer.shown", "writer.answered"].contains(&point.as_str());
@@ -554,13 +561,15 @@ fn test_operation(name: &str) {
             (false, true) => 2,
             (false, false) => *times,
         };
-        for nth in 1..=most.min(*times) {
-            let crash_point = format!("{point}:{nth}");
-            let folder = runs.path().join(&crash_point);
-            copy(prepared, &folder);
-            test_crash(operation, &plan, &users, &folder, &crash_point, &allowed);
-            fs::remove_dir_all(folder).expect("cannot remove the folder");
-        }
+        crash_points.extend((1..=most.min(*times)).map(|nth| format!("{point}:{nth}")));
+    }
+    // Each operation starts at another crash point, so that a few operations together pass each of them.
+    let (first, interval) = if is_soak() { (0, 1) } else { (index % EVERYDAY_INTERVAL, EVERYDAY_INTERVAL) };
+    for crash_point in crash_points.iter().skip(first).step_by(interval) {
+        let folder = runs.path().join(crash_point);
+        copy(prepared, &folder);
+        test_crash(operation, &plan, &users, &folder, crash_point, &allowed);
+        fs::remove_dir_all(folder).expect("cannot remove the folder");
     }
 }
 
