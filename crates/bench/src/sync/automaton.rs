@@ -179,7 +179,6 @@ impl MachineDriver {
             rejected: RejectedEventsConfig::default(),
             epoch: 1,
             seed: 1,
-            fault: None,
         };
         let now = Now { mono: MonoTime(1_000), wall: Timestamp(EPOCH) };
         Ok(Self {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::batch::{BatchId, BatchOrigin, BatchPhase, PendingBatch, QueuedRequest};
-use super::fault_injection::SyncFault;
 use super::filters::{IdentifierSet, ScopeBuilder, SyncScope};
 use super::io::SyncSource;
 use super::live::{LiveSetId, PolledScope};
@@ -35,8 +34,7 @@ impl RelayState {
 
     /// Starts layer 1: announcements and states.
     pub(super) fn start_layer_one(&mut self, ctx: &mut SyncContext<'_>) -> bool {
-        let since =
-            self.catch_up_since.filter(|_| self.announcements_synced || ctx.has_fault(SyncFault::SinceBeforeComplete));
+        let since = self.catch_up_since.filter(|_| self.announcements_synced);
         let identifiers = self.announcement_identifiers(ctx);
         let ConnectionState::Connected(connection) = &mut self.connection else { return false };
         let is_repeat = connection.requested_identifiers.replace(identifiers.clone()).is_some();
@@ -59,7 +57,7 @@ impl RelayState {
 
     /// Returns the identifiers whose announcements are requested from this relay.
     pub(super) fn announcement_identifiers(&self, ctx: &SyncContext<'_>) -> IdentifierSet {
-        if self.is_bootstrap || !self.coverage.is_empty() || ctx.has_fault(SyncFault::HeldSyncedInFull) {
+        if self.is_bootstrap || !self.coverage.is_empty() {
             return IdentifierSet::All;
         }
         let identifiers =

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::batch::{ActiveRequest, BatchOrigin, PendingBatch, QueuedRequest, RequestId, RequestKind};
-use super::fault_injection::SyncFault;
 use super::filters::{IdentifierSet, SyncScope};
 use super::io::{SyncNote, SyncSource};
 use super::relay::{ConnectionState, CoveragePass, FailedBatch, HistoricRun, LayerOneState, LiveSetStatus, RelayState};
@@ -29,10 +28,7 @@ impl RelayState {
             group_unmatched_filters(connection, id);
             return true;
         }
-        let is_complete = |batch: &PendingBatch| {
-            batch.is_complete() || (ctx.has_fault(SyncFault::CoverageTooEarly) && !batch.has_requests())
-        };
-        let complete = connection.batches.iter().find(|(_, batch)| is_complete(batch)).map(|(id, _)| *id);
+        let complete = connection.batches.iter().find(|(_, batch)| batch.is_complete()).map(|(id, _)| *id);
         match complete.and_then(|id| connection.batches.remove(&id)) {
             Some(batch) => {
                 self.complete_batch(ctx, batch);
@@ -43,10 +39,7 @@ impl RelayState {
     }
 
     /// Records the result of a batch: coverage if it succeeded, a retry if it failed.
-    pub(super) fn complete_batch(&mut self, ctx: &mut SyncContext<'_>, mut batch: PendingBatch) {
-        if ctx.has_fault(SyncFault::FailedCountsAsDone) {
-            batch.failure = None;
-        }
+    pub(super) fn complete_batch(&mut self, ctx: &mut SyncContext<'_>, batch: PendingBatch) {
         self.is_unsaved = true;
         self.has_ready_repos = true;
         if batch.gaps.0 > 0 {
@@ -96,8 +89,6 @@ impl RelayState {
                 }
             }
             let retry_at = ctx.now.mono.plus_secs(ctx.jitter(wait_secs));
-            let unconfirmed_live_set =
-                unconfirmed_live_set.filter(|_| !ctx.has_fault(SyncFault::UnconfirmedCountsAsOpen));
             let live_set = unconfirmed_live_set.map_or(LiveSetStatus::Open, LiveSetStatus::Unconfirmed);
             self.failed_batches.push(FailedBatch { scope, since, source, retry_at, attempts, live_set });
             return;
@@ -109,7 +100,7 @@ impl RelayState {
             self.clear_catch_up_since();
         }
         self.states_compared |= batch.scope.announcements.is_some();
-        if (batch.since.is_none() || ctx.has_fault(SyncFault::SinceBeforeComplete))
+        if batch.since.is_none()
             && let Some(IdentifierSet::All) = batch.scope.announcements
         {
             self.announcements_synced = true;
@@ -137,12 +128,7 @@ impl RelayState {
 
     /// Ends the historic run if nothing of it is left. Returns whether it ended.
     pub(super) fn complete_historic_run(&mut self, ctx: &mut SyncContext<'_>) -> bool {
-        let is_waiting = |key: &RepoKey| {
-            let is_in_window = ctx.repo_index.changed_repos.contains(key);
-            ctx.repo_index
-                .repo(*key)
-                .is_some_and(|repo| !repo.roots_loaded || (is_in_window && ctx.has_fault(SyncFault::WindowNeverCloses)))
-        };
+        let is_waiting = |key: &RepoKey| ctx.repo_index.repo(*key).is_some_and(|repo| !repo.roots_loaded);
         let has_new_needs = self.dirty.iter().any(|key| !is_waiting(key));
         let ConnectionState::Connected(connection) = &mut self.connection else { return false };
         let Some(historic_run) = connection.historic_run else { return false };

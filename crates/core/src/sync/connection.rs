@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::batch::{AnswerState, QueuedRequest, RequestKind};
 use super::earlier;
-use super::fault_injection::SyncFault;
 use super::io::{ReconnectKind, SessionId, SyncNote, SyncSource};
 use super::live::{LiveSetId, close_live_set};
 use super::pagination::PageSizeTracker;
@@ -34,9 +33,7 @@ impl RelayState {
         let kind = match absence_secs {
             Some(secs)
                 if secs < limits::QUICK_RECONNECT_SECS
-                    && (self.announcements_synced
-                        || self.coverage.values().any(|coverage| coverage.tags_complete)
-                        || ctx.has_fault(SyncFault::SinceBeforeComplete)) =>
+                    && (self.announcements_synced || self.coverage.values().any(|coverage| coverage.tags_complete)) =>
             {
                 ReconnectKind::Quick
             }
@@ -48,7 +45,7 @@ impl RelayState {
         }
         let relay_limits = RelayLimits::new(nip11.as_ref(), &self.learned);
         let is_grasp = nip11.as_ref().is_some_and(|nip11| nip11.is_grasp);
-        let overlap_secs = if ctx.has_fault(SyncFault::OverlapDropped) { 0 } else { self.overlap_secs_for(is_grasp) };
+        let overlap_secs = self.overlap_secs_for(is_grasp);
         if kind == ReconnectKind::Quick {
             let last_message = self.last_message.map_or(ctx.now.wall, |message| message.wall);
             self.catch_up_since =
@@ -110,7 +107,7 @@ impl RelayState {
             consecutive_rejections: 0,
             concurrency: limits::INITIAL_CONCURRENT_REQUESTS,
             retry_after: ctx.now.mono,
-            page_sizes: PageSizeTracker::assuming_short(ctx.has_fault(SyncFault::PageFloorTrusted)),
+            page_sizes: PageSizeTracker::default(),
             empty_answers: VecDeque::new(),
             auth: Authentication::default(),
             wide_deliveries: (0, 0),

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::RequestId;
-use super::fault_injection::SyncFault;
 use super::io::{OutgoingMessage, QueryId, SubscriptionId, SyncNote, SyncOutput};
 use super::rejected::RejectedEventsIndex;
 use super::relay::{Connection, RelayId};
 use super::targets::RepoSyncIndex;
-use super::{SyncConfig, fault_injection, live};
+use super::{SyncConfig, live};
 use crate::limits;
 use crate::time::Now;
 
@@ -50,9 +49,6 @@ impl SyncContext<'_> {
     }
 
     pub(super) fn next_subscription_id(&mut self) -> SubscriptionId {
-        if self.has_fault(SyncFault::IdsReused) {
-            return SubscriptionId(*self.next_id / 8);
-        }
         SubscriptionId(self.new_id())
     }
 
@@ -78,10 +74,6 @@ impl SyncContext<'_> {
         self.outputs.push_back(SyncOutput::Note(note));
     }
 
-    pub(super) fn has_fault(&self, fault: SyncFault) -> bool {
-        fault_injection::is_injected(self.config.fault, fault)
-    }
-
     /// Returns `secs` ± 20 %.
     pub(super) fn jitter(&mut self, secs: u64) -> u64 {
         secs * (80 + self.rng.next_u64() % 41) / 100
@@ -89,9 +81,6 @@ impl SyncContext<'_> {
 
     /// Returns the seconds until the next full reconciliation: 23 to 25 hours.
     pub(super) fn daily_interval_secs(&mut self) -> u64 {
-        if self.has_fault(SyncFault::DailyForgotten) {
-            return 100 * limits::DAILY_RECONCILIATION_SECS;
-        }
         limits::DAILY_RECONCILIATION_SECS - 3_600 + self.rng.next_u64() % 7_200
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::SyncMachine;
-use super::fault_injection::{SyncFault, is_injected};
 use super::health::FailureCause;
 use super::io::{DisconnectReason, SessionId, SyncNote, SyncOutput};
 use super::relay::{ConnectionState, RelayId, RelayState};
@@ -58,8 +57,7 @@ impl SyncMachine {
             if self.dialer.open >= limits::MAX_CONCURRENT_RELAY_DIALS {
                 break;
             }
-            let fault = self.config.fault;
-            let Some(relay) = self.relays.get_mut(&id).filter(|relay| relay.dial_at(fault).is_some_and(|at| at <= now))
+            let Some(relay) = self.relays.get_mut(&id).filter(|relay| relay.dial_at().is_some_and(|at| at <= now))
             else {
                 self.dialer.waiting.remove(&(due, id));
                 if let Some(relay) = self.relays.get_mut(&id) {
@@ -71,7 +69,7 @@ impl SyncMachine {
             let host = self.dialer.hosts.get(relay.url.host()).map(|at| at.plus(limits::RELAY_DIAL_INTERVAL_PER_HOST));
             let all = self.dialer.last.map(|at| at.plus(limits::RELAY_DIAL_INTERVAL));
             let at = host.unwrap_or_default().max(all.unwrap_or_default());
-            if at > now && !is_injected(fault, SyncFault::DialsNotSpaced) {
+            if at > now {
                 self.dialer.next = Some(self.dialer.next.map_or(at, |next| next.min(at)));
                 if all.is_some_and(|all| all > now) {
                     break;
@@ -101,7 +99,7 @@ impl SyncMachine {
         self.dialer.record_message(id, self.now.mono);
         let now = self.now;
         let is_self = nip11.as_ref().is_some_and(|nip11| nip11.instance.as_deref() == Some(&self.config.instance));
-        if is_self && !self.has_fault(SyncFault::DialSelf) {
+        if is_self {
             if let Some(relay) = self.relays.get_mut(&id) {
                 relay.is_self = true;
                 relay.is_unsaved = true;
@@ -129,7 +127,6 @@ impl SyncMachine {
         let now = self.now;
         let random = self.rng.next_u64();
         let is_own_network_up = self.dialer.heard_another_relay(id, now.mono);
-        let forgets_cooldown = self.has_fault(SyncFault::CooldownForgotten);
         let Some(relay) = self.relays.get_mut(&id) else { return };
         relay.update_time_totals(now);
         let state = std::mem::replace(&mut relay.connection, ConnectionState::Disconnected);
@@ -171,9 +168,6 @@ impl SyncMachine {
                     relay.health.record_lost(now, random);
                 }
                 relay.on_disconnected(*connection, now.mono);
-                if forgets_cooldown {
-                    relay.health.clear_cooldown();
-                }
                 self.outputs.push_back(SyncOutput::Note(SyncNote::ConnectionLost(relay.url.clone(), reason)));
             }
         }
@@ -218,7 +212,7 @@ impl SyncMachine {
             }
             return;
         }
-        if !relay.is_queued_to_dial && relay.dial_at(self.config.fault).is_some_and(|at| at <= now.mono) {
+        if !relay.is_queued_to_dial && relay.dial_at().is_some_and(|at| at <= now.mono) {
             relay.is_queued_to_dial = true;
             self.dialer.waiting.insert((now.mono, id));
         }
@@ -231,10 +225,9 @@ impl SyncMachine {
 
 impl RelayState {
     /// Returns when the relay is to be dialled, if at all.
-    pub(super) fn dial_at(&self, fault: Option<SyncFault>) -> Option<MonoTime> {
-        let is_wanted = self.is_needed() && (!self.is_paused || is_injected(fault, SyncFault::PausedDialled));
-        let is_self = self.is_self && !is_injected(fault, SyncFault::DialSelf);
-        if !matches!(self.connection, ConnectionState::Disconnected) || !is_wanted || is_self {
+    pub(super) fn dial_at(&self) -> Option<MonoTime> {
+        let is_wanted = self.is_needed() && !self.is_paused && !self.is_self;
+        if !matches!(self.connection, ConnectionState::Disconnected) || !is_wanted {
             return None;
         }
         Some(self.health.next_dial_at())

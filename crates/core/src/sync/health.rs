@@ -309,11 +309,6 @@ impl RelayHealth {
         self.next_dial.mono.max(self.cooldown_until().unwrap_or_default())
     }
 
-    /// Removes the cooldown. Only for fault injection.
-    pub(super) fn clear_cooldown(&mut self) {
-        self.cooldown = None;
-    }
-
     /// Allows an immediate connection attempt and ends the cooldown, on request of the operator. The rate limit count
     /// is kept.
     pub fn retry_now(&mut self, now: Now) {

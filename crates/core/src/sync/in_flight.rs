@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::batch::BatchId;
-use super::fault_injection::SyncFault;
 use super::io::{
     EventPresence, SessionId, SubmitResult, SubscriptionId, SyncOutput, SyncRow, SyncRowKey, SyncSource,
     SyncSubmission, SyncSubmissionId,
@@ -109,27 +108,16 @@ impl SyncMachine {
                 self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Rejected(row)));
             }
             self.count_wide_delivery(id, delivery.is_wide, false);
-            if self.has_fault(SyncFault::PermitReleasedTwice) {
-                self.outputs.push_back(SyncOutput::ReleasePermit(session));
-            }
             return self.outputs.push_back(SyncOutput::ReleasePermit(session));
         }
-        let identity = self.identity(&event);
-        if let Some(entry) = self.in_flight.ids.get(&identity).and_then(|id| self.in_flight.events.get_mut(id))
-            && !super::fault_injection::is_injected(self.config.fault, SyncFault::SubmittedTwice)
-        {
+        let identity = (event.id, event.sig);
+        if let Some(entry) = self.in_flight.ids.get(&identity).and_then(|id| self.in_flight.events.get_mut(id)) {
             entry.waiters.push(waiter);
             self.count_pending(waiter);
             return self.outputs.push_back(SyncOutput::ReleasePermit(session));
         }
         self.submit(event, Some(session), vec![waiter], Vec::new());
         self.count_pending(waiter);
-    }
-
-    /// Returns the identity of an event in flight.
-    fn identity(&self, event: &Event) -> Identity {
-        let sig = if self.has_fault(SyncFault::InFlightByIdOnly) { [0; 64] } else { event.sig };
-        (event.id, sig)
     }
 
     /// Counts an event for the batch or historic run that waits for it.
@@ -159,7 +147,7 @@ impl SyncMachine {
         let source = waiters.first().map_or(SyncSource::CatchUp, |waiter| waiter.source);
         let url = waiters.first().and_then(|waiter| self.relays.get(&waiter.relay)).map(|relay| relay.url.clone());
         let url = url.or_else(|| offered.first().cloned());
-        let identity = self.identity(&event);
+        let identity = (event.id, event.sig);
         self.in_flight.ids.insert(identity, id);
         self.in_flight.events.insert(
             id,
@@ -174,7 +162,7 @@ impl SyncMachine {
         let Some(InFlightEvent { event, waiters, offered, submitted_at }) = self.in_flight.events.remove(&id) else {
             return;
         };
-        let identity = self.identity(&event);
+        let identity = (event.id, event.sig);
         if self.in_flight.ids.get(&identity) == Some(&id) {
             self.in_flight.ids.remove(&identity);
         }
@@ -189,28 +177,22 @@ impl SyncMachine {
         let is_new = matches!(result, SubmitResult::Stored | SubmitResult::Held);
         let mut is_first = true;
         for waiter in &waiters {
-            let misattributes = self.has_fault(SyncFault::LateResultMisattributed);
             let Some(relay) = self.relays.get_mut(&waiter.relay) else { continue };
             if is_new && is_first {
                 relay.totals.received += 1;
             }
             let historic_sync_completed_at = relay.historic_sync_completed_at;
             let absent_since = relay.catch_up_since;
-            let session =
-                if misattributes { relay.current_session().unwrap_or(waiter.session) } else { waiter.session };
-            let Some(connection) = relay.connection_of(session) else { continue };
+            let Some(connection) = relay.connection_of(waiter.session) else { continue };
             if waiter.is_resubmitted {
                 connection.resubmitted = connection.resubmitted.saturating_sub(1);
                 relay.has_ready_repos = true;
             }
-            let Some(connection) = relay.connection_of(session) else { continue };
+            let Some(connection) = relay.connection_of(waiter.session) else { continue };
             if result == SubmitResult::InvalidSignature {
                 connection.invalid_messages += 1;
             }
-            let counted = waiter.batch.map(|batch| {
-                if misattributes { connection.first_batch_with_pending_events().unwrap_or(batch) } else { batch }
-            });
-            if let Some(batch) = counted.and_then(|batch| connection.batches.get_mut(&batch)) {
+            if let Some(batch) = waiter.batch.and_then(|batch| connection.batches.get_mut(&batch)) {
                 batch.pending_events = batch.pending_events.saturating_sub(1);
                 if is_new && is_first {
                     batch.events += 1;
@@ -305,7 +287,7 @@ impl SyncMachine {
                     is_resubmitted: true,
                 })
                 .collect();
-            let identity = self.identity(&event);
+            let identity = (event.id, event.sig);
             if self.in_flight.ids.contains_key(&identity) {
                 continue;
             }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::batch::{BatchId, BatchPhase};
-use super::fault_injection::SyncFault;
 use super::filters::{BatchCapacity, FilterSize, ID_BYTES, SyncScope, json_len};
 use super::io::{OutgoingMessage, SubscriptionId};
 use super::relay::{Connection, ConnectionState, OpenSubscription, RelayState, SubscriptionPurpose};
@@ -97,12 +96,10 @@ impl RelayState {
             pending.replaces.iter().filter_map(|key| connection.live.get(key)).map(|set| set.size.bytes).sum();
         let fits = open + requests.len() <= max_open
             && (bytes + size.bytes).saturating_sub(freed) <= connection.relay_limits.live_bytes;
-        if count == 0 || (!fits && !ctx.has_fault(SyncFault::LimitsIgnored)) {
+        if count == 0 || !fits {
             return self.merge_or_poll(ctx, count == 0);
         }
-        if connection.subscriptions.len() + requests.len() > connection.relay_limits.max_subscriptions as usize
-            && !ctx.has_fault(SyncFault::LimitsIgnored)
-        {
+        if connection.subscriptions.len() + requests.len() > connection.relay_limits.max_subscriptions as usize {
             // Historic requests, which end soon, occupy the slots.
             return false;
         }
@@ -127,11 +124,7 @@ impl RelayState {
             set.awaiting_eose.insert(sub);
             ctx.send(connection, OutgoingMessage::Req(sub, filters));
         }
-        let skips_eose = ctx.has_fault(SyncFault::EoseNotAwaited);
         connection.live.insert(pending.key, set);
-        if skips_eose {
-            self.on_live_confirmed(ctx, pending.key);
-        }
         true
     }
 

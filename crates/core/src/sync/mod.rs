@@ -18,7 +18,6 @@ mod completion;
 mod connection;
 mod context;
 mod dialing;
-pub mod fault_injection;
 mod filters;
 pub mod health;
 mod in_flight;
@@ -48,7 +47,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use self::batch::RequestId;
 use self::context::{Rng, SyncContext};
 use self::dialing::Dialer;
-use self::fault_injection::SyncFault;
 use self::in_flight::InFlightEvents;
 use self::io::{IncomingMessage, QueryId, SessionId, SyncInput, SyncOutput, SyncRow, SyncRowKey};
 use self::recent_arrivals::RecentArrivals;
@@ -87,9 +85,6 @@ pub struct SyncConfig {
     pub epoch: u64,
     /// Seed of the random numbers.
     pub seed: u64,
-    /// A fault to inject, for the simulator.
-    #[doc(hidden)]
-    pub fault: Option<SyncFault>,
 }
 
 /// The sync machine. See the [module](self) documentation.
@@ -152,10 +147,6 @@ impl SyncMachine {
             outputs: VecDeque::new(),
             config,
         }
-    }
-
-    fn has_fault(&self, fault: SyncFault) -> bool {
-        fault_injection::is_injected(self.config.fault, fault)
     }
 
     /// Runs an action on a relay, with access to the shared parts of the machine.
@@ -267,7 +258,7 @@ impl SyncMachine {
     fn schedule_wake(&mut self, id: RelayId) {
         let now = self.now;
         let Some(relay) = self.relays.get_mut(&id) else { return };
-        let next = relay.next_wake(now, self.config.fault);
+        let next = relay.next_wake(now);
         if relay.is_unsaved || relay.connection().is_some() {
             let secs = if relay.is_unsaved { limits::RELAY_ROW_SAVE_SECS } else { limits::RELAY_HEARD_SAVE_SECS };
             let at = now.mono.plus_secs(secs);

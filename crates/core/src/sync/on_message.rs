@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::batch::{AnswerState, BatchId, QueuedRequest, RequestId, RequestKind};
-use super::fault_injection::SyncFault;
 use super::io::{EoseHint, IncomingMessage, SubscriptionId};
 use super::pagination::PageOutcome;
 use super::relay::{ConnectionState, EmptyAnswer, LateDelivery, RelayState, SubscriptionPurpose};
@@ -171,7 +170,7 @@ impl RelayState {
             RequestKind::Group(filters, count) => {
                 let is_short = hint.is_none() && count < limit as usize && connection.page_sizes.is_short(count);
                 let is_complete = hint == Some(EoseHint::Complete) || is_short;
-                if !is_complete && !ctx.has_fault(SyncFault::CursorPerGroup) {
+                if !is_complete {
                     // The answer of some filter may have been cut, and it is unknown of which. Each is paged alone.
                     batch.queue.extend(filters.into_iter().map(|filter| first_page(filter, limit)));
                 }
@@ -187,7 +186,6 @@ impl RelayState {
                 PageOutcome::SteppedOver(second) => {
                     // Negentropy needs no pages. Without it, the rest of this second cannot be fetched.
                     match pages.one_second(second) {
-                        _ if ctx.has_fault(SyncFault::SameSecondSkipped) => {}
                         filter if can_compare => batch.queue.push_back(QueuedRequest::Compare(filter)),
                         _ => self.history_incomplete = true,
                     }

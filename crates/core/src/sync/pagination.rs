@@ -18,15 +18,9 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageSizeTracker {
     largest: usize,
-    assumes_short: bool,
 }
 
 impl PageSizeTracker {
-    /// Creates a tracker that takes every page below the requested limit for the last one. Only for fault injection.
-    pub(super) fn assuming_short(assumes_short: bool) -> Self {
-        Self { largest: 0, assumes_short }
-    }
-
     /// Records the size of a page.
     pub fn record(&mut self, count: usize) {
         self.largest = self.largest.max(count);
@@ -43,7 +37,7 @@ impl PageSizeTracker {
     /// relay removes from a full page before it sends it.
     #[must_use]
     pub fn is_short(self, count: usize) -> bool {
-        self.assumes_short || count < limits::MIN_CUT_PAGE_EVENTS || count < self.largest.saturating_mul(9).div_ceil(10)
+        count < limits::MIN_CUT_PAGE_EVENTS || count < self.largest.saturating_mul(9).div_ceil(10)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Restores and stores relay records, and runs commands of the operator.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::fault_injection::SyncFault;
 use super::io::{RelayCommand, RestoredRow, SyncOutput, SyncPolicyChange, SyncRow, SyncRowKey};
 use super::relay::RelayState;
 use super::relay_record::RelayRecord;
@@ -83,9 +82,7 @@ impl SyncMachine {
                 && relay.last_message.map(|message| message.mono)
                     > relay.saved_at.map(|at| at.plus_secs(limits::RELAY_HEARD_SAVE_SECS))
         };
-        let skips_in_flight = self.has_fault(SyncFault::InFlightNotPersisted);
-        let oldest_pending =
-            if skips_in_flight { BTreeMap::new() } else { self.in_flight.oldest_pending_live_events() };
+        let oldest_pending = self.in_flight.oldest_pending_live_events();
         for relay in self.relays.values_mut().filter(|relay| relay.is_unsaved || has_new_message(relay)) {
             relay.is_unsaved = false;
             relay.saved_at = Some(now.mono);

@@ -4,7 +4,6 @@
 //! Part of historic sync. See `docs/design/sync.md#negentropy`.
 
 use super::batch::{ActiveRequest, AnswerState, BatchId, QueuedRequest, RequestId, RequestKind};
-use super::fault_injection::SyncFault;
 use super::filters::is_state_filter;
 use super::io::{LocalIds, OutgoingMessage, SubscriptionId, SyncNote, SyncOutput, SyncSource};
 use super::negentropy::{NegentropySession, NegentropyStep};
@@ -70,11 +69,7 @@ impl RelayState {
             .frame_bytes_beside(super::live::json_bytes(&filter))
             .filter(|_| second || !items.is_empty());
         // Live subscriptions may have used the free subscription in the meantime.
-        let reserve = if ctx.has_fault(SyncFault::ReserveIgnored) {
-            0
-        } else {
-            connection.relay_limits.reserved_subscriptions as usize
-        };
+        let reserve = connection.relay_limits.reserved_subscriptions as usize;
         let has_free_subscription =
             connection.subscriptions.len() + reserve < connection.relay_limits.max_subscriptions as usize;
         let Some(frame) = frame.filter(|_| {

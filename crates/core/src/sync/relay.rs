@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::{ActiveRequest, BatchId, PendingBatch, RequestId};
-use super::fault_injection::SyncFault;
 use super::filters::{FilterSize, IdentifierSet, SyncScope};
 use super::health::RelayHealth;
 use super::io::{Seq, SessionId, SubscriptionId, SyncSource};
@@ -285,11 +284,6 @@ impl Connection {
         empty.late_events >= limits::MIN_LATE_EVENTS
     }
 
-    /// Returns the first batch that waits for results of submitted events.
-    pub(super) fn first_batch_with_pending_events(&self) -> Option<BatchId> {
-        self.batches.iter().find(|(_, batch)| batch.pending_events > 0).map(|(id, _)| *id)
-    }
-
     /// Returns the earliest time since which polled scopes have not been requested, or batches are still requesting.
     pub(super) fn missed_since(&self, overlap: u64) -> Option<Timestamp> {
         let polled = self.polled.iter().map(|polled| Timestamp(polled.requested_at.0.saturating_sub(overlap)));
@@ -423,10 +417,10 @@ impl RelayState {
     }
 
     /// Returns when this relay has to be woken.
-    pub(super) fn next_wake(&self, now: Now, fault: Option<SyncFault>) -> Option<MonoTime> {
+    pub(super) fn next_wake(&self, now: Now) -> Option<MonoTime> {
         let disconnect_at = self.unneeded_since.map(|at| at.plus_secs(limits::UNUSED_RELAY_DISCONNECT_SECS));
         let ConnectionState::Connected(connection) = &self.connection else {
-            return earliest([disconnect_at, self.dial_at(fault).filter(|_| !self.is_queued_to_dial)]);
+            return earliest([disconnect_at, self.dial_at().filter(|_| !self.is_queued_to_dial)]);
         };
         if connection.is_closing {
             return None;

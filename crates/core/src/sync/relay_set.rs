@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::SyncMachine;
-use super::fault_injection::SyncFault;
 use super::filters::FilterSize;
 use super::health::RelayHealth;
 use super::io::SyncOutput;
@@ -33,9 +32,7 @@ impl SyncMachine {
         };
         let (served, held) = needs.map(|needs| (needs.served, needs.held)).unwrap_or_default();
         let now = self.now;
-        let syncs_held = self.has_fault(SyncFault::HeldSyncedInFull);
         let Some(relay) = self.relays.get_mut(&id) else { return };
-        let served = if syncs_held { served.union(&held).copied().collect() } else { served };
         let gone: Vec<RepoKey> = relay.coverage.keys().filter(|key| !served.contains(key)).copied().collect();
         for key in &gone {
             relay.coverage.remove(key);
@@ -117,7 +114,6 @@ impl SyncMachine {
         let now = self.now;
         let record = self.stored_records.remove(url.without_scheme());
         let health = record.as_ref().map_or(HealthRecord::default(), |record| record.health);
-        let health = if self.has_fault(SyncFault::BackoffForgotten) { HealthRecord::default() } else { health };
         let covered = record.as_ref().and_then(|record| record.covered);
         let covered = covered.filter(|covered| covered.epoch == self.config.epoch && covered.lost_at <= now.wall);
         let age_secs = covered.map(|covered| now.wall.secs_since(covered.lost_at));

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use super::batch::{
     ActiveRequest, AnswerState, BatchId, BatchOrigin, BatchPhase, QueuedRequest, RequestId, RequestKind,
 };
-use super::fault_injection::SyncFault;
 use super::filters::{BatchCapacity, ID_BYTES, is_state_filter};
 use super::io::{OutgoingMessage, SubscriptionId, SyncOutput};
 use super::live::pack_requests;
@@ -75,11 +74,7 @@ impl RelayState {
     /// Starts the next queued request of a batch. Returns `false` if there is none, or no free slot.
     pub(super) fn start_queued_request(&mut self, ctx: &mut SyncContext<'_>) -> bool {
         let ConnectionState::Connected(connection) = &mut self.connection else { return false };
-        let reserve = if ctx.has_fault(SyncFault::ReserveIgnored) {
-            0
-        } else {
-            connection.relay_limits.reserved_subscriptions as usize
-        };
+        let reserve = connection.relay_limits.reserved_subscriptions as usize;
         let waiting = connection.requests.values().filter(|request| request.sub.is_none()).count();
         let free = (connection.relay_limits.max_subscriptions as usize)
             .saturating_sub(reserve + connection.subscriptions.len() + waiting);

@@ -1,7 +1,6 @@
 //! Updates of the repository needs, and the batch window in which they are gathered.
 
 use super::SyncMachine;
-use super::fault_injection::SyncFault;
 use super::io::{RepoNeeds, RootEvent, ServedEvent, SyncOutput};
 use super::targets::RepoKey;
 use crate::repo::{Identifier, RepoId};
@@ -67,19 +66,13 @@ impl SyncMachine {
             }
             self.mark_dirty(key);
         }
-        if !self.has_fault(SyncFault::RejectedNeverRetried) {
-            self.recent_arrivals.record(served);
-            let woken = self.rejected.wake_on_event(served);
-            self.resubmit_woken(woken);
-        }
+        self.recent_arrivals.record(served);
+        let woken = self.rejected.wake_on_event(served);
+        self.resubmit_woken(woken);
     }
 
     /// Closes the batch window: the changes may be requested now.
     pub(super) fn close_window(&mut self) {
-        if self.has_fault(SyncFault::WindowNeverCloses) {
-            self.repo_index.window_closes_at = None;
-            return;
-        }
         self.repo_index.window_closes_at = None;
         for key in std::mem::take(&mut self.repo_index.changed_repos) {
             let relay_ids = self.repo_index.repo(key).map(|repo| &repo.relay_ids);

@@ -109,7 +109,6 @@ pub(crate) fn config(config: &Config, policy: &AdmissionPolicy, instance: &str) 
         },
         epoch: basis.epoch(&policy.lists),
         seed: u64::from_le_bytes(seed),
-        fault: None,
     })
 }
 

@@ -1,8 +1,7 @@
 //! Histories of repositories, from which worlds are built: announcements, states, root events, discussions and
 //! deletions.
 //!
-//! The texts of the events are part of their ids. Changing them changes every simulated run, and then the known seeds
-//! in `tests/it/sync/mutations.rs` have to be searched again.
+//! The texts of the events are part of their ids. Changing them changes every simulated run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

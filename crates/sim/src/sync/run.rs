@@ -1,8 +1,6 @@
 //! A whole run: a week with incidents and misbehaving relays, then only healthy ones, then the check that all nodes
 //! have converged.
 
-use grasp_core::sync::fault_injection::SyncFault;
-
 use super::invariants::{SyncCounts, Violation};
 use super::queue::{HOUR, Time};
 use super::trace::Trace;
@@ -36,9 +34,9 @@ const PROBE_INTERVAL: Time = 25 * HOUR;
 
 /// Runs a seed. `lines` is the number of trace lines to keep.
 #[must_use]
-pub fn run_seed(seed: u64, fault: Option<SyncFault>, lines: Option<usize>) -> SyncRunReport {
+pub fn run_seed(seed: u64, lines: Option<usize>) -> SyncRunReport {
     let trace = lines.map(Trace::with_text).unwrap_or_default();
-    let mut world = World::generate(seed, fault, trace);
+    let mut world = World::generate(seed, trace);
     world.run(HEALED_AT);
     if world.violation.is_none() {
         world.heal();

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use grasp_core::nostr::PublicKey;
 use grasp_core::sync::SyncConfig;
-use grasp_core::sync::fault_injection::SyncFault;
 use grasp_core::sync::io::RelayCommand;
 use grasp_core::sync::relay_url::RelayUrl;
 
@@ -33,7 +32,7 @@ const MAX_EVENTS: usize = 500;
 impl World {
     /// Generates the world of a seed.
     #[must_use]
-    pub fn generate(seed: u64, fault: Option<SyncFault>, trace: Trace) -> Self {
+    pub fn generate(seed: u64, trace: Trace) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x7361_6c74);
         let nodes = if seed % 5 == 4 { 2 + rng.below(2) } else { 1 };
         let present_count = 4 + rng.below(RELAYS - 3);
@@ -79,7 +78,7 @@ impl World {
             rng,
         };
         for node in 0..nodes {
-            let config = world.config(node, fault);
+            let config = world.config(node);
             world.checkers[node].bootstrap(&config.bootstrap);
             world.nodes.push(Node::new(node, config));
         }
@@ -96,7 +95,7 @@ impl World {
         world
     }
 
-    fn config(&mut self, node: usize, fault: Option<SyncFault>) -> SyncConfig {
+    fn config(&mut self, node: usize) -> SyncConfig {
         let mut bootstrap = Vec::new();
         if self.rng.below(10) < 7 {
             // An existing relay: without one the node would sync nothing.
@@ -115,7 +114,6 @@ impl World {
             rejected: Default::default(),
             epoch: 1,
             seed: self.rng.next_u64(),
-            fault,
         }
     }
 

@@ -1,7 +1,6 @@
 //! Runs many seeds of the sync simulation in parallel.
 
-use grasp_core::sync::fault_injection::SyncFault;
-pub(crate) use grasp_sim::parallel::{env_number, is_soak, run_parallel};
+pub(crate) use grasp_sim::parallel::{env_number, run_parallel};
 use grasp_sim::sync::run::{SyncRunReport, run_seed};
 
 /// Returns the command that replays a seed.
@@ -10,6 +9,6 @@ pub(crate) fn replay_command(seed: u64) -> String {
 }
 
 /// Runs seeds until `is_enough` returns `true`.
-pub(crate) fn run_seeds(seeds: &[u64], fault: Option<SyncFault>, is_enough: impl FnMut(SyncRunReport) -> bool) -> bool {
-    run_parallel(seeds, |seed| run_seed(*seed, fault, None), is_enough)
+pub(crate) fn run_seeds(seeds: &[u64], is_enough: impl FnMut(SyncRunReport) -> bool) -> bool {
+    run_parallel(seeds, |seed| run_seed(*seed, None), is_enough)
 }

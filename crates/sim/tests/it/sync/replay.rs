@@ -1,8 +1,7 @@
 //! Replays one seed and prints its trace. Run it with
-//! `GRASP_SIM_SEED=… cargo test -p grasp-sim --test it sync::replay -- --nocapture`. `GRASP_SIM_FAULT` injects a fault,
-//! and `GRASP_SIM_LINES` limits the trace to its last lines.
+//! `GRASP_SIM_SEED=… cargo test -p grasp-sim --test it sync::replay -- --nocapture`. `GRASP_SIM_LINES`
+//! limits the trace to its last lines.
 
-use grasp_core::sync::fault_injection::SyncFault;
 use grasp_sim::sync::run::run_seed;
 
 use super::parallel::env_number;
@@ -10,10 +9,8 @@ use super::parallel::env_number;
 #[test]
 fn replay() {
     let Some(seed) = env_number("GRASP_SIM_SEED") else { return };
-    let fault = std::env::var("GRASP_SIM_FAULT").ok();
-    let fault = fault.and_then(|name| SyncFault::ALL.into_iter().find(|fault| format!("{fault:?}") == name));
     let lines = env_number("GRASP_SIM_LINES").unwrap_or(100_000) as usize;
-    let report = run_seed(seed, fault, Some(lines));
+    let report = run_seed(seed, Some(lines));
     for line in &report.text {
         eprintln!("{line}");
     }

@@ -77,7 +77,6 @@ pub(crate) fn config() -> SyncConfig {
         rejected: Default::default(),
         epoch: 1,
         seed: 1,
-        fault: None,
     }
 }
 

@@ -24,7 +24,7 @@ fn invariants_hold_and_healed_worlds_converge() {
     #[expect(clippy::disallowed_methods, reason = "only for the printed speed")]
     let began = Instant::now();
     let (mut runs, mut steps, mut failed_seeds, mut maxima) = (0, 0, 0, SyncCounts::default());
-    run_seeds(&seeds(SEEDS, SOAK_SEEDS), None, |report| {
+    run_seeds(&seeds(SEEDS, SOAK_SEEDS), |report| {
         if let Some(violation) = &report.violation {
             failed_seeds += 1;
             eprintln!("seed {}: {violation}\n  {}", report.seed, replay_command(report.seed));
@@ -44,7 +44,7 @@ fn invariants_hold_and_healed_worlds_converge() {
 #[test]
 fn a_seed_is_deterministic() {
     let seeds: Vec<u64> = seeds(SEEDS, SOAK_SEEDS).into_iter().step_by(20).collect();
-    let run_twice = |seed: &u64| (*seed, run_seed(*seed, None, None), run_seed(*seed, None, None));
+    let run_twice = |seed: &u64| (*seed, run_seed(*seed, None), run_seed(*seed, None));
     run_parallel(&seeds, run_twice, |(seed, first, second)| {
         assert_eq!((first.hash, first.steps), (second.hash, second.steps), "seed {seed} is not deterministic");
         false
