@@ -6,6 +6,7 @@
 //! - [`writer`]: the thread that decides and stores; [`repos`]: the refs and objects that are served.
 //! - [`http`], [`metrics`], [`monitor`], [`net`], [`config`]: used by all of them.
 //! - [`logging`], [`clock`], [`data_lock`], [`sd_notify`], [`socket_activation`]: the process and the system.
+//! - [`text_format`]: formatting of amounts.
 
 #![allow(clippy::print_stdout, reason = "commands print to standard output")]
 
@@ -29,6 +30,7 @@ mod sd_notify;
 mod server;
 mod socket_activation;
 mod sync;
+mod text_format;
 mod web;
 mod writer;
 

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use crate::web::status::format::{count, duration};
+use crate::text_format::{count, duration, terminal_safe};
 
 /// Interval at which the bar is redrawn.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
@@ -99,15 +99,6 @@ fn bar(what: &str, done: u64, total: Option<u64>, elapsed: Duration) -> String {
     format!("{cells} {percent:>3} %  {}{left}", describe(what, done, Some(total)))
 }
 
-/// Replaces characters that could disturb a terminal: control characters, and characters that change the direction of
-/// text.
-pub(crate) fn terminal_safe(text: &str) -> String {
-    let is_unsafe = |c: char| {
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if is_unsafe(c) { '\u{fffd}' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,10 +112,5 @@ mod tests {
         );
         assert!(bar("x", 7, Some(5), Duration::ZERO).contains("100 %"), "the bar ends at 100 %");
         assert_eq!(bar("x", 0, Some(0), Duration::ZERO), "x: 0 of 0");
-    }
-
-    #[test]
-    fn control_characters_are_replaced() {
-        assert_eq!(terminal_safe("a\u{1b}[2Jb\nc\u{202e}d\u{9b}é"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\u{fffd}é");
     }
 }

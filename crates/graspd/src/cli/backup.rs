@@ -17,7 +17,7 @@ use crate::backup::progress::Progress;
 use crate::backup::verify::VerifyReport;
 use crate::backup::{create, restore, snapshot, verify};
 use crate::config::{Config, LoadedConfig};
-use crate::web::status::format::{bytes, count};
+use crate::text_format::{bytes, count};
 
 fn folder(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).value_name("DIR").help(help).value_parser(absolute_path_value())

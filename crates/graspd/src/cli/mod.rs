@@ -35,8 +35,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
 use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
-use crate::backup::progress::terminal_safe;
 use crate::config;
+use crate::text_format::terminal_safe;
 
 pub(crate) use version::matches;
 

@@ -15,11 +15,11 @@ use crate::admin::client::RequestBody;
 use crate::admin::snapshot::ServiceSettings;
 use crate::backup::import::ImportCounts;
 use crate::backup::ngit_grasp::{MigrationDir, NgitGraspData, NgitGraspRepo, NgitGraspSurvey};
-use crate::backup::progress::{Progress, terminal_safe};
+use crate::backup::progress::Progress;
 use crate::backup::push;
 use crate::backup::push::RefGroup;
 use crate::clock::Clock;
-use crate::web::status::format::{bytes, count};
+use crate::text_format::{bytes, count, terminal_safe};
 
 pub(super) fn command() -> Command {
     let path = |name, help| Arg::new(name).long(name).value_name("DIR").help(help).value_parser(absolute_path_value());

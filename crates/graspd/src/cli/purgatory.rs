@@ -8,8 +8,7 @@ use super::{
     CommandContext, CommandError, comma_separated, ignore_lines, json_argument, json_number, json_text, print_line,
 };
 use crate::admin::client::{RequestBody, ResponseLine};
-use crate::backup::progress::terminal_safe;
-use crate::web::status::format::{count, duration};
+use crate::text_format::{count, duration, terminal_safe};
 
 /// Number of digits of an object id or event id in the table.
 const SHOWN_DIGITS: usize = 12;

@@ -8,8 +8,7 @@ use super::{
     CommandContext, CommandError, comma_separated, ignore_lines, json_argument, json_number, json_text, print_line,
 };
 use crate::admin::client::{RequestBody, ResponseLine};
-use crate::backup::progress::terminal_safe;
-use crate::web::status::format::{count, duration};
+use crate::text_format::{count, duration, terminal_safe};
 
 /// Maximum number of characters of a reason in the table.
 const MAX_REASON_CHARS: usize = 60;

@@ -6,7 +6,7 @@ use super::{
     CommandContext, CommandError, comma_separated, ignore_lines, json_argument, json_number, json_text, print_line,
 };
 use crate::admin::client::RequestBody;
-use crate::backup::progress::terminal_safe;
+use crate::text_format::terminal_safe;
 
 pub(super) fn command() -> Command {
     Command::new("reload")

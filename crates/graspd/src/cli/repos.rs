@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::table::{Align, Table};
 use super::{CommandContext, CommandError, json_argument, json_number, json_text, print_line};
 use crate::admin::client::{RequestBody, ResponseLine};
-use crate::web::status::format::{bytes, count};
+use crate::text_format::{bytes, count};
 
 pub(super) fn command() -> Command {
     Command::new("repos")

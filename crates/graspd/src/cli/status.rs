@@ -8,7 +8,7 @@ use super::{
     CommandContext, CommandError, ignore_closed_output, ignore_lines, json_argument, json_number, json_text, print_line,
 };
 use crate::admin::client::RequestBody;
-use crate::web::status::format::{bytes, count, duration};
+use crate::text_format::{bytes, count, duration};
 
 pub(super) fn command() -> Command {
     Command::new("status")

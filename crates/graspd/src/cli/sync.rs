@@ -6,8 +6,8 @@ use serde_json::json;
 use super::relays::url_argument;
 use super::{CommandContext, CommandError, json_argument, json_number, json_text, print_line};
 use crate::admin::client::{RequestBody, ResponseLine};
-use crate::backup::progress::{Progress, terminal_safe};
-use crate::web::status::format::count;
+use crate::backup::progress::Progress;
+use crate::text_format::{count, terminal_safe};
 
 pub(super) fn command() -> Command {
     Command::new("sync")

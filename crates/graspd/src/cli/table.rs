@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::backup::progress::terminal_safe;
+use crate::text_format::terminal_safe;
 
 /// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use super::{CommandContext, CommandError, json_argument, print_line};
 use crate::backup::export::EventExport;
 use crate::backup::import::{EventImport, ImportCounts};
 use crate::backup::progress::Progress;
-use crate::web::status::format::count;
+use crate::text_format::count;
 
 fn list(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(placeholder).help(help).action(ArgAction::Append).value_delimiter(',')

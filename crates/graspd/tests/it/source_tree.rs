@@ -34,10 +34,13 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "socket_activation",
         ],
     ),
-    ("cli", &["backup", "admin", "web", "http", "metrics", "net", "config", "clock"]),
-    ("backup", &["admin", "web", "config", "clock", "data_lock"]),
+    ("cli", &["backup", "admin", "http", "metrics", "net", "config", "clock", "text_format"]),
+    ("backup", &["admin", "config", "clock", "data_lock", "text_format"]),
     ("admin", &["web", "fetch", "sync", "git", "reload", "writer", "http", "config", "clock"]),
-    ("web", &["fetch", "sync", "git", "writer", "repos", "monitor", "http", "metrics", "config", "clock"]),
+    (
+        "web",
+        &["fetch", "sync", "git", "writer", "repos", "monitor", "http", "metrics", "config", "clock", "text_format"],
+    ),
     ("relay", &["writer", "http", "metrics", "config", "clock"]),
     ("fetch", &["git", "writer", "repos", "monitor", "http", "metrics", "net", "config", "clock"]),
     ("sync", &["writer", "metrics", "net", "config", "clock"]),
@@ -55,6 +58,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("data_lock", &[]),
     ("sd_notify", &[]),
     ("socket_activation", &[]),
+    // Formatting of amounts, for pages, commands and progress output.
+    ("text_format", &[]),
 ];
 
 /// Words that this project does not use, in identifiers, paths and texts: metaphors and personifications that a reader

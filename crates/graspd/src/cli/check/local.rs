@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::finding::Findings;
 use crate::config::{Config, OWNER_FILE};
-use crate::web::status::format::bytes;
+use crate::text_format::bytes;
 
 /// Factor of the reserve below which free disk space causes a warning.
 const COMFORTABLE_FACTOR: u64 = 16;

@@ -1,10 +1,11 @@
-//! Formatting of amounts and states, for the status page and for the commands of the operator.
+//! Formatting of states, for the status page and its JSON.
 
 use grasp_core::fetch;
 use grasp_core::sync::RelaySnapshot;
 use grasp_core::sync::relay::ConnectionStatus;
 
 use crate::monitor::health::ExpiringEvent;
+pub(crate) use crate::text_format::{bytes, count, duration};
 
 /// How good a displayed state is. It selects the colour.
 #[derive(Clone, Copy)]
@@ -75,43 +76,6 @@ pub(crate) fn lag(relay: &RelaySnapshot, now: u64) -> Option<u64> {
     let is_complete = relay.status == ConnectionStatus::Connected && relay.covered >= relay.repositories;
     let since = relay.historic_sync_completed_at.or(relay.last_message_at)?;
     (!is_complete).then(|| now.saturating_sub(since.0))
-}
-
-/// Formats seconds with at most two units: `3 d 4 h`, `12 min`, `7 s`.
-pub(crate) fn duration(secs: u64) -> String {
-    match (secs / 86_400, secs / 3_600 % 24, secs / 60 % 60, secs % 60) {
-        (0, 0, 0, secs) => format!("{secs} s"),
-        (0, 0, minutes, secs) if minutes < 10 => format!("{minutes} min {secs} s"),
-        (0, 0, minutes, _) => format!("{minutes} min"),
-        (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
-        (days, hours, ..) => format!("{days} d {hours} h"),
-    }
-}
-
-/// Formats bytes with three digits: `1.21 GB`.
-pub(crate) fn bytes(amount: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = amount as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1_000.0;
-        unit += 1;
-    }
-    let digits = if unit == 0 || value >= 99.95 { 0 } else { usize::from(value < 9.995) + 1 };
-    format!("{value:.digits$} {}", UNITS[unit])
-}
-
-/// Formats a count with spaces between thousands.
-pub(crate) fn count(amount: u64) -> String {
-    let digits = amount.to_string();
-    let mut out = String::new();
-    for (nth, digit) in digits.chars().enumerate() {
-        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
-            out.push('\u{202f}');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// Formats a share in percent; `None` if the whole is zero.

@@ -1,8 +1,7 @@
 //! The status of the service, as a page ([`page`]) and as JSON ([`json`]).
 //!
 //! Every displayed value that can change has a key, which is the same in the page and in the JSON, so that a small
-//! script (`status.js`) can update the page. [`mod@format`] formats amounts and states, also for the commands of the
-//! operator.
+//! script (`status.js`) can update the page. [`mod@format`] formats states.
 //!
 //! [`render`] is a pure function; [`status_cache`](super::status_cache) calls it.
 
@@ -80,7 +79,6 @@ mod tests {
 
     use super::super::Escaped;
     use super::super::tests::{HOSTILE, assert_only_known_html};
-    use super::format::{bytes, count, duration};
     use super::*;
     use crate::monitor::health::WriterStats;
     use crate::sync::status::RelayProblem;
@@ -275,12 +273,5 @@ mod tests {
         assert!(html.contains("… and 4800 more") && html.len() < 300_000, "{}", html.len());
         assert_eq!(json["relays"].as_array().map(Vec::len), Some(MAX_ROWS));
         assert_eq!(json["sync"]["relays"], 5_000);
-    }
-
-    #[test]
-    fn amounts_are_formatted() {
-        assert_eq!([0, 999, 1_000, 99_960, 1_210_000_000].map(bytes), ["0 B", "999 B", "1.00 kB", "100 kB", "1.21 GB"]);
-        assert_eq!([59, 61, 600, 3_661, 90_000].map(duration), ["59 s", "1 min 1 s", "10 min", "1 h 1 min", "1 d 1 h"]);
-        assert_eq!(count(1_234_567), "1\u{202f}234\u{202f}567");
     }
 }
