@@ -226,3 +226,25 @@ impl ReloadReport {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The keys and values are part of the interface: users read `graspd reload --json`.
+    #[test]
+    fn json_of_the_report_is_stable() {
+        let report = ReloadReport {
+            changed: vec![("LOG_LEVEL", "info".to_owned(), "debug".to_owned())],
+            lists_changed: true,
+            policy_change: PolicyChange { banned_repos: 2 },
+            restart: vec!["DOMAIN"],
+            fixed_by_environment: vec!["RELAY_NAME"],
+            warnings: vec!["careful".to_owned()],
+        };
+        assert_eq!(
+            report.to_json().to_string(),
+            r#"{"banned":2,"changed":[{"from":"info","name":"LOG_LEVEL","to":"debug"}],"fixed":["RELAY_NAME"],"lists_changed":true,"restart":["DOMAIN"],"warnings":["careful"]}"#
+        );
+    }
+}

@@ -269,4 +269,20 @@ mod tests {
         assert!(window.record_result(numbers[2], Ok(Decision::Reject(Rejection::DiskFull))).is_err());
         assert_eq!(window.done, 20, "an event that could not be stored is imported again");
     }
+
+    /// The keys and values are part of the socket protocol.
+    #[test]
+    fn json_of_the_progress_is_stable() {
+        let mut window = ImportWindow::default();
+        for (decision, end) in [(Decision::Accept, 10), (Decision::Reject(Rejection::Unrelated), 20)] {
+            let number = window.push(end, "{}".to_owned());
+            window.record_result(number, Ok(decision)).expect("fine");
+        }
+        window.skip(30, "too_long");
+        let item = window.to_json();
+        assert_eq!(
+            serde_json::json!(item).to_string(),
+            r#"{"accepted":1,"done":30,"held":0,"known":0,"refused":{"too_long":1},"wanting":{"unrelated":1}}"#
+        );
+    }
 }

@@ -168,3 +168,62 @@ fn row(held: &HeldEventView, view: Option<&FetchView>, now: u64) -> Value {
         "search": search,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use grasp_core::fetch::{SourceOutcome, SourceView};
+    use grasp_core::nostr::PublicKey;
+    use grasp_core::repo::{Identifier, RepoId};
+
+    use super::*;
+
+    /// The keys and values are part of the interface: users read `graspd purgatory --json`.
+    #[test]
+    fn json_of_a_held_event_is_stable() {
+        let identifier = Identifier::new("tool").expect("an identifier");
+        let repo_path = RepoPath::Announced(RepoId { owner: PublicKey([1; 32]), identifier });
+        let held = HeldEventView {
+            id: EventId([3; 32]),
+            kind: grasp_core::nostr::kinds::STATE,
+            author: PublicKey([1; 32]),
+            identifiers: vec!["tool".to_owned()],
+            repo_paths: Vec::new(),
+            held_since: 1_000,
+            expires_at: 3_000,
+            is_dormant: false,
+            all_sources_tried: true,
+            needed_oids: vec!["aa".to_owned(), "bb".to_owned()],
+        };
+        let source = SourceView {
+            url: "https://git.example/tool.git".to_owned(),
+            is_asking: false,
+            is_waiting: true,
+            outcome: Some(SourceOutcome::NotByOid),
+        };
+        let job = JobView {
+            repo_path: repo_path.clone(),
+            events: (1, 0),
+            missing: 2,
+            examples: vec!["aa".to_owned()],
+            attempts: 4,
+            next_in_millis: Some(1_001),
+            sources: vec![source],
+        };
+        let view = FetchView { jobs: vec![job], ..FetchView::default() };
+        assert_eq!(
+            serde_json::json!(row(&held, Some(&view), 1_500)).to_string(),
+            r#"{"all_sources_asked":true,"author":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm","dormant":false,"expires_at":3000,"id":"0303030303030303030303030303030303030303030303030303030303030303","kind":"state","left_seconds":1500,"names":["tool"],"needs":2,"objects":["aa","bb"],"repositories":[],"search":{"examples":["aa"],"missing":2,"next_in_seconds":2,"places":[{"asking":false,"outcome":"not_by_oid","url":"https://git.example/tool.git","waiting":true}],"repository":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm/tool.git","rounds":4},"since":1000,"waited_seconds":500}"#
+        );
+        let pull_request = HeldEventView {
+            kind: 1618,
+            repo_paths: vec![repo_path],
+            needed_oids: Vec::new(),
+            is_dormant: true,
+            ..held
+        };
+        assert_eq!(
+            serde_json::json!(row(&pull_request, None, 4_000)).to_string(),
+            r#"{"all_sources_asked":true,"author":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm","dormant":true,"expires_at":3000,"id":"0303030303030303030303030303030303030303030303030303030303030303","kind":"pull_request","left_seconds":0,"names":["tool"],"needs":0,"objects":[],"repositories":["npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm/tool.git"],"search":null,"since":1000,"waited_seconds":3000}"#
+        );
+    }
+}

@@ -127,3 +127,47 @@ fn parse_key(text: &str) -> Result<PublicKey, AdminError> {
         AdminError::new("bad_request", format!("`{text}` is not a public key: give npub1… or 64 hex digits"))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use grasp_core::nostr::EventId;
+    use grasp_core::repo::{Identifier, RepoId};
+    use grasp_core::sync::RepoRelayStatus;
+    use grasp_core::sync::health::HealthStatus;
+    use grasp_core::sync::relay::ConnectionStatus;
+    use grasp_core::sync::relay_url::RelayUrl;
+
+    use super::*;
+
+    /// The keys and values are part of the interface: users read `graspd repos --json`.
+    #[test]
+    fn json_of_a_repository_is_stable() {
+        let identifier = Identifier::new("tool").expect("an identifier");
+        let repo_path = RepoPath::Announced(RepoId { owner: PublicKey([1; 32]), identifier });
+        let relay = RepoRelayStatus {
+            url: RelayUrl::parse("wss://a.example").expect("a relay URL"),
+            status: ConnectionStatus::Connected,
+            health: HealthStatus::Healthy,
+            is_covered: false,
+            historic_sync_completed_at: None,
+            last_message_at: None,
+            is_self: false,
+        };
+        let report =
+            RepoRelayReport { relay, seen_states: BTreeMap::new(), is_compared: false, lacking: None, problem: None };
+        let summary = RepoSummary { state: Some((EventId([2; 32]), 1_700)), held_states: 1, held: 3, maintainers: 2 };
+        let disk = RepoDiskUsage { refs: Some(4), bytes: Some(5_000) };
+        let item = row(&repo_path, EventStatus::Served, &summary, Some(&vec![report]), disk);
+        assert_eq!(
+            serde_json::json!(item).to_string(),
+            r#"{"bytes":5000,"held":3,"maintainers":2,"name":"tool","owner":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm","path":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm/tool.git","refs":4,"relays":{"complete":0,"named":1,"unknown":1},"state":"behind","state_at":1700,"state_event":"0202020202020202020202020202020202020202020202020202020202020202"}"#
+        );
+        let item = row(&repo_path, EventStatus::Held, &RepoSummary::default(), None, RepoDiskUsage::default());
+        assert_eq!(
+            serde_json::json!(item).to_string(),
+            r#"{"bytes":null,"held":0,"maintainers":0,"name":"tool","owner":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm","path":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm/tool.git","refs":null,"relays":null,"state":"waiting","state_at":null,"state_event":null}"#
+        );
+    }
+}

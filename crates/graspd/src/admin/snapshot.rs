@@ -209,3 +209,36 @@ impl SnapshotInfo {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The keys and values are part of the socket protocol, and `service` is part of the manifest of a backup.
+    #[test]
+    fn json_of_a_snapshot_is_stable() {
+        let service = ServiceSettings {
+            domain: "code.example".to_owned(),
+            base_path: "/x".to_owned(),
+            is_open_relay: true,
+            strict_maintainers: false,
+            submissions: true,
+        };
+        let info = SnapshotInfo {
+            folder: PathBuf::from("/srv/snapshot"),
+            served: 1,
+            held: 2,
+            last_seq: 3,
+            repositories: 4,
+            store: "ab".to_owned(),
+            key: Some(PathBuf::from("/srv/key")),
+            service,
+        };
+        let text = info.to_json().to_string();
+        assert_eq!(
+            text,
+            r#"{"folder":"/srv/snapshot","held":2,"key":"/srv/key","last_seq":3,"repositories":4,"served":1,"service":{"base_path":"/x","domain":"code.example","open":true,"strict_maintainers":false,"submissions":true},"store":"ab"}"#
+        );
+        assert_eq!(serde_json::from_str(&text).ok().and_then(|value| SnapshotInfo::from_json(&value)), Some(info));
+    }
+}

@@ -261,4 +261,31 @@ mod tests {
         assert!(section(&many, None).len() < 40_000);
         assert!(replication_json("x", &many).len() < 60_000);
     }
+
+    /// The keys and values are part of the interface.
+    #[test]
+    fn json_is_stable() {
+        let mut view = view("wss://a.example");
+        view.git_servers.push(GitServerRow {
+            url: "https://b.example/x.git".to_owned(),
+            status: ReplicaStatus::Incomplete { lacks: 1, differs: 2, of: 3 },
+            how: "checked directly",
+            checked_at: Some(3_000),
+        });
+        view.relays.push(RelayRow {
+            status: ReplicaStatus::Older { created_at: 5 },
+            lacks: None,
+            problem: None,
+            last_message_at: None,
+            ..view.relays[0].clone()
+        });
+        assert_eq!(
+            replication_json("npub1x/tool.git", &view),
+            r#"{"git_servers":[{"asked_at":null,"has":{"state":"unknown"},"how":"","url":"wss://a.example"},{"asked_at":3000,"has":{"differs":2,"lacks":1,"of":3,"state":"lacking"},"how":"checked directly","url":"https://b.example/x.git"}],"relays":[{"complete":true,"connection":"connected","has":{"since":2000,"state":"current"},"heard_at":2900,"lacks":{"at":2000,"events":3},"url":"wss://a.example","why":"wss://a.example"},{"complete":true,"connection":"connected","has":{"created_at":5,"state":"older"},"heard_at":null,"lacks":null,"url":"wss://a.example","why":null}],"repository":"npub1x/tool.git","state":{"created_at":1000,"id":"ab"}}"#
+        );
+        assert_eq!(
+            replication_json("x", &Replication::default()),
+            r#"{"git_servers":[],"relays":[],"repository":"x","state":null}"#
+        );
+    }
 }

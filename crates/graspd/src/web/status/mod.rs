@@ -274,4 +274,24 @@ mod tests {
         assert_eq!(json["relays"].as_array().map(Vec::len), Some(MAX_ROWS));
         assert_eq!(json["sync"]["relays"], 5_000);
     }
+
+    /// The keys and values are part of the interface: users read `/status.json` and `graspd relays --json`.
+    #[test]
+    fn json_of_the_status_is_stable() {
+        let mut sync_status = SyncStatus::default();
+        sync_status.snapshot.relays.push(relay("wss://a.example"));
+        let check = HealthCheck { name: "store", is_ok: true, detail: "writable".to_owned() };
+        let (_, mut json) = rendered("x", &sync_status, &[check]);
+        let (relays, details) = (json["relays"].take(), json.as_object_mut().expect("an object"));
+        details.remove("shape");
+        details.remove("shown");
+        assert_eq!(
+            serde_json::json!(details).to_string(),
+            r#"{"at":1000,"budgets":{"pack_cache_bytes":{"limit":2000000000,"used":1210000000}},"catch_ups":[],"checks":{"store":{"detail":"writable","ok":true}},"disk":{"complete":null,"measured_at":null,"use":null,"volumes":{"events":{"free":5000000000,"mark":64000000}}},"events":{"held":0,"served":0},"hunt":null,"memory":{"resident_bytes":0},"name":"x","pack_cache":{"hits":1,"misses":3},"purgatory":{"announcements":0,"bytes":0,"dormant":0,"next_deadline_seconds":null,"oldest_seconds":null,"pull_requests":0,"soonest":[],"states":2,"tried":0,"uploads":0},"queues":{"queries":3},"ready":true,"refused":{"events":{"not_listed":1234},"pushes":{"E-STATE-MISSING":2}},"relays":null,"repositories":0,"sync":{"in_flight":0,"refused":0,"relays":1,"repositories":0},"uptime_seconds":90061,"version":"1","websockets":4}"#
+        );
+        assert_eq!(
+            relays[0].to_string(),
+            r#"{"bootstrap":false,"complete_at":900,"coverage_ratio":null,"covered":1,"daily":false,"events_received":0,"failures":3,"full_in_seconds":60,"gaps":0,"health":"degraded","heard_at":950,"held":0,"is_self":false,"lag_seconds":100,"limits":{"filters":null,"slots":null,"subscription_bytes":null},"owed":0,"paused":false,"quiet_seconds":null,"repositories":2,"retry_in_seconds":30,"state":"disconnected","subscriptions":{"filters":3,"live":1,"polled":0,"queued":4,"requests":2,"wide":false},"uptime_ratio":null,"url":"wss://a.example","why":null,"why_at":null}"#
+        );
+    }
 }
