@@ -161,7 +161,7 @@ async fn route_below_base(app: &Arc<AppState>, peer: IpAddr, request: Request<In
     let path = request.uri().path();
     // Crawlers request this at the root of the host, whatever the base path of the service is.
     if path == "/robots.txt" && matches!(*request.method(), Method::GET | Method::HEAD) {
-        return with_type(StatusCode::OK, "text/plain; charset=utf-8", web::robots_txt().to_owned());
+        return with_type(StatusCode::OK, "text/plain; charset=utf-8", web::ROBOTS_TXT.to_owned());
     }
     let below = path.strip_prefix(app.config.base_path.as_str()).unwrap_or_default();
     // Monitoring tools use the root of the host by default, so these paths are served there as well.

@@ -1,8 +1,12 @@
 //! The landing page, at the URL of the service.
 
-use super::{Escaped, ExternalLink, PROSE_CHARS, is_server_url, page, relay_hint, truncated};
+use askama::Template;
+
+use super::{filters, render};
 
 /// Content of the landing page.
+#[derive(Template)]
+#[template(path = "landing.html")]
 pub(crate) struct LandingPage<'a> {
     pub(crate) name: &'a str,
     pub(crate) description: &'a str,
@@ -27,76 +31,7 @@ pub(crate) struct LandingPage<'a> {
 
 /// Returns the landing page.
 pub(crate) fn landing(view: &LandingPage<'_>) -> String {
-    let mut body = format!(
-        "<h1>{}</h1><p>{}</p>",
-        Escaped(&truncated(view.name, PROSE_CHARS)),
-        Escaped(&truncated(view.description, PROSE_CHARS))
-    );
-    if view.grasps.is_empty() {
-        body += "<p>This is a nostr relay.</p>";
-    } else {
-        body += "<p>This is a <b>GRASP</b> service: a nostr relay and a git host in one.";
-        match view.repositories {
-            None => {}
-            Some(1) => body += " It hosts one repository.",
-            Some(count) => body += &format!(" It hosts {count} repositories."),
-        }
-        body += "</p>";
-    }
-    body += &format!("<h2>URLs</h2><dl><dt>Relay</dt><dd><code>{}</code></dd>", Escaped(view.relay_url));
-    if !view.grasps.is_empty() {
-        let git = Escaped(view.git_url);
-        body += &format!("<dt>Git</dt><dd><code>{git}/&lt;npub&gt;/&lt;identifier&gt;.git</code></dd>");
-    }
-    body += "</dl>";
-    if !view.grasps.is_empty() {
-        body += &publish_section(view);
-    }
-    body += &rules_section(view);
-    body += &format!(
-        "<h2>For clients</h2><p>The relay information document \
-         (<a href=\"https://github.com/nostr-protocol/nips/blob/master/11.md\">NIP-11</a>):</p>\
-         <pre>curl -H &#39;Accept: application/nostr+json&#39; {}/</pre><footer>{}graspd {}</footer>",
-        Escaped(view.git_url),
-        if view.has_status_page { status_link(view) } else { String::new() },
-        Escaped(view.version),
-    );
-    page(view.name, &body)
-}
-
-fn status_link(view: &LandingPage<'_>) -> String {
-    let url = format!("{}/status", view.git_url);
-    if is_server_url(&url) { format!("<a href=\"{}\">Status</a> · ", Escaped(&url)) } else { String::new() }
-}
-
-fn publish_section(view: &LandingPage<'_>) -> String {
-    format!(
-        "<h2>Publish a repository</h2>\
-         <p>No account is needed: you sign the branches and tags of your repository with your nostr key, and git \
-         pushes what you signed. With <a href=\"https://gitworkshop.dev/ngit\">ngit</a>, in the folder of your \
-         repository; enter this service when ngit asks for servers:</p><pre>ngit init\ngit push</pre>\
-         <p>To push from another clone, add the remote there:</p>\
-         <pre>git remote add origin nostr://&lt;npub&gt;/{}/&lt;identifier&gt;\ngit push origin main</pre>\
-         <p>To clone it, with or without ngit:</p>\
-         <pre>git clone {}/&lt;npub&gt;/&lt;identifier&gt;.git</pre>",
-        Escaped(&relay_hint(view.relay_url)),
-        Escaped(view.git_url),
-    )
-}
-
-fn rules_section(view: &LandingPage<'_>) -> String {
-    let prose = |text| format!("{}", Escaped(&truncated(text, PROSE_CHARS)));
-    let mut out = format!("<h2>Rules</h2><dl><dt>Accepted repositories</dt><dd>{}</dd>", prose(view.acceptance));
-    if let Some(curation) = view.curation {
-        out += &format!("<dt>Curation</dt><dd>{}</dd>", prose(curation));
-    }
-    if !view.grasps.is_empty() {
-        out += &format!("<dt>Protocols</dt><dd>{}</dd>", Escaped(&view.grasps.join(", ")));
-    }
-    if let Some(contact) = view.contact {
-        out += &format!("<dt>Contact</dt><dd>{}</dd>", ExternalLink(contact));
-    }
-    out + "</dl>"
+    render(view)
 }
 
 #[cfg(test)]

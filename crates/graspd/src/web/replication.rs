@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::repository::format_utc;
-use super::{Escaped, ExternalLink, LIST_ENTRIES, NAME_CHARS, truncated};
+use super::filters::LIST_ENTRIES;
 
 /// Whether a server has the current state of a repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,69 +121,24 @@ pub(crate) fn replication_json(repository: &str, view: &Replication) -> String {
     .to_string()
 }
 
-/// Returns the section of a repository's page.
-pub(super) fn section(view: &Replication, json_url: Option<&str>) -> String {
-    if view.relays.is_empty() && view.git_servers.is_empty() {
-        return String::new();
-    }
-    let link = json_url.map(|url| format!(" (<a href=\"{}\">as JSON</a>)", Escaped(url))).unwrap_or_default();
-    let intro = match &view.state {
-        Some((_, created_at)) => {
-            format!("Known status of the state of {} on each server{link}.", format_utc(*created_at))
-        }
-        None => format!("No state is served here yet{link}."),
-    };
-    let mut out = format!("<h2>Replication</h2><p>{intro}</p>");
-    if !view.relays.is_empty() {
-        out += "<p>Relays:</p>";
-        out += &super::list(view.relays.iter(), |relay| {
-            let mut parts = vec![relay.connection.to_owned(), status_text(&relay.status)];
-            if let Some((events, at)) = relay.lacks {
-                parts.push(format!("lacked {events} events of this repository at {}", format_utc(at)));
-            }
-            if let Some(problem) = &relay.problem {
-                parts.push(truncated(problem, NAME_CHARS).into_owned());
-            }
-            let shown = parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("; ");
-            format!("{}: {}", ExternalLink(&relay.url), Escaped(&shown))
-        });
-    }
-    if !view.git_servers.is_empty() {
-        out += "<p>Git servers:</p>";
-        out += &super::list(view.git_servers.iter(), |server| {
-            let how = match server.checked_at {
-                Some(at) => format!(" (checked {})", format_utc(at)),
-                None if server.how.is_empty() => String::new(),
-                None => format!(" ({})", server.how),
-            };
-            format!("{}: {}{}", ExternalLink(&server.url), Escaped(&status_text(&server.status)), Escaped(&how))
-        });
-    }
-    out
-}
-
-fn status_text(status: &ReplicaStatus) -> String {
-    match status {
-        ReplicaStatus::Current { since: Some(since) } => format!("up to date, known since {}", format_utc(*since)),
-        ReplicaStatus::Current { since: None } => "up to date".to_owned(),
-        ReplicaStatus::Older { created_at } => format!("last seen with an older state, of {}", format_utc(*created_at)),
-        ReplicaStatus::Incomplete { lacks, differs: 0, of } => format!("lacks {lacks} of {of} branches and tags"),
-        ReplicaStatus::Incomplete { lacks, differs, of } => {
-            format!("lacks {lacks} of {of} branches and tags, {differs} of which point to other commits")
-        }
-        ReplicaStatus::NotSeen => "not seen with this state".to_owned(),
-        ReplicaStatus::Absent => "does not have this repository".to_owned(),
-        ReplicaStatus::NoResponse => "does not respond".to_owned(),
-        ReplicaStatus::NotContacted => "not contacted".to_owned(),
-        ReplicaStatus::NotChecked => "not checked yet".to_owned(),
-        ReplicaStatus::Unknown => "unknown".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use askama::Template;
+
     use super::super::tests::{HOSTILE, assert_only_known_html};
+    use super::super::{filters, render};
     use super::*;
+
+    #[derive(Template)]
+    #[template(path = "replication.html")]
+    struct ReplicationSection<'a> {
+        replication: &'a Replication,
+        git_url: &'a str,
+    }
+
+    fn section(replication: &Replication) -> String {
+        render(&ReplicationSection { replication, git_url: "https://x" })
+    }
 
     fn view(text: &str) -> Replication {
         Replication {
@@ -210,7 +164,7 @@ mod tests {
     #[test]
     fn untrusted_text_is_escaped() {
         for hostile in HOSTILE {
-            assert_only_known_html(&section(&view(hostile), Some("https://x/replication.json")));
+            assert_only_known_html(&section(&view(hostile)));
             let json: Value = serde_json::from_str(&replication_json(hostile, &view(hostile))).expect("invalid JSON");
             assert_eq!(json["relays"][0]["url"], hostile);
             assert_eq!(json["relays"][0]["has"], json!({"state": "current", "since": 2_000}));
@@ -249,7 +203,7 @@ mod tests {
                 (&document["git_servers"][0]["has"], &document["git_servers"][0]["asked_at"]),
                 (&json, &json!(3_000))
             );
-            let page = section(&view, None);
+            let page = section(&view);
             assert!(page.contains(text), "{text} in {page}");
         }
     }
@@ -258,7 +212,7 @@ mod tests {
     fn long_lists_are_truncated() {
         let row = view("wss://a.example").relays.remove(0);
         let many = Replication { relays: vec![row; 5_000], ..view("x") };
-        assert!(section(&many, None).len() < 40_000);
+        assert!(section(&many).len() < 40_000);
         assert!(replication_json("x", &many).len() < 60_000);
     }
 

@@ -1,22 +1,14 @@
 //! The page of a repository.
 
+use askama::Template;
 use grasp_core::repo::catalog::EventStatus;
 
 use super::purgatory::WaitingEvent;
-use super::replication::Replication;
-use super::{
-    Escaped, ExternalLink, NAME_CHARS, PROSE_CHARS, is_server_url, list, page, percent_encode, relay_hint, replication,
-    truncated,
-};
-
-/// Displayed characters of an object id: enough to recognise it.
-const OID_CHARS: usize = 10;
+use super::replication::{ReplicaStatus, Replication};
+use super::{filters, render};
 
 /// Maximum number of displayed missing objects of one event; the JSON document has more.
 const MAX_NEEDS: usize = 5;
-
-/// Web sites that display repositories: the name, and the URL before `/<npub>/<identifier>`.
-const WEB_CLIENTS: [(&str, &str); 1] = [("gitworkshop.dev", "https://gitworkshop.dev")];
 
 /// A branch or a tag.
 #[derive(Clone, Debug)]
@@ -29,7 +21,8 @@ pub(crate) struct RefView {
 }
 
 /// Content of a repository's page.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Template)]
+#[template(path = "repository.html")]
 pub(crate) struct RepositoryPage {
     pub(crate) identifier: String,
     /// The name in the announcement. If it is empty, the identifier is displayed.
@@ -59,170 +52,40 @@ pub(crate) struct RepositoryPage {
     pub(crate) replication: Replication,
 }
 
+impl RefView {
+    fn short_name(&self) -> &str {
+        let name = self.name.as_str();
+        name.strip_prefix("refs/heads/").or_else(|| name.strip_prefix("refs/tags/")).unwrap_or(name)
+    }
+}
+
+impl RepositoryPage {
+    fn title(&self) -> &str {
+        if self.name.trim().is_empty() { &self.identifier } else { &self.name }
+    }
+
+    fn default_branch_first(&self) -> impl Iterator<Item = &RefView> {
+        let (default, others): (Vec<_>, Vec<_>) = self.branches.iter().partition(|branch| branch.name == self.head);
+        default.into_iter().chain(others)
+    }
+}
+
 /// Returns the page of a repository.
 pub(crate) fn repository(view: &RepositoryPage) -> String {
-    let name = if view.name.trim().is_empty() { &view.identifier } else { &view.name };
-    let mut body = format!("<h1>{}</h1>", Escaped(&truncated(name, NAME_CHARS)));
-    if *name != view.identifier {
-        body += &format!("<p>{}</p>", code(&truncated(&view.identifier, NAME_CHARS)));
-    }
-    if !view.description.is_empty() {
-        body += &format!("<p>{}</p>", Escaped(&truncated(&view.description, PROSE_CHARS)));
-    }
-    if view.status == EventStatus::Held {
-        body +=
-            "<p class=note>This repository is announced but not served yet, because its git data has not arrived.</p>";
-    }
-    body += &clone_section(view);
-    body += &browse_section(view);
-    body += &branches_section(view);
-    body += &section("Tags", view.tags.iter(), tag_row);
-    body += &pull_requests_section(view);
-    body += &waiting_section(view);
-    body += &format!("<h2>Owner</h2><p>{}</p>", code(&view.owner));
-    body += &section("Maintainers", view.maintainers.iter(), |npub| code(npub));
-    let json = format!("{}/replication.json", view.git_url);
-    body += &replication::section(&view.replication, is_server_url(&json).then_some(json.as_str()));
-    page(name, &body)
-}
-
-fn clone_section(view: &RepositoryPage) -> String {
-    format!(
-        "<h2>Clone</h2><pre>git clone {}</pre><p>With \
-         <a href=\"https://gitworkshop.dev/ngit\">ngit</a>, which also uses its other servers and sends pull \
-         requests:</p><pre>git clone nostr://{}/{}/{}</pre>",
-        Escaped(&view.git_url),
-        Escaped(&view.owner),
-        Escaped(&relay_hint(&view.relay_url)),
-        Escaped(&percent_encode(&view.identifier)),
-    )
-}
-
-/// Returns links to web sites that display the files, issues and pull requests.
-fn browse_section(view: &RepositoryPage) -> String {
-    let (owner, identifier) = (percent_encode(&view.owner), percent_encode(&view.identifier));
-    let clients = WEB_CLIENTS.iter().map(|(name, address)| {
-        format!("<a href=\"{address}/{owner}/{identifier}\">Files, issues and pull requests</a> at {name}")
-    });
-    let rows: Vec<String> = clients.chain(view.web_urls.iter().map(|url| ExternalLink(url).to_string())).collect();
-    section("Browse", rows.into_iter(), |row| row)
-}
-
-fn branches_section(view: &RepositoryPage) -> String {
-    if view.branches.is_empty() {
-        return String::from("<h2>Branches</h2><p>No branches yet.</p>");
-    }
-    let mut ordered: Vec<&RefView> = view.branches.iter().collect();
-    ordered.sort_by_key(|branch| branch.name != view.head);
-    section("Branches", ordered.into_iter(), |branch| {
-        let default = if branch.name == view.head { ", default" } else { "" };
-        format!("{} {}{default}", ref_name(branch), short_oid(&branch.oid))
-    })
-}
-
-fn tag_row(tag: &RefView) -> String {
-    match &tag.peeled {
-        Some(commit) => format!("{} {}, annotated", ref_name(tag), short_oid(commit)),
-        None => format!("{} {}", ref_name(tag), short_oid(&tag.oid)),
-    }
-}
-
-fn pull_requests_section(view: &RepositoryPage) -> String {
-    match view.pull_requests {
-        0 => String::new(),
-        count => format!(
-            "<h2>Pull requests</h2><p>{count} with git data here. To fetch all of them:</p>\
-             <pre>git fetch {} &#39;refs/nostr/*:refs/nostr/*&#39;</pre>",
-            Escaped(&view.git_url)
-        ),
-    }
-}
-
-fn waiting_section(view: &RepositoryPage) -> String {
-    if view.waiting.is_empty() {
-        return String::new();
-    }
-    let json = format!("{}/purgatory", view.git_url);
-    let link =
-        if is_server_url(&json) { format!(" (<a href=\"{}\">as JSON</a>)", Escaped(&json)) } else { String::new() };
-    format!(
-        "<h2>Waiting for git data</h2><p class=note>These events are accepted but not served yet, because their git \
-         data is missing. They are served as soon as it is pushed or fetched, and dropped when they expire{link}.</p>{}",
-        list(view.waiting.iter(), waiting_row)
-    )
-}
-
-fn waiting_row(waiting: &WaitingEvent) -> String {
-    let kind = match waiting.kind {
-        30617 => "Announcement".to_owned(),
-        30618 => "State".to_owned(),
-        1618 => "Pull request".to_owned(),
-        1619 => "Pull request update".to_owned(),
-        other => format!("Event of kind {other}"),
-    };
-    let mut out = format!(
-        "{kind} {} by {}, created {}, expires {}: {}",
-        code(&waiting.event),
-        code(&waiting.author),
-        format_utc(waiting.created_at),
-        format_utc(waiting.expires_at),
-        Escaped(&truncated(&waiting.why, 2 * NAME_CHARS)),
-    );
-    if !waiting.needs.is_empty() {
-        let shown = waiting.needs.iter().take(MAX_NEEDS).map(|need| code(need));
-        out += &format!(". Missing: {}", shown.collect::<Vec<_>>().join(", "));
-        if waiting.needs.len() > MAX_NEEDS {
-            out += &format!(" and {} more", waiting.needs.len() - MAX_NEEDS);
-        }
-    }
-    out + "."
-}
-
-/// Returns a heading with a list, or an empty text if the list is empty.
-fn section<T>(heading: &str, items: impl ExactSizeIterator<Item = T>, row: impl Fn(T) -> String) -> String {
-    if items.len() == 0 { String::new() } else { format!("<h2>{heading}</h2>{}", list(items, row)) }
-}
-
-fn ref_name(ref_view: &RefView) -> String {
-    let name = ref_view.name.as_str();
-    let short = name.strip_prefix("refs/heads/").or_else(|| name.strip_prefix("refs/tags/")).unwrap_or(name);
-    code(short)
-}
-
-/// Formats a name, an id or a key.
-fn code(text: &str) -> String {
-    format!("<code>{}</code>", Escaped(&truncated(text, NAME_CHARS)))
-}
-
-/// Formats the beginning of an object id.
-fn short_oid(oid: &str) -> String {
-    code(&oid.chars().take(OID_CHARS).collect::<String>())
-}
-
-/// Formats a Unix time, `2026-11-16 00:06 UTC`; after the year 9999, the number.
-pub(super) fn format_utc(secs: u64) -> String {
-    const YEAR_10000: u64 = 253_402_300_800;
-    if secs >= YEAR_10000 {
-        return secs.to_string();
-    }
-    // Days since 1 March of year 0, so that the leap day is the last day of its year.
-    let days = secs / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = 400 * era + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", secs / 3_600 % 24, secs / 60 % 60)
+    render(view)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::replication::{GitServerRow, RelayRow};
     use super::super::tests::{HOSTILE, assert_only_known_html};
     use super::*;
 
     const NPUB: &str = "npub1zyg3zyg3zyg3zyg3zyg3zyg3zyg3zyg3zyg3zyg3zyg3zyg3zygs4mfcu2";
+
+    fn encoded(identifier: &str) -> String {
+        askama::filters::urlencode_strict(identifier).expect("encoded").to_string()
+    }
 
     fn view(identifier: &str) -> RepositoryPage {
         RepositoryPage {
@@ -230,7 +93,7 @@ mod tests {
             name: String::new(),
             description: String::new(),
             owner: NPUB.to_owned(),
-            git_url: format!("https://code.example/{NPUB}/{}.git", percent_encode(identifier)),
+            git_url: format!("https://code.example/{NPUB}/{}.git", encoded(identifier)),
             relay_url: "wss://code.example".to_owned(),
             status: EventStatus::Served,
             maintainers: Vec::new(),
@@ -276,10 +139,10 @@ mod tests {
             replication: Replication {
                 state: Some((text.clone(), u64::MAX)),
                 relays: vec![
-                    replication::RelayRow {
+                    RelayRow {
                         url: text.clone(),
                         connection: "connected",
-                        status: replication::ReplicaStatus::NotSeen,
+                        status: ReplicaStatus::NotSeen,
                         is_covered: true,
                         last_message_at: None,
                         lacks: None,
@@ -288,9 +151,9 @@ mod tests {
                     times
                 ],
                 git_servers: vec![
-                    replication::GitServerRow {
+                    GitServerRow {
                         url: text.clone(),
-                        status: replication::ReplicaStatus::Unknown,
+                        status: ReplicaStatus::Unknown,
                         how: "",
                         checked_at: None
                     };
@@ -413,9 +276,7 @@ mod tests {
         let mut replication = Replication::default();
         for url in &urls {
             let both = filled_with(url, 1).replication;
-            replication
-                .relays
-                .extend(both.relays.into_iter().map(|row| replication::RelayRow { problem: None, ..row }));
+            replication.relays.extend(both.relays.into_iter().map(|row| RelayRow { problem: None, ..row }));
             replication.git_servers.extend(both.git_servers);
         }
         let page = repository(&RepositoryPage { replication, web_urls: urls, ..view("tool") });
@@ -426,22 +287,6 @@ mod tests {
             ("<code>ssh://git@a.example/x</code>", 3),
         ] {
             assert_eq!(page.matches(text).count(), times, "{text}: {page}");
-        }
-    }
-
-    #[test]
-    fn times_are_formatted_in_utc() {
-        for (secs, text) in [
-            (0, "1970-01-01 00:00 UTC"),
-            (951_782_399, "2000-02-28 23:59 UTC"),
-            (951_782_400, "2000-02-29 00:00 UTC"),
-            (951_868_800, "2000-03-01 00:00 UTC"),
-            (4_107_542_399, "2100-02-28 23:59 UTC"),
-            (4_107_542_400, "2100-03-01 00:00 UTC"),
-            (253_402_300_799, "9999-12-31 23:59 UTC"),
-            (u64::MAX, "18446744073709551615"),
-        ] {
-            assert_eq!(format_utc(secs), text);
         }
     }
 }

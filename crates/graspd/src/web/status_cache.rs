@@ -133,7 +133,7 @@ impl StatusCache {
 /// Answers `GET /status.js`.
 pub(crate) fn script() -> HttpResponse {
     let mut response =
-        with_type(StatusCode::OK, "text/javascript; charset=utf-8", include_str!("status/status.js").to_owned());
+        with_type(StatusCode::OK, "text/javascript; charset=utf-8", include_str!("templates/status.js").to_owned());
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }

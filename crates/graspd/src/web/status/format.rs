@@ -8,7 +8,7 @@ use crate::monitor::health::ExpiringEvent;
 pub(crate) use crate::text_format::{bytes, count, duration};
 
 /// How good a displayed state is. It selects the colour.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Hash)]
 pub(crate) enum Rating {
     Good,
     Fair,

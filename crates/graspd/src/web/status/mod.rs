@@ -10,7 +10,6 @@ pub(crate) mod json;
 mod page;
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use grasp_core::fetch;
 use grasp_core::repo::RepoPath;
@@ -60,13 +59,10 @@ impl<'a> StatusView<'a> {
 /// Returns the page and the JSON.
 pub(crate) fn render(view: &StatusView<'_>) -> (String, String) {
     let page = StatusPage::new(view);
-    let mut hasher = DefaultHasher::new();
-    page.structure.hash(&mut hasher);
-    let shape = format!("{:016x}", hasher.finish());
     let mut json = json::status(view);
-    json["shape"] = serde_json::json!(shape);
-    json["shown"] = serde_json::json!(page.values);
-    (page.html(view, &shape), json.to_string() + "\n")
+    json["shape"] = serde_json::json!(page.shape);
+    json["shown"] = serde_json::json!(page.values());
+    (super::render(&page), json.to_string() + "\n")
 }
 
 #[cfg(test)]
@@ -77,8 +73,7 @@ mod tests {
     use grasp_core::time::Timestamp;
     use serde_json::Value;
 
-    use super::super::Escaped;
-    use super::super::tests::{HOSTILE, assert_only_known_html};
+    use super::super::tests::{HOSTILE, assert_only_known_html, escaped};
     use super::*;
     use crate::monitor::health::WriterStats;
     use crate::sync::status::RelayProblem;
@@ -170,7 +165,7 @@ mod tests {
         assert_own_html(&html);
         for (key, text) in json["shown"].as_object().expect("no values") {
             let text = text.as_str().expect("not a text");
-            let cell = format!("<span data-k=\"{}\">{}</span>", Escaped(key), Escaped(text));
+            let cell = format!("<span data-k=\"{}\">{}</span>", escaped(key), escaped(text));
             assert!(html.contains(&cell), "{cell} in {html}");
         }
         assert!(html.contains(&format!("data-shape=\"{}\"", json["shape"].as_str().expect("no shape"))));
