@@ -165,6 +165,13 @@ impl Layout {
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
+    /// Returns the existing pools that a repository with these alternates may read, its own first.
+    #[must_use]
+    pub fn existing_pools(&self, repo_path: &RepoPath, alternates: &[RepoPath]) -> Vec<PathBuf> {
+        let repo_paths = std::iter::once(repo_path).chain(alternates);
+        repo_paths.map(|repo_path| self.pool(repo_path)).filter(|pool| pool.is_dir()).collect()
+    }
+
     /// Returns a number that no other incoming, trash or snapshot folder of this process has.
     pub fn next_number(&self) -> u64 {
         self.next_number.fetch_add(1, Ordering::Relaxed)

@@ -27,6 +27,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use grasp_core::sync::io::RelayCommand;
+use grasp_git::layout::Layout;
+use grasp_store::Store;
 use serde_json::Value;
 
 use self::proxy_probe::ProxyProbe;
@@ -34,13 +36,13 @@ use self::wire::{AdminError, AdminRequest, ResponseWriter};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fetch::driver::FetchHandle;
-use crate::git::handlers::GitService;
 use crate::http::connection_limit::ConnectionLimit;
 use crate::reload::Reloader;
+use crate::repos::ref_cache::RefCache;
 use crate::sync::status::SyncHandle;
 use crate::web::status_cache::StatusCache;
+use crate::writer::command::WriterHandle;
 use crate::writer::queue::EventQueue;
-use grasp_store::Store;
 
 /// Runs the endpoint of a request. Its result is the last line of the response.
 async fn dispatch(admin: &Arc<AdminState>, request: AdminRequest, writer: ResponseWriter) -> Result<Value, AdminError> {
@@ -78,7 +80,9 @@ pub(crate) struct AdminState {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) event_queue: Arc<EventQueue>,
-    pub(crate) git: Arc<GitService>,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) ref_cache: Arc<RefCache>,
+    pub(crate) writer: WriterHandle,
     pub(crate) status: Arc<StatusCache>,
     pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) proxy_probe: Arc<ProxyProbe>,

@@ -26,7 +26,7 @@ pub(super) async fn list(
     let missing = arguments["missing"] == true;
     let owner = arguments["owner"].as_str().map(parse_key).transpose()?;
     let name = arguments["name"].as_str();
-    let mut repo_paths = admin.git.ref_cache.announced_repos();
+    let mut repo_paths = admin.ref_cache.announced_repos();
     repo_paths.retain(|repo_path| {
         owner.is_none_or(|owner| repo_path.repo().owner == owner)
             && name.is_none_or(|name| matches_name(repo_path, name))
@@ -34,7 +34,7 @@ pub(super) async fn list(
     repo_paths.sort_unstable();
     let mut shown = 0;
     for page in repo_paths.chunks(PAGE_SIZE) {
-        let books = admin.git.writer.repo_summaries(page.to_vec()).await.ok_or_else(super::writer_unavailable)?;
+        let books = admin.writer.repo_summaries(page.to_vec()).await.ok_or_else(super::writer_unavailable)?;
         let repos = page.iter().map(|repo_path| repo_path.repo().clone()).collect();
         let reports = match &admin.sync {
             Some(sync) => sync.repo_relays_of_all(repos).await,
@@ -44,7 +44,7 @@ pub(super) async fn list(
         for (nth, (repo_path, books)) in page.iter().zip(&books).enumerate() {
             let reports = reports.as_ref().and_then(|all| all.get(nth));
             let disk = disk_usage.get(nth).copied().unwrap_or_default();
-            let Some(open) = admin.git.ref_cache.open_repo(repo_path) else { continue };
+            let Some(open) = admin.ref_cache.open_repo(repo_path) else { continue };
             let lacks = open.status == EventStatus::Held || books.held > 0;
             if missing && !lacks {
                 continue;
@@ -66,7 +66,7 @@ struct RepoDiskUsage {
 }
 
 async fn disk_usage(admin: &Arc<AdminState>, repo_paths: &[RepoPath]) -> Vec<RepoDiskUsage> {
-    let (git, repo_paths) = (admin.git.clone(), repo_paths.to_vec());
+    let (git, repo_paths) = (admin.clone(), repo_paths.to_vec());
     let look = move || {
         let one = |repo_path: &RepoPath| RepoDiskUsage {
             refs: git.ref_cache.snapshot(repo_path).ok().map(|snapshot| snapshot.refs.iter().count()),

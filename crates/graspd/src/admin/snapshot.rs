@@ -26,7 +26,7 @@ pub(super) async fn snapshot(
     writer: ResponseWriter,
 ) -> Result<Value, AdminError> {
     let _exclusive = admin.begin_exclusive("a backup or a verification")?;
-    let (store, layout) = (admin.store.clone(), admin.git.layout.clone());
+    let (store, layout) = (admin.store.clone(), admin.layout.clone());
     let config = &admin.config;
     let (service_and_reserve, progress_writer) =
         ((ServiceSettings::from_config(config), config.store_reserve_bytes), writer.clone());

@@ -400,6 +400,16 @@ impl Config {
         if self.uses_tls() { "wss" } else { "ws" }
     }
 
+    /// Returns the public URL of pages and git repositories, without a trailing slash.
+    pub(crate) fn web_url(&self) -> String {
+        format!("{}://{}{}", self.web_scheme(), self.domain, self.base_path)
+    }
+
+    /// Returns the public URL of the relay.
+    pub(crate) fn relay_url(&self) -> String {
+        format!("{}://{}{}", self.relay_scheme(), self.domain, self.base_path)
+    }
+
     /// Returns where the value of a setting came from.
     fn origin(&self, name: &str) -> &SettingOrigin {
         self.effective

@@ -4,9 +4,10 @@
 //! runs on tokio's blocking threads, limited by fair semaphores. A push is authorised by the writer, received into
 //! quarantine, checked, and then applied by the writer; nothing here changes a repository.
 //!
-//! - [`handlers`]: shared state and the routes below a repository's path.
+//! - [`handlers`]: the routes below a repository's path, and what both handlers share.
 //! - [`upload_pack`]: `info/refs` and `git-upload-pack`.
 //! - [`pack_cache`]: responses to fetches, shared by clients that send the same request.
+//! - [`pack_receiver`]: packs of pushes and of fetches while they are received.
 //! - [`receive_pack`] handles pushes (`git-receive-pack`).
 //! - [`request_body`]: request bodies, with bounds for size, memory and rate.
 //!
@@ -14,6 +15,7 @@
 
 pub(crate) mod handlers;
 pub(crate) mod pack_cache;
+pub(crate) mod pack_receiver;
 pub(crate) mod receive_pack;
 pub(crate) mod request_body;
 pub(crate) mod upload_pack;

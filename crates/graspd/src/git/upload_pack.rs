@@ -5,90 +5,217 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
 use futures_util::stream;
 use grasp_core::limits;
 use grasp_core::repo::RepoPath;
-use grasp_git::process::GitError;
+use grasp_git::layout::Layout;
+use grasp_git::process::{Git, GitError};
 use grasp_git::serve;
 use grasp_git::serve::{
-    FetchCommand, PackService, ProtocolVersion, UploadPackLimits, UploadPackRequest, advertisement,
+    FetchCommand, PackService, ProtocolVersion, ServerCapabilities, UploadPackLimits, UploadPackRequest, advertisement,
 };
 use hyper::body::Incoming as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, StatusCode, header};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, warn};
 
-use super::handlers::{GitClient, GitService, acquire, queue_full, typed_response};
-use super::request_body::{BodyError, BufferedBody, GitRequestBody, respond_and_drain};
-use crate::git::pack_cache::{PackCacheKey, PackReader, PackStatus, PackWriter};
+use super::handlers::{GitClient, NamedSemaphore, acquire, queue_full, typed_response};
+use super::pack_cache::{PackCache, PackCacheKey, PackReader, PackStatus, PackWriter};
+use super::request_body::{BodyError, BufferedBody, GitRequestBody, MEMORY_UNIT_BYTES, respond_and_drain};
+use crate::config::{GitSettings, SettingsReceiver};
 use crate::http::body::{HttpResponse, ResponseBody};
 use crate::http::fair_semaphore::{FairPermit, FairSemaphore, QueueFull};
 use crate::http::response::status;
+use crate::metrics::Metrics;
 use crate::metrics::git::{GitOperation, GitOperationKind};
-use crate::repos::ref_cache::{Advertisement, OpenRepo, RefSnapshot};
+use crate::repos::ref_cache::{Advertisement, OpenRepo, RefCache, RefSnapshot};
 
 /// Maximum number of refs of alternates in a receive-pack advertisement (`.have` lines), so that a push does not send
 /// objects that the repository can read already.
 const MAX_HAVES: usize = 1_000;
 
-/// `GET info/refs`.
-pub(super) async fn refs(
-    git: &Arc<GitService>,
-    repo_path: &RepoPath,
-    open: &OpenRepo,
-    query: Option<&str>,
-    headers: &HeaderMap,
-) -> HttpResponse {
-    let name = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("service="));
-    let Some(service) = name.and_then(PackService::from_name) else {
-        return status(StatusCode::FORBIDDEN, "the dumb git protocol is not supported: use git 1.6.6 or newer\n");
-    };
-    let Some(snapshot) = git.snapshot(repo_path).await else { return cannot_read_repository() };
-    let mut response = match service {
-        PackService::UploadPack => {
-            let advertisement = upload_advertisement(git, &snapshot, protocol(headers));
-            if etag_matches(headers, &advertisement.etag) {
-                let mut response = status(StatusCode::NOT_MODIFIED, "");
-                set_etag(&mut response, &advertisement.etag);
-                never_cache(&mut response);
-                return response;
-            }
-            let mut response = typed_response(service.advertisement_type(), advertisement.body.clone());
-            set_etag(&mut response, &advertisement.etag);
-            response
-        }
-        PackService::ReceivePack => {
-            let mut alternates = Vec::new();
-            for alternate in &open.alternates {
-                alternates.extend(git.snapshot(alternate).await);
-            }
-            let haves =
-                alternates.iter().flat_map(|snapshot| snapshot.refs.iter()).map(|(_, target)| target.oid.as_str());
-            let body = advertisement::receive_pack(&snapshot.refs, &git.capabilities, haves.take(MAX_HAVES));
-            typed_response(service.advertisement_type(), Bytes::from(body))
-        }
-    };
-    never_cache(&mut response);
-    response
+/// Answers ref advertisements, clones and fetches.
+pub(crate) struct UploadPackHandler {
+    settings: SettingsReceiver,
+    git: Git,
+    layout: Arc<Layout>,
+    ref_cache: Arc<RefCache>,
+    capabilities: ServerCapabilities,
+    pack_cache: Arc<PackCache>,
+    /// Threads of one `git pack-objects` process.
+    pack_threads: u32,
+    /// Limits git processes that answer fetches.
+    permits: Arc<FairSemaphore>,
+    /// Limits git processes that answer fetches too large for the cache. Each of them is as slow as its client.
+    large_permits: Arc<FairSemaphore>,
+    /// Memory for fetch requests, in permits of [`MEMORY_UNIT_BYTES`] bytes.
+    request_memory: Arc<Semaphore>,
+    /// Random number of this start. Part of etags, because generations of ref snapshots start again at every start.
+    boot_id: u64,
+    metrics: Metrics,
 }
 
-/// Returns the upload-pack advertisement of a snapshot, which is rendered at its first use.
-fn upload_advertisement<'s>(
-    git: &GitService,
-    snapshot: &'s RefSnapshot,
-    protocol: ProtocolVersion,
-) -> &'s Advertisement {
-    let slot = match protocol {
-        ProtocolVersion::V0 => 0,
-        ProtocolVersion::V1 => 1,
-        ProtocolVersion::V2 => 2,
-    };
-    snapshot.advertisements[slot].get_or_init(|| Advertisement {
-        body: Bytes::from(advertisement::upload_pack(&snapshot.refs, &git.capabilities, protocol)),
-        etag: format!("\"{:x}-{:x}-{slot}\"", git.boot_id, snapshot.generation),
-    })
+/// Number of permits of [`UploadPackHandler::request_memory`].
+const MEMORY_UNITS: usize = limits::MAX_TOTAL_FETCH_REQUEST_BYTES / MEMORY_UNIT_BYTES;
+
+impl UploadPackHandler {
+    /// Creates the handler and its cache folder.
+    ///
+    /// # Errors
+    /// Fails if the cache folder cannot be created.
+    pub(crate) fn new(
+        settings: SettingsReceiver,
+        (git, capabilities): (Git, ServerCapabilities),
+        layout: Arc<Layout>,
+        ref_cache: Arc<RefCache>,
+        pack_threads: u32,
+        metrics: Metrics,
+    ) -> Result<Self> {
+        let GitSettings { pack_cache_bytes, serve_processes, .. } = settings.borrow().git;
+        let cache = layout.root().join("cache");
+        std::fs::create_dir_all(&cache).with_context(|| format!("cannot create the folder {}", cache.display()))?;
+        let mut boot_id = [0; 8];
+        getrandom::fill(&mut boot_id).map_err(|error| anyhow!("cannot read random bytes: {error}"))?;
+        let permits = |processes| {
+            FairSemaphore::new(processes, limits::MAX_WAITING_FETCHES, limits::MAX_WAITING_FETCHES_PER_NETWORK)
+        };
+        Ok(Self {
+            settings,
+            git,
+            layout,
+            ref_cache,
+            capabilities,
+            pack_cache: PackCache::new(cache, pack_cache_bytes),
+            pack_threads,
+            permits: permits(serve_processes),
+            large_permits: permits(serve_processes / 2),
+            request_memory: Arc::new(Semaphore::new(MEMORY_UNITS)),
+            boot_id: u64::from_le_bytes(boot_id),
+            metrics,
+        })
+    }
+
+    pub(crate) fn pack_cache(&self) -> Arc<PackCache> {
+        self.pack_cache.clone()
+    }
+
+    /// Returns the semaphores with their names in the metrics.
+    pub(crate) fn semaphores(&self) -> [NamedSemaphore; 2] {
+        [("fetch", self.permits.clone()), ("fetch_large", self.large_permits.clone())]
+    }
+
+    /// Returns a function that reads how many bytes requests use, and the limit.
+    pub(crate) fn request_memory_load(&self) -> impl Fn() -> (usize, usize) + Send + use<> {
+        let memory = self.request_memory.clone();
+        move || ((MEMORY_UNITS - memory.available_permits()) * MEMORY_UNIT_BYTES, MEMORY_UNITS * MEMORY_UNIT_BYTES)
+    }
+
+    /// Returns the size of the largest response that may be cached. All git processes may write one at the same time.
+    fn max_cached_response_bytes(&self) -> u64 {
+        self.pack_cache.load().1 / self.settings.borrow().git.serve_processes as u64
+    }
+
+    /// `GET info/refs`.
+    pub(super) async fn refs(
+        &self,
+        repo_path: &RepoPath,
+        open: &OpenRepo,
+        query: Option<&str>,
+        headers: &HeaderMap,
+    ) -> HttpResponse {
+        let name = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("service="));
+        let Some(service) = name.and_then(PackService::from_name) else {
+            return status(StatusCode::FORBIDDEN, "the dumb git protocol is not supported: use git 1.6.6 or newer\n");
+        };
+        let Some(snapshot) = self.ref_cache.load(repo_path).await else { return cannot_read_repository() };
+        let mut response = match service {
+            PackService::UploadPack => {
+                let advertisement = self.upload_advertisement(&snapshot, protocol(headers));
+                if etag_matches(headers, &advertisement.etag) {
+                    let mut response = status(StatusCode::NOT_MODIFIED, "");
+                    set_etag(&mut response, &advertisement.etag);
+                    never_cache(&mut response);
+                    return response;
+                }
+                let mut response = typed_response(service.advertisement_type(), advertisement.body.clone());
+                set_etag(&mut response, &advertisement.etag);
+                response
+            }
+            PackService::ReceivePack => {
+                let mut alternates = Vec::new();
+                for alternate in &open.alternates {
+                    alternates.extend(self.ref_cache.load(alternate).await);
+                }
+                let haves =
+                    alternates.iter().flat_map(|snapshot| snapshot.refs.iter()).map(|(_, target)| target.oid.as_str());
+                let body = advertisement::receive_pack(&snapshot.refs, &self.capabilities, haves.take(MAX_HAVES));
+                typed_response(service.advertisement_type(), Bytes::from(body))
+            }
+        };
+        never_cache(&mut response);
+        response
+    }
+
+    /// Returns the upload-pack advertisement of a snapshot, which is rendered at its first use.
+    fn upload_advertisement<'s>(&self, snapshot: &'s RefSnapshot, protocol: ProtocolVersion) -> &'s Advertisement {
+        let slot = match protocol {
+            ProtocolVersion::V0 => 0,
+            ProtocolVersion::V1 => 1,
+            ProtocolVersion::V2 => 2,
+        };
+        snapshot.advertisements[slot].get_or_init(|| Advertisement {
+            body: Bytes::from(advertisement::upload_pack(&snapshot.refs, &self.capabilities, protocol)),
+            etag: format!("\"{:x}-{:x}-{slot}\"", self.boot_id, snapshot.generation),
+        })
+    }
+
+    /// `POST git-upload-pack`.
+    pub(super) async fn upload(
+        self: Arc<Self>,
+        repo_path: RepoPath,
+        client: GitClient,
+        request: Request<HttpBody>,
+    ) -> HttpResponse {
+        let (head, body) = request.into_parts();
+        let protocol = protocol(&head.headers);
+        let mut body = match GitRequestBody::new(&head.headers, body) {
+            Ok(body) => body,
+            Err(error) => return error_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, error),
+        };
+        let buffered = body.read_to_end(limits::MAX_FETCH_REQUEST_BYTES, &self.request_memory).await;
+        let BufferedBody { bytes: body, memory } = match buffered {
+            Ok(buffered) => buffered,
+            Err(error) => {
+                let response = match error {
+                    BodyError::TooLarge(_) => error_response(StatusCode::PAYLOAD_TOO_LARGE, error),
+                    BodyError::OutOfMemory => queue_full(QueueFull::Total),
+                    _ => error_response(StatusCode::BAD_REQUEST, error),
+                };
+                return respond_and_drain(response, body, limits::MAX_FETCH_REQUEST_BYTES as u64).await;
+            }
+        };
+        let Some(snapshot) = self.ref_cache.load(&repo_path).await else { return cannot_read_repository() };
+        let mut response = match UploadPackRequest::parse(protocol, &body) {
+            Ok(UploadPackRequest::Empty) => result(Bytes::new()),
+            Ok(UploadPackRequest::LsRefs(question)) => {
+                result(serve::ls_refs_response(&snapshot.refs, &question).into())
+            }
+            Ok(UploadPackRequest::Fetch(fetch)) if !snapshot.has_folder => {
+                result(serve::not_our_ref_response(fetch.wants.first().map_or("", String::as_str)).into())
+            }
+            Ok(UploadPackRequest::Fetch(fetch)) => {
+                let job = UploadPackJob { handler: self.clone(), repo_path, client, protocol, fetch, _memory: memory };
+                drop(body);
+                job.respond(snapshot.generation).await
+            }
+            Err(bad) => result(bad.to_response().into()),
+        };
+        never_cache(&mut response);
+        response
+    }
 }
 
 /// Returns true if the client has the version with this etag.
@@ -120,49 +247,6 @@ fn protocol(headers: &HeaderMap) -> ProtocolVersion {
     ProtocolVersion::from_header(headers.get("git-protocol").and_then(|value| value.to_str().ok()))
 }
 
-/// `POST git-upload-pack`.
-pub(super) async fn upload(
-    git: Arc<GitService>,
-    repo_path: RepoPath,
-    client: GitClient,
-    request: Request<HttpBody>,
-) -> HttpResponse {
-    let (head, body) = request.into_parts();
-    let protocol = protocol(&head.headers);
-    let mut body = match GitRequestBody::new(&head.headers, body) {
-        Ok(body) => body,
-        Err(error) => return error_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, error),
-    };
-    let buffered = body.read_to_end(limits::MAX_FETCH_REQUEST_BYTES, &git.fetch_request_memory).await;
-    let BufferedBody { bytes: body, memory } = match buffered {
-        Ok(buffered) => buffered,
-        Err(error) => {
-            let response = match error {
-                BodyError::TooLarge(_) => error_response(StatusCode::PAYLOAD_TOO_LARGE, error),
-                BodyError::OutOfMemory => queue_full(QueueFull::Total),
-                _ => error_response(StatusCode::BAD_REQUEST, error),
-            };
-            return respond_and_drain(response, body, limits::MAX_FETCH_REQUEST_BYTES as u64).await;
-        }
-    };
-    let Some(snapshot) = git.snapshot(&repo_path).await else { return cannot_read_repository() };
-    let mut response = match UploadPackRequest::parse(protocol, &body) {
-        Ok(UploadPackRequest::Empty) => result(Bytes::new()),
-        Ok(UploadPackRequest::LsRefs(question)) => result(serve::ls_refs_response(&snapshot.refs, &question).into()),
-        Ok(UploadPackRequest::Fetch(fetch)) if !snapshot.has_folder => {
-            result(serve::not_our_ref_response(fetch.wants.first().map_or("", String::as_str)).into())
-        }
-        Ok(UploadPackRequest::Fetch(fetch)) => {
-            let job = UploadPackJob { git: git.clone(), repo_path, client, protocol, fetch, _memory: memory };
-            drop(body);
-            job.respond(snapshot.generation).await
-        }
-        Err(bad) => result(bad.to_response().into()),
-    };
-    never_cache(&mut response);
-    response
-}
-
 fn result(bytes: Bytes) -> HttpResponse {
     typed_response(PackService::UploadPack.result_type(), bytes)
 }
@@ -180,7 +264,7 @@ pub(crate) fn cannot_read_repository() -> HttpResponse {
 
 /// A fetch that needs a git process.
 struct UploadPackJob {
-    git: Arc<GitService>,
+    handler: Arc<UploadPackHandler>,
     repo_path: RepoPath,
     client: GitClient,
     protocol: ProtocolVersion,
@@ -193,35 +277,32 @@ impl UploadPackJob {
     /// Responds from the pack cache, or directly from a git process if the response cannot be cached.
     async fn respond(self, generation: u64) -> HttpResponse {
         let size = {
-            let (git, repo_path) = (self.git.clone(), self.repo_path.clone());
-            tokio::task::spawn_blocking(move || git.layout.readable_pool_bytes(&repo_path))
-                .await
-                .ok()
-                .and_then(Result::ok)
+            let (layout, repo_path) = (self.handler.layout.clone(), self.repo_path.clone());
+            tokio::task::spawn_blocking(move || layout.readable_pool_bytes(&repo_path)).await.ok().and_then(Result::ok)
         };
         // A negotiation step is a few lines that differ from client to client.
         if self.fetch.response_kind == serve::request::FetchResponseKind::Negotiation {
-            let permits = self.git.fetch_permits.clone();
+            let permits = self.handler.permits.clone();
             return self.respond_directly(&permits, None).await;
         }
         let kind = if self.is_clone() { GitOperationKind::Clone } else { GitOperationKind::Fetch };
-        let operation = GitOperation::new(&self.git.metrics, kind, &self.repo_path);
-        if size.unwrap_or(u64::MAX) > self.git.max_cached_response_bytes() {
-            let permits = self.git.large_fetch_permits.clone();
+        let operation = GitOperation::new(&self.handler.metrics, kind, &self.repo_path);
+        if size.unwrap_or(u64::MAX) > self.handler.max_cached_response_bytes() {
+            let permits = self.handler.large_permits.clone();
             return self.respond_directly(&permits, Some(operation)).await;
         }
         let request = self.fetch.key.0;
         let key = PackCacheKey { repo_path: self.repo_path.clone(), generation, request, version: self.protocol as u8 };
-        let (reader, writer) = match self.git.pack_cache.follow(&key) {
+        let (reader, writer) = match self.handler.pack_cache.follow(&key) {
             Ok(cached) => cached,
             Err(error) => {
                 // Probably the disk is full. Fetches still work without the cache.
                 warn!(target: "git", %error, "cannot create a pack cache file, responding without cache");
-                let permits = self.git.large_fetch_permits.clone();
+                let permits = self.handler.large_permits.clone();
                 return self.respond_directly(&permits, Some(operation)).await;
             }
         };
-        self.git.metrics.git().count_pack_cache(writer.is_none());
+        self.handler.metrics.git().count_pack_cache(writer.is_none());
         if let Some(writer) = writer {
             tokio::spawn(self.fill_cache(writer));
         }
@@ -236,7 +317,7 @@ impl UploadPackJob {
     /// Computes the response for all clients that follow it.
     async fn fill_cache(self, writer: PackWriter) {
         let permit = tokio::select! {
-            permit = acquire(&self.git.fetch_permits, self.client) => permit,
+            permit = acquire(&self.handler.permits, self.client) => permit,
             // All clients have disconnected, so the place in the queue is freed.
             () = writer.wait_until_unread() => return,
         };
@@ -290,10 +371,12 @@ impl UploadPackJob {
 
     /// Runs `git upload-pack` and passes its output to `output`.
     fn run(&self, output: impl FnMut(&[u8]) -> Result<(), GitError>) -> Result<(), GitError> {
-        let folder = self.git.layout.repo_dir(&self.repo_path);
-        let effort =
-            UploadPackLimits { threads: self.git.pack_threads, timeout: self.git.git_settings().process_timeout };
-        let result = serve::upload_pack(&self.git.git, &folder, (self.protocol, &self.fetch.body), effort, output);
+        let folder = self.handler.layout.repo_dir(&self.repo_path);
+        let effort = UploadPackLimits {
+            threads: self.handler.pack_threads,
+            timeout: self.handler.settings.borrow().git.process_timeout,
+        };
+        let result = serve::upload_pack(&self.handler.git, &folder, (self.protocol, &self.fetch.body), effort, output);
         if let Err(error) = &result {
             debug!(target: "git", repo = %self.repo_path, %error, "git upload-pack failed");
         }

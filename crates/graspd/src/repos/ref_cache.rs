@@ -20,6 +20,7 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use grasp_git::layout::Layout;
 use grasp_git::refs::Refs;
+use tracing::warn;
 
 /// Bytes of refs that are kept in memory: a hundred repositories with ten thousand refs each, or many more small ones.
 pub(crate) const MAX_BYTES: usize = 128 * 1024 * 1024;
@@ -238,6 +239,20 @@ impl RefCache {
         let snapshot = Arc::new(self.new_snapshot(Refs::read(&folder)?, folder.join("HEAD").exists()));
         self.insert(repo_path, &snapshot);
         Ok(snapshot)
+    }
+
+    /// Returns the refs of a repository, reading them on a blocking thread if they are not in memory. `None` if they
+    /// cannot be read.
+    pub(crate) async fn load(self: &Arc<Self>, repo_path: &RepoPath) -> Option<Arc<RefSnapshot>> {
+        if let Some(snapshot) = self.cached(repo_path) {
+            return Some(snapshot);
+        }
+        let (ref_cache, repo_path) = (self.clone(), repo_path.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let snapshot = ref_cache.snapshot(&repo_path);
+            snapshot.inspect_err(|error| warn!(target: "git", repo = %repo_path, %error, "cannot read refs"))
+        });
+        read.await.ok()?.ok()
     }
 
     /// Stores a snapshot that was read from disk. Only hosted repositories and submissions with a folder get an entry:

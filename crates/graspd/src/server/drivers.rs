@@ -14,7 +14,7 @@ use super::threads::spawn;
 use crate::config::Config;
 use crate::fetch::client::FetchClient;
 use crate::fetch::driver::{FetchDriver, FetchHandle};
-use crate::git::handlers::GitService;
+use crate::http::fair_semaphore::FairSemaphore;
 use crate::net::dialer::Dialer;
 use crate::sync::connection::{ConnectionContext, ConnectionTimeouts};
 use crate::sync::driver::SyncDriver;
@@ -37,7 +37,7 @@ impl Drivers {
         config: &Config,
         resources: &Resources,
         event_queue: &Arc<EventQueue>,
-        git: &Arc<GitService>,
+        check_permits: Arc<FairSemaphore>,
         runtime: &tokio::runtime::Runtime,
     ) -> Result<Self> {
         if !config.sync.enabled {
@@ -74,13 +74,21 @@ impl Drivers {
         let driver =
             SyncDriver::new(deps, crate::sync::driver::config(config, &resources.policy, &resources.instance)?);
         let sync_thread = DriverThread::start("sync", runtime, |stop| driver.run(stop))?;
-        let client = Arc::new(FetchClient::new(git, dialer.clone(), resources.clock));
+        let client = FetchClient::new(
+            resources.settings.clone(),
+            resources.git.clone(),
+            (resources.layout.clone(), resources.ref_cache.clone()),
+            resources.packs.clone(),
+            check_permits,
+            dialer.clone(),
+            resources.clock,
+        );
         let deps = crate::fetch::driver::FetchDeps {
             store: resources.store.clone(),
             writer: event_queue.clone(),
             feed: resources.fetch_feed.clone(),
             clock: resources.clock,
-            client,
+            client: Arc::new(client),
             dialer,
             metrics: resources.metrics.clone(),
             status: fetch_status_sender,

@@ -19,7 +19,6 @@ mod threads;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use self::drivers::Drivers;
-use self::resources::{Resources, build_git_service};
+use self::resources::Resources;
 use self::router::AppState;
 use self::threads::WorkerThreads;
 use crate::admin::AdminState;
@@ -39,17 +38,17 @@ use crate::admin::proxy_probe::ProxyProbe;
 use crate::admin::socket::AdminSocket;
 use crate::config::{Config, SettingsReceiver};
 use crate::data_lock::DataLocks;
+use crate::git::handlers::GitHandlers;
 use crate::http::connection_limit::ConnectionLimit;
 use crate::http::network_limits::{NetworkLimits, PerNetworkLimits};
 use crate::http::server::HttpServer;
 use crate::monitor::disk_usage;
-use crate::relay::nip11::Nip11Document;
-use crate::relay::session::SessionContext;
 use crate::reload::{ReloadSources, Reloader};
 use crate::repos::ref_cache::RefCache;
 use crate::sd_notify::NotifyState;
 use crate::web::repository_handler::RepositoryPages;
 use crate::web::status_cache::StatusCache;
+use crate::writer::command::WriterHandle;
 use crate::writer::policy::{CoverageBasis, CurrentPolicy, PolicyHandle};
 use crate::{backup, config, reload, sd_notify, socket_activation};
 
@@ -63,7 +62,6 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
     backup::snapshot::reject_unfinished_restore(&config.relay_data_path)?;
     let layout = Layout::open(&config.git_data_path)
         .with_context(|| format!("cannot use the git data folder {}", config.git_data_path.display()))?;
-    let layout = Arc::new(layout);
     let owner = config::load_owner_keys(&config)?;
     raise_descriptor_limit();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -75,120 +73,158 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
     // Binding the socket changes the umask of the process, so no other thread may create files yet.
     let admin_socket = config.admin_socket.as_deref().map(AdminSocket::bind).transpose()?;
     let (settings_sender, settings) = watch::channel(Arc::new(config.clone()));
-    let resources = Resources::open(&config, settings, layout, owner, cores)?;
-    let (clock, instance) = (resources.clock, &resources.instance);
+    let resources = Resources::open(&config, settings, Arc::new(layout), owner)?;
     let threads = WorkerThreads::start(&config, &resources)?;
-    let git_service = Arc::new(build_git_service(&config, &resources, &threads.event_queue)?);
-    let drivers = Drivers::start(&config, &resources, &threads.event_queue, &git_service, &runtime)?;
-    let sync_notification =
-        config.sync.enabled.then(|| (resources.sync_feed.clone(), CoverageBasis::new(&config, instance)));
-    let policy_handle =
-        PolicyHandle::new(resources.current_policy.clone(), threads.event_queue.clone(), sync_notification);
-    let reloader = Reloader::new(sources, policy_handle, settings_sender);
-    let connection_limit = ConnectionLimit::new(resources.settings.clone());
     let (shutdown_sender, shutdown) = watch::channel(false);
-    let (budget, total_folder) = (git_service.disk_budget.clone(), config.relay_data_path.clone());
-    let snapshots = threads.start_monitoring(&config, &resources, &git_service, connection_limit.clone())?;
-    let status = Arc::new(StatusCache {
-        health: snapshots,
-        sync: drivers.sync_status.clone(),
-        fetch: drivers.fetch_status.clone(),
-        shutdown: shutdown.clone(),
-        settings: resources.settings.clone(),
-        ref_cache: git_service.ref_cache.clone(),
-        metrics: resources.metrics.clone(),
-        clock,
-        rendered: Mutex::default(),
+    let (services, drivers) = Services::start(&config, &resources, &threads, &runtime, shutdown.clone())?;
+    let monitoring_listener = listen_for_monitoring(&runtime, inherited.monitoring, &mut config)?;
+    let reloader = start_reloader(&config, sources, settings_sender, &resources, &threads, &services.network_limits);
+    // Before the startup text, because a program that reads it may send a signal immediately.
+    let signals = ShutdownSignals::new()?;
+    let hangup = signal(SignalKind::hangup()).context("cannot install a signal handler")?;
+    runtime.spawn(reload::reload_on_sighup(hangup, reloader.clone()));
+    print_startup(&config);
+    let admin = admin_socket.map(|socket| {
+        let admin = services.admin_state(&config, &resources, &threads, &drivers, reloader);
+        runtime.spawn(socket.run(Arc::new(admin), shutdown.clone()))
     });
-    let proxy_probe = Arc::<ProxyProbe>::default();
-    let monitoring_listener = match (inherited.monitoring, config.metrics.bind) {
-        (None, None) => None,
-        (None, Some(bind)) => Some(listen(&runtime, None, bind)?),
-        (Some(socket), _) => {
-            config.metrics.bind = Some(socket.local_addr()?);
-            Some(TcpListener::from_std(socket)?)
+    let server = services.http_server(config.clone(), &resources, &threads, shutdown);
+    // The monitoring listener stays open during the shutdown: this channel is never used.
+    let (_never, no_shutdown) = watch::channel(false);
+    if let Some(listener) = monitoring_listener {
+        tokio::spawn(monitoring::run(listener, server.handler.clone(), no_shutdown));
+    }
+    runtime.block_on(serve(server, listener, admin, signals, shutdown_sender, config.shutdown_grace));
+
+    // Before the writer, because it writes their last rows.
+    drivers.stop();
+    threads.stop();
+    disk_usage::save_total(&config.relay_data_path, resources.disk_budget.persistent_bytes());
+    info!(target: "admin", "stopped");
+    drop(in_runtime);
+    // Blocking threads may wait for git processes for a long time; the git processes end with the server.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// Handlers of requests, and the limits and caches that they share.
+struct Services {
+    git: GitHandlers,
+    pages: RepositoryPages,
+    status: Arc<StatusCache>,
+    connection_limit: Arc<ConnectionLimit>,
+    network_limits: NetworkLimits,
+    proxy_probe: Arc<ProxyProbe>,
+}
+
+impl Services {
+    /// Creates the handlers, and starts the drivers and the monitoring threads.
+    fn start(
+        config: &Config,
+        resources: &Resources,
+        threads: &WorkerThreads,
+        runtime: &tokio::runtime::Runtime,
+        shutdown: watch::Receiver<bool>,
+    ) -> Result<(Self, Drivers)> {
+        let Resources { clock, settings, ref_cache, metrics, .. } = resources;
+        let writer = WriterHandle::new(threads.event_queue.clone());
+        let (upload_pack, receive_pack) = resources.git_handlers(writer.clone())?;
+        let check_permits = receive_pack.check_permits();
+        let drivers = Drivers::start(config, resources, &threads.event_queue, check_permits, runtime)?;
+        let pages =
+            RepositoryPages::new(config, ref_cache.clone(), writer, drivers.sync.clone(), drivers.fetch.clone());
+        let connection_limit = ConnectionLimit::new(settings.clone());
+        let semaphores = receive_pack.semaphores().into_iter().chain(upload_pack.semaphores());
+        let semaphores = semaphores.chain([pages.semaphore()]).collect();
+        let health = threads.start_monitoring(config, resources, &upload_pack, semaphores, connection_limit.clone())?;
+        let status = StatusCache::new(
+            health,
+            (drivers.sync_status.clone(), drivers.fetch_status.clone()),
+            shutdown,
+            settings.clone(),
+            ref_cache.clone(),
+            metrics.clone(),
+            *clock,
+        );
+        let services = Self {
+            git: GitHandlers::new(upload_pack, receive_pack),
+            pages,
+            status: Arc::new(status),
+            connection_limit,
+            network_limits: NetworkLimits::start(PerNetworkLimits::from_config(config), *clock),
+            proxy_probe: Arc::default(),
+        };
+        Ok((services, drivers))
+    }
+
+    fn admin_state(
+        &self,
+        config: &Config,
+        resources: &Resources,
+        threads: &WorkerThreads,
+        drivers: &Drivers,
+        reloader: Arc<Reloader>,
+    ) -> AdminState {
+        AdminState {
+            config: config.clone(),
+            instance: resources.instance.clone(),
+            store: resources.store.clone(),
+            clock: resources.clock,
+            event_queue: threads.event_queue.clone(),
+            layout: resources.layout.clone(),
+            ref_cache: resources.ref_cache.clone(),
+            writer: WriterHandle::new(threads.event_queue.clone()),
+            status: self.status.clone(),
+            connection_limit: self.connection_limit.clone(),
+            proxy_probe: self.proxy_probe.clone(),
+            sync: drivers.sync.clone(),
+            fetch: drivers.fetch.clone(),
+            reloader,
+            exclusive: Mutex::default(),
         }
-    };
-    let network_limits = NetworkLimits::start(PerNetworkLimits::from_config(&config), clock);
+    }
+
+    fn http_server(
+        self,
+        config: Config,
+        resources: &Resources,
+        threads: &WorkerThreads,
+        shutdown: watch::Receiver<bool>,
+    ) -> HttpServer<AppState> {
+        let trusted_proxies = config.trusted_proxies.clone();
+        let handlers = (self.git, self.pages);
+        let network_limits = self.network_limits.clone();
+        let app = AppState::new(config, resources, threads, handlers, self.status, network_limits, self.proxy_probe);
+        HttpServer {
+            handler: Arc::new(app),
+            connection_limit: self.connection_limit,
+            network_limits: self.network_limits,
+            trusted_proxies,
+            clock: resources.clock,
+            shutdown,
+        }
+    }
+}
+
+/// Creates the reloader, and starts the task that applies reloaded settings.
+fn start_reloader(
+    config: &Config,
+    sources: ReloadSources,
+    settings_sender: watch::Sender<Arc<Config>>,
+    resources: &Resources,
+    threads: &WorkerThreads,
+    network_limits: &NetworkLimits,
+) -> Arc<Reloader> {
     tokio::spawn(apply_reloaded_settings(
         resources.settings.clone(),
         network_limits.clone(),
         resources.ref_cache.clone(),
         resources.current_policy.clone(),
     ));
-    let app = AppState {
-        nip11: Nip11Document::new(resources.owner_key.to_string(), instance.clone()),
-        policy: resources.current_policy.clone(),
-        settings: resources.settings.clone(),
-        network_limits: network_limits.clone(),
-        sessions: SessionContext {
-            queue: threads.event_queue.clone(),
-            broadcast: threads.broadcast.clone(),
-            query_pool: threads.query_pool.clone(),
-            negentropy_cache: threads.negentropy_cache.clone(),
-            store: resources.store.clone(),
-            clock,
-            service: resources.policy.service.clone(),
-            settings: resources.settings.clone(),
-            next_subscription_key: Arc::new(AtomicU64::new(1)),
-            metrics: resources.metrics.clone(),
-            shutdown_grace: config.shutdown_grace,
-        },
-        pages: RepositoryPages { git: git_service.clone(), sync: drivers.sync.clone(), fetch: drivers.fetch.clone() },
-        git: git_service.clone(),
-        metrics: resources.metrics.clone(),
-        status: status.clone(),
-        proxy_probe: proxy_probe.clone(),
-        config: config.clone(),
-    };
-    // Before the startup text, because a program that reads it may send a signal immediately.
-    let signals = ShutdownSignals::new()?;
-    let hangup = signal(SignalKind::hangup()).context("cannot install a signal handler")?;
-    runtime.spawn(reload::reload_on_sighup(hangup, reloader.clone()));
-    print_startup(&app.config);
-    let grace = app.config.shutdown_grace;
-    let app = Arc::new(app);
-    // The monitoring listener stays open during the shutdown: this channel is never used.
-    let (_never, no_shutdown) = watch::channel(false);
-    if let Some(listener) = monitoring_listener {
-        tokio::spawn(monitoring::run(listener, app.clone(), no_shutdown));
-    }
-    let admin = admin_socket.map(|socket| {
-        let admin = Arc::new(AdminState {
-            config: config.clone(),
-            instance: instance.clone(),
-            store: resources.store.clone(),
-            clock,
-            event_queue: threads.event_queue.clone(),
-            git: git_service,
-            status,
-            connection_limit: connection_limit.clone(),
-            proxy_probe,
-            sync: drivers.sync.clone(),
-            fetch: drivers.fetch.clone(),
-            reloader,
-            exclusive: Mutex::default(),
-        });
-        runtime.spawn(socket.run(admin, shutdown.clone()))
-    });
-    let server = HttpServer {
-        handler: app,
-        connection_limit,
-        network_limits,
-        trusted_proxies: config.trusted_proxies.clone(),
-        clock,
-        shutdown,
-    };
-    runtime.block_on(serve(server, listener, admin, signals, shutdown_sender, grace));
-    // Before the writer, because it writes their last rows.
-    drivers.stop();
-    threads.stop();
-    disk_usage::save_total(&total_folder, budget.persistent_bytes());
-    info!(target: "admin", "stopped");
-    drop(in_runtime);
-    // Blocking threads may wait for git processes for a long time; the git processes end with the server.
-    runtime.shutdown_background();
-    Ok(())
+    let basis = CoverageBasis::new(config, &resources.instance);
+    let sync = config.sync.enabled.then(|| (resources.sync_feed.clone(), basis));
+    let policy = PolicyHandle::new(resources.current_policy.clone(), threads.event_queue.clone(), sync);
+    Reloader::new(sources, policy, settings_sender)
 }
 
 /// Applies reloaded settings to the parts that have their own copy of limits or policy.
@@ -215,6 +251,19 @@ fn listen(
         Some(socket) => Ok(TcpListener::from_std(socket)?),
         None => runtime.block_on(TcpListener::bind(bind)).with_context(|| format!("cannot listen on {bind}")),
     }
+}
+
+/// Opens the listener for monitoring, if there is one. Updates its address in the settings to that of an inherited
+/// socket.
+fn listen_for_monitoring(
+    runtime: &tokio::runtime::Runtime,
+    inherited: Option<std::net::TcpListener>,
+    config: &mut Config,
+) -> Result<Option<TcpListener>> {
+    if let Some(socket) = &inherited {
+        config.metrics.bind = Some(socket.local_addr()?);
+    }
+    config.metrics.bind.map(|bind| listen(runtime, inherited, bind)).transpose()
 }
 
 /// Serves until a signal is received, then waits for connections and admin commands, at most for `grace` or until a
@@ -288,13 +337,12 @@ fn raise_descriptor_limit() {
 
 /// Prints the addresses and folders of the server. Programs read the first five lines.
 fn print_startup(config: &Config) {
-    let address = format!("{}{}", config.domain, config.base_path);
     info!(
         target: "admin",
         version = env!("CARGO_PKG_VERSION"),
         commit = env!("NGIT_BUILD_REVISION"),
         listening = %config.bind,
-        address,
+        address = format!("{}{}", config.domain, config.base_path),
         data = %config.relay_data_path.display(),
         git_data = %config.git_data_path.display(),
         metrics = config.metrics.bind.map(|bind| bind.to_string()),
@@ -304,8 +352,8 @@ fn print_startup(config: &Config) {
     let mut lines = vec![
         format!("graspd {} is ready", env!("CARGO_PKG_VERSION")),
         format!("  listening  {}", config.bind),
-        format!("  relay      {}://{address}", config.relay_scheme()),
-        format!("  git        {}://{address}/<npub>/<identifier>.git", config.web_scheme()),
+        format!("  relay      {}", config.relay_url()),
+        format!("  git        {}/<npub>/<identifier>.git", config.web_url()),
         format!("  data       {}", config.relay_data_path.display()),
         format!("  git data   {}", config.git_data_path.display()),
     ];

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use grasp_core::admission::policy::AdmissionMode;
 use grasp_core::repo::RepoPath;
@@ -11,12 +12,13 @@ use hyper::{HeaderMap, Method, Request, StatusCode, header};
 
 use super::monitoring;
 use super::monitoring::{ListenerKind, MonitoringEndpoint};
+use super::resources::Resources;
+use super::threads::WorkerThreads;
 use crate::admin::proxy_probe;
 use crate::admin::proxy_probe::ProxyProbe;
 use crate::config::SettingsReceiver;
 use crate::config::{Config, StatusPageAccess};
-use crate::git::handlers;
-use crate::git::handlers::GitService;
+use crate::git::handlers::{GitClient, GitHandlers};
 use crate::http::body::HttpResponse;
 use crate::http::forwarded;
 use crate::http::network_limits::NetworkLimits;
@@ -29,6 +31,7 @@ use crate::relay::nip11;
 use crate::relay::nip11::Nip11Document;
 use crate::relay::session::SessionContext;
 use crate::relay::upgrade;
+use crate::repos::ref_cache::RefCache;
 use crate::web;
 use crate::web::landing::{LandingPage, landing};
 use crate::web::repository_handler::RepositoryPages;
@@ -36,22 +39,62 @@ use crate::web::status_cache::StatusCache;
 use crate::writer::policy::CurrentPolicy;
 
 /// State that the request handlers use.
-pub(crate) struct AppState {
+pub(super) struct AppState {
     /// The settings at the start.
-    pub(crate) config: Config,
+    pub(super) config: Config,
     /// The current settings, after reloads.
-    pub(crate) settings: SettingsReceiver,
-    pub(crate) nip11: Nip11Document,
+    settings: SettingsReceiver,
+    nip11: Nip11Document,
     /// The current admission policy.
-    pub(crate) policy: Arc<CurrentPolicy>,
-    pub(crate) network_limits: NetworkLimits,
-    pub(crate) sessions: SessionContext,
-    pub(crate) git: Arc<GitService>,
-    pub(crate) pages: RepositoryPages,
-    pub(crate) metrics: Metrics,
-    pub(crate) status: Arc<StatusCache>,
+    policy: Arc<CurrentPolicy>,
+    network_limits: NetworkLimits,
+    pub(super) sessions: SessionContext,
+    ref_cache: Arc<RefCache>,
+    git: GitHandlers,
+    pages: RepositoryPages,
+    pub(super) metrics: Metrics,
+    pub(super) status: Arc<StatusCache>,
     /// Requests of a running `graspd check`.
-    pub(crate) proxy_probe: Arc<ProxyProbe>,
+    proxy_probe: Arc<ProxyProbe>,
+}
+
+impl AppState {
+    pub(super) fn new(
+        config: Config,
+        resources: &Resources,
+        threads: &WorkerThreads,
+        (git, pages): (GitHandlers, RepositoryPages),
+        status: Arc<StatusCache>,
+        network_limits: NetworkLimits,
+        proxy_probe: Arc<ProxyProbe>,
+    ) -> Self {
+        Self {
+            settings: resources.settings.clone(),
+            nip11: Nip11Document::new(resources.owner_key.to_string(), resources.instance.clone()),
+            policy: resources.current_policy.clone(),
+            network_limits,
+            sessions: SessionContext {
+                queue: threads.event_queue.clone(),
+                broadcast: threads.broadcast.clone(),
+                query_pool: threads.query_pool.clone(),
+                negentropy_cache: threads.negentropy_cache.clone(),
+                store: resources.store.clone(),
+                clock: resources.clock,
+                service: resources.policy.service.clone(),
+                settings: resources.settings.clone(),
+                next_subscription_key: Arc::new(AtomicU64::new(1)),
+                metrics: resources.metrics.clone(),
+                shutdown_grace: config.shutdown_grace,
+            },
+            ref_cache: resources.ref_cache.clone(),
+            git,
+            pages,
+            metrics: resources.metrics.clone(),
+            status,
+            proxy_probe,
+            config,
+        }
+    }
 }
 
 impl RequestHandler for AppState {
@@ -144,10 +187,10 @@ fn landing_page(app: &AppState) -> String {
     landing(&LandingPage {
         name: &config.relay_name,
         description: &config.relay_description,
-        relay_url: &app.git.relay_url,
-        git_url: &app.git.service_url,
+        relay_url: &app.config.relay_url(),
+        git_url: &app.config.web_url(),
         version: env!("CARGO_PKG_VERSION"),
-        repositories: Some(app.git.ref_cache.repo_count()),
+        repositories: Some(app.ref_cache.repo_count()),
         acceptance: nip11::repo_acceptance_criteria(mode, &lists),
         curation: nip11::curation(mode, &lists),
         grasps: &nip11::supported_grasps(&config, &lists),
@@ -169,14 +212,13 @@ async fn route_below_base(app: &Arc<AppState>, peer: IpAddr, request: Request<In
         return monitoring::respond(app, ListenerKind::Main, endpoint, request.method(), request.headers());
     }
     let Some((repo_path, below)) = below.strip_prefix('/').and_then(RepoPath::from_path) else { return not_found() };
-    let Some(open) = app.git.ref_cache.open_repo(&repo_path) else { return not_found() };
+    let Some(open) = app.ref_cache.open_repo(&repo_path) else { return not_found() };
     let below = below.to_owned();
-    let client =
-        handlers::GitClient::new(forwarded::client_address(peer, request.headers(), &app.config.trusted_proxies));
+    let client = GitClient::new(forwarded::client_address(peer, request.headers(), &app.config.trusted_proxies));
     if let Some(response) = app.pages.route(client, &repo_path, &open, &below, &request).await {
         return response;
     }
-    handlers::route(app.git.clone(), client, repo_path, &open, &below, request).await.unwrap_or_else(not_found)
+    app.git.route(client, repo_path, &open, &below, request).await.unwrap_or_else(not_found)
 }
 
 fn accepts_nostr_json(headers: &HeaderMap) -> bool {

@@ -11,11 +11,11 @@ use grasp_git::maintenance::PoolMaintainer;
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::resources::Resources;
+use super::resources::{Resources, git_reserve_bytes};
 use crate::config::Config;
-use crate::git::handlers::{FETCH_MEMORY_UNIT_BYTES, FETCH_MEMORY_UNITS, GitService};
+use crate::git::handlers::NamedSemaphore;
+use crate::git::upload_pack::UploadPackHandler;
 use crate::http::connection_limit::ConnectionLimit;
-use crate::http::fair_semaphore::FairSemaphore;
 use crate::monitor::disk_usage::{DiskUsageScanner, LatestDiskUsage};
 use crate::monitor::health::{BudgetLoads, EventLoopProbe, HealthMonitor, HealthSnapshot, HealthSources, QueueDepths};
 use crate::relay::broadcast::{BroadcastHandle, Broadcaster};
@@ -23,6 +23,7 @@ use crate::relay::negentropy_cache::{NegentropyCache, NegentropyCacheWorker};
 use crate::relay::query_pool::{QueryPool, QueryWorker};
 use crate::repos::maintenance::{Maintenance, MaintenanceHandle};
 use crate::repos::ref_cache;
+use crate::repos::ref_cache::RefCache;
 use crate::repos::workers::{GitWorkers, JobDoneFn};
 use crate::writer::Writer;
 use crate::writer::command::{WriterCommand, WriterHandle};
@@ -124,12 +125,18 @@ impl WorkerThreads {
         &self,
         config: &Config,
         resources: &Resources,
-        git: &Arc<GitService>,
+        upload_pack: &UploadPackHandler,
+        semaphores: Vec<NamedSemaphore>,
         connection_limit: Arc<ConnectionLimit>,
     ) -> Result<watch::Receiver<Arc<HealthSnapshot>>> {
         let (clock, metrics) = (resources.clock, &resources.metrics);
         let disk_usage = LatestDiskUsage::default();
-        let git_folder = |name| git.layout.root().join(name);
+        let git_folder = |name| resources.layout.root().join(name);
+        let pack_cache = upload_pack.pack_cache();
+        let cached_pack_bytes = || -> Box<dyn Fn() -> u64 + Send> {
+            let pack_cache = pack_cache.clone();
+            Box::new(move || pack_cache.load().0)
+        };
         let events = config.relay_data_path.join("events");
         let scanner = DiskUsageScanner {
             folders: vec![
@@ -140,20 +147,17 @@ impl WorkerThreads {
                 ("staged", git_folder("staged")),
                 ("trash", git_folder("trash")),
             ],
-            cached_pack_bytes: {
-                let pack_cache = git.pack_cache.clone();
-                Box::new(move || pack_cache.load().0)
-            },
+            cached_pack_bytes: cached_pack_bytes(),
             clock,
             latest: disk_usage.clone(),
-            budget: git.disk_budget.clone(),
+            budget: resources.disk_budget.clone(),
             total_folder: config.relay_data_path.clone(),
         };
         let end = self.stopped.clone();
         spawn("disk-usage", move || scanner.run(&end))?;
         let (monitor, snapshots) = HealthMonitor::new(HealthSources {
-            queues: self.queue_depths(git),
-            budgets: self.budget_loads(git, connection_limit),
+            queues: self.queue_depths(semaphores.clone()),
+            budgets: self.budget_loads(upload_pack, semaphores, resources.ref_cache.clone(), connection_limit),
             request_writer_stats: {
                 let event_queue = self.event_queue.clone();
                 Box::new(move |reply| event_queue.send(WriterCommand::ReportStats(reply)))
@@ -162,23 +166,20 @@ impl WorkerThreads {
                 let event_queue = self.event_queue.clone();
                 Box::new(move |level| event_queue.send(WriterCommand::DiskLevelChanged(level)))
             },
-            cached_pack_bytes: {
-                let pack_cache = git.pack_cache.clone();
-                Box::new(move || pack_cache.load().0)
-            },
+            cached_pack_bytes: cached_pack_bytes(),
             set_pack_cache_limit: {
-                let pack_cache = git.pack_cache.clone();
+                let pack_cache = pack_cache.clone();
                 Box::new(move |bytes| pack_cache.set_limit(bytes))
             },
             repositories: {
-                let ref_cache = git.ref_cache.clone();
+                let ref_cache = resources.ref_cache.clone();
                 Box::new(move || ref_cache.repo_count())
             },
             store: resources.store.clone(),
-            settings: git.settings.clone(),
+            settings: resources.settings.clone(),
             events: (events, config.store_reserve_bytes),
-            git: (git.layout.root().to_owned(), git.reserve_bytes),
-            disk_budget: git.disk_budget.clone(),
+            git: (resources.layout.root().to_owned(), git_reserve_bytes(config)),
+            disk_budget: resources.disk_budget.clone(),
             disk_usage,
             event_loop_probe: EventLoopProbe::start(clock, metrics.clone()),
             clock,
@@ -190,64 +191,55 @@ impl WorkerThreads {
     }
 
     /// Returns a function that reads the depths of all queues.
-    fn queue_depths(&self, git: &Arc<GitService>) -> Box<dyn Fn() -> QueueDepths + Send> {
+    fn queue_depths(&self, semaphores: Vec<NamedSemaphore>) -> Box<dyn Fn() -> QueueDepths + Send> {
         let (event_queue, broadcast, query_pool) =
             (self.event_queue.clone(), self.broadcast.clone(), self.query_pool.clone());
-        let (negentropy_cache, git) = (self.negentropy_cache.clone(), git.clone());
+        let negentropy_cache = self.negentropy_cache.clone();
         Box::new(move || {
             // `None` if the lock of the event queue is taken at the moment.
             let [clients, relays, commands] = event_queue.lengths().map_or([None; 3], |lengths| lengths.map(Some));
-            let waiting = |permits: &FairSemaphore| Some(permits.load().waiting);
-            vec![
+            let mut depths = vec![
                 ("ingest_clients", clients),
                 ("ingest_relays", relays),
                 ("writer_commands", commands),
                 ("queries", Some(query_pool.len())),
                 ("broadcast", Some(broadcast.len())),
                 ("negentropy", Some(negentropy_cache.len())),
-                ("push_receive", waiting(&git.receive_permits)),
-                ("push_check", waiting(&git.check_permits)),
-                ("push_check_unsigned", waiting(&git.unsigned_check_permits)),
-                ("fetch", waiting(&git.fetch_permits)),
-                ("fetch_large", waiting(&git.large_fetch_permits)),
-                ("pages", waiting(&git.page_permits)),
-            ]
+            ];
+            depths.extend(semaphores.iter().map(|(name, semaphore)| (*name, Some(semaphore.load().waiting))));
+            depths
         })
     }
 
     /// Returns a function that reads the use and the limits of all budgets.
     fn budget_loads(
         &self,
-        git: &Arc<GitService>,
+        upload_pack: &UploadPackHandler,
+        semaphores: Vec<NamedSemaphore>,
+        ref_cache: Arc<RefCache>,
         connection_limit: Arc<ConnectionLimit>,
     ) -> Box<dyn Fn() -> BudgetLoads + Send> {
-        let (broadcast, negentropy_cache, git) = (self.broadcast.clone(), self.negentropy_cache.clone(), git.clone());
+        let (broadcast, negentropy_cache) = (self.broadcast.clone(), self.negentropy_cache.clone());
+        let (pack_cache, request_memory) = (upload_pack.pack_cache(), upload_pack.request_memory_load());
         Box::new(move || {
             let (connections, max_connections) = connection_limit.load();
-            let (pack_bytes, pack_limit) = git.pack_cache.load();
-            let permits = |name, permits: &FairSemaphore| {
-                let load = permits.load();
-                (name, load.in_use as u64, load.capacity as u64)
-            };
+            let (pack_bytes, pack_limit) = pack_cache.load();
+            let (request_bytes, max_request_bytes) = request_memory();
             let bytes = |name, used: usize, limit: usize| (name, used as u64, limit as u64);
-            let unused = git.fetch_request_memory.available_permits();
-            vec![
+            let mut loads = vec![
                 bytes("connections", connections, max_connections),
                 bytes("filter_bytes", broadcast.filter_bytes(), limits::MAX_TOTAL_FILTER_BYTES),
                 bytes("negentropy_bytes", negentropy_cache.bytes(), limits::MAX_NEGENTROPY_BYTES),
                 ("pack_cache_bytes", pack_bytes, pack_limit),
-                bytes("ref_bytes", git.ref_cache.bytes(), ref_cache::MAX_BYTES),
-                bytes(
-                    "fetch_request_bytes",
-                    (FETCH_MEMORY_UNITS - unused) * FETCH_MEMORY_UNIT_BYTES,
-                    FETCH_MEMORY_UNITS * FETCH_MEMORY_UNIT_BYTES,
-                ),
-                permits("push_receive", &git.receive_permits),
-                permits("push_check", &git.check_permits),
-                permits("push_check_unsigned", &git.unsigned_check_permits),
-                permits("fetch", &git.fetch_permits),
-                permits("fetch_large", &git.large_fetch_permits),
-            ]
+                bytes("ref_bytes", ref_cache.bytes(), ref_cache::MAX_BYTES),
+                bytes("fetch_request_bytes", request_bytes, max_request_bytes),
+            ];
+            // Pages have a single permit; only their queue is of interest.
+            for (name, semaphore) in semaphores.iter().filter(|(name, _)| *name != "pages") {
+                let load = semaphore.load();
+                loads.push(bytes(name, load.in_use, load.capacity));
+            }
+            loads
         })
     }
 

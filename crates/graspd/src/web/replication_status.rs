@@ -6,7 +6,6 @@ use grasp_core::sync::relay::ConnectionStatus;
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::repository_handler::RepositoryPages;
-use crate::git::handlers::GitService;
 use crate::sync::status::RepoRelayReport;
 use crate::web::replication::{GitServerRow, RelayRow, ReplicaStatus, Replication};
 use crate::writer::command::RepoView;
@@ -21,12 +20,11 @@ pub(super) async fn replication(pages: &RepositoryPages, repo_path: &RepoPath, v
         Some(fetch) => fetch.mirrors(repo_path.clone()).await.unwrap_or_default(),
         None => Vec::new(),
     };
-    let git = &pages.git;
     let event = view.announcement.as_ref().map(|(event, _)| event);
     let values = |name: &'static str| event.into_iter().flat_map(move |event| event.all_values(name));
     let listed: Vec<(String, Option<RelayUrl>)> =
         values("relays").map(|text| (text.to_owned(), RelayUrl::parse(text))).collect();
-    let own_url = RelayUrl::parse(&git.relay_url);
+    let own_url = RelayUrl::parse(&pages.relay_url);
     let is_own = |url: &Option<RelayUrl>| {
         url.is_some() && url.as_ref().map(RelayUrl::without_scheme) == own_url.as_ref().map(RelayUrl::without_scheme)
     };
@@ -53,7 +51,7 @@ pub(super) async fn replication(pages: &RepositoryPages, repo_path: &RepoPath, v
             relays.push(relay_row(&report.relay.url.to_string(), report, view));
         }
     }
-    let git_servers = values("clone").map(|text| git_server_row(git, text, (&reports, &mirrors), view)).collect();
+    let git_servers = values("clone").map(|text| git_server_row(pages, text, (&reports, &mirrors), view)).collect();
     let state = view.state.as_ref().map(|state| (state.id.to_string(), state.created_at.0));
     Replication { state, relays, git_servers }
 }
@@ -111,14 +109,14 @@ fn relay_status(report: &RepoRelayReport, view: &RepoView) -> ReplicaStatus {
 /// Returns the status on a git server. A GRASP server serves a state only when it has the git data, so its relay shows
 /// whether it has the state. Other git servers are checked periodically.
 fn git_server_row(
-    git: &GitService,
+    pages: &RepositoryPages,
     url: &str,
     (reports, mirrors): (&[RepoRelayReport], &[MirrorView]),
     view: &RepoView,
 ) -> GitServerRow {
     let unknown = GitServerRow { url: url.to_owned(), status: ReplicaStatus::Unknown, how: "", checked_at: None };
     let without_scheme = |url: &str| url.split_once("://").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
-    let (own_address, address) = (without_scheme(&git.service_url), without_scheme(url));
+    let (own_address, address) = (without_scheme(&pages.web_url), without_scheme(url));
     if !own_address.is_empty() && address.strip_prefix(&own_address).is_some_and(|rest| rest.starts_with('/')) {
         return GitServerRow { status: own_status(view), how: "this service", ..unknown };
     }

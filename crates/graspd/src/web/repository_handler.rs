@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use grasp_core::limits;
 use grasp_core::nostr::kinds;
 use grasp_core::repo::RepoPath;
 use grasp_core::repo::catalog::EventStatus;
@@ -12,25 +13,32 @@ use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
 
 use super::replication_status;
+use crate::config::Config;
 use crate::fetch::driver::FetchHandle;
-use crate::git::handlers::{GitClient, GitService, acquire, queue_full};
+use crate::git::handlers::{GitClient, NamedSemaphore, acquire, queue_full};
 use crate::git::upload_pack;
 use crate::http::body::HttpResponse;
+use crate::http::fair_semaphore::FairSemaphore;
 use crate::http::response::{html, method_not_allowed, status, with_type};
-use crate::repos::ref_cache::{OpenRepo, RefSnapshot};
+use crate::repos::ref_cache::{OpenRepo, RefCache, RefSnapshot};
 use crate::sync::status::SyncHandle;
 use crate::web::purgatory::{WaitingEvent, purgatory_json};
 use crate::web::replication::{Replication, replication_json};
 use crate::web::repository::{RefView, RepositoryPage, repository};
-use crate::writer::command::{RepoHeldEvent, RepoView};
+use crate::writer::command::{RepoHeldEvent, RepoView, WriterHandle};
 
 /// Answers requests for the pages and JSON documents of repositories.
 pub(crate) struct RepositoryPages {
-    pub(crate) git: Arc<GitService>,
+    ref_cache: Arc<RefCache>,
+    writer: WriterHandle,
+    /// Limits requests, because the writer collects their data between two batches.
+    permits: Arc<FairSemaphore>,
+    pub(super) web_url: String,
+    pub(super) relay_url: String,
     /// Status of repositories on other relays. `None` if sync is disabled.
-    pub(crate) sync: Option<SyncHandle>,
+    pub(super) sync: Option<SyncHandle>,
     /// Status of repositories on other git servers. `None` if sync is disabled.
-    pub(crate) fetch: Option<FetchHandle>,
+    pub(super) fetch: Option<FetchHandle>,
 }
 
 /// A document about a repository.
@@ -45,6 +53,22 @@ enum RepositoryDocument {
 }
 
 impl RepositoryPages {
+    pub(crate) fn new(
+        config: &Config,
+        ref_cache: Arc<RefCache>,
+        writer: WriterHandle,
+        sync: Option<SyncHandle>,
+        fetch: Option<FetchHandle>,
+    ) -> Self {
+        let permits = FairSemaphore::new(1, limits::MAX_WAITING_PAGES, limits::MAX_WAITING_PAGES_PER_NETWORK);
+        Self { ref_cache, writer, permits, web_url: config.web_url(), relay_url: config.relay_url(), sync, fetch }
+    }
+
+    /// Returns the semaphore that limits requests, with its name in the metrics.
+    pub(crate) fn semaphore(&self) -> NamedSemaphore {
+        ("pages", self.permits.clone())
+    }
+
     /// Answers a request below a repository's path; `None` if the path names no document of a repository.
     pub(crate) async fn route(
         &self,
@@ -75,9 +99,8 @@ impl RepositoryPages {
         client: GitClient,
         headers: &HeaderMap,
     ) -> HttpResponse {
-        let git = &self.git;
-        let view = match acquire(&git.page_permits, client).await {
-            Ok(_permit) => git.writer.repo_view(repo_path.clone()).await,
+        let view = match acquire(&self.permits, client).await {
+            Ok(_permit) => self.writer.repo_view(repo_path.clone()).await,
             Err(error) => return queue_full(error),
         };
         match document {
@@ -91,11 +114,11 @@ impl RepositoryPages {
                 with_etag(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
             }
             RepositoryDocument::Page => {
-                let Some(snapshot) = git.snapshot(repo_path).await else {
+                let Some(snapshot) = self.ref_cache.load(repo_path).await else {
                     return upload_pack::cannot_read_repository();
                 };
                 let replication = replication_status::replication(self, repo_path, &view).await;
-                let page = page(git, (repo_path, open.status), &view, &snapshot, replication);
+                let page = page(self, (repo_path, open.status), &view, &snapshot, replication);
                 with_etag(headers, page, |page| html(StatusCode::OK, page))
             }
         }
@@ -122,7 +145,7 @@ pub(crate) fn with_etag(
 }
 
 fn page(
-    git: &GitService,
+    pages: &RepositoryPages,
     (repo_path, status): (&RepoPath, EventStatus),
     view: &RepoView,
     snapshot: &RefSnapshot,
@@ -146,8 +169,8 @@ fn page(
         name: tag("name"),
         description: tag("description"),
         owner: repo.owner.npub(),
-        git_url: format!("{}/{repo_path}", git.service_url),
-        relay_url: git.relay_url.clone(),
+        git_url: format!("{}/{repo_path}", pages.web_url),
+        relay_url: pages.relay_url.clone(),
         status,
         maintainers: view.maintainers.clone(),
         head: snapshot.refs.head().to_owned(),

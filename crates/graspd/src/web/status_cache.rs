@@ -29,23 +29,26 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 const CONTENT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; \
                       frame-ancestors 'none'; base-uri 'none'";
 
+/// Status that a driver publishes. `None` if sync is disabled.
+type Published<T> = Option<watch::Receiver<Arc<T>>>;
+
 /// The sources of the status, and the latest rendered status.
 pub(crate) struct StatusCache {
     /// Snapshots of the health monitor.
-    pub(crate) health: watch::Receiver<Arc<HealthSnapshot>>,
+    health: watch::Receiver<Arc<HealthSnapshot>>,
     /// Status of sync. `None` if sync is disabled.
-    pub(crate) sync: Option<watch::Receiver<Arc<SyncStatus>>>,
+    pub(crate) sync: Published<SyncStatus>,
     /// Status of fetching. `None` if sync is disabled.
-    pub(crate) fetch: Option<watch::Receiver<Arc<fetch::FetchView>>>,
+    pub(crate) fetch: Published<fetch::FetchView>,
     /// True once the server shuts down.
-    pub(crate) shutdown: watch::Receiver<bool>,
-    pub(crate) settings: SettingsReceiver,
-    pub(crate) ref_cache: Arc<RefCache>,
-    pub(crate) metrics: Metrics,
-    pub(crate) clock: Clock,
+    shutdown: watch::Receiver<bool>,
+    settings: SettingsReceiver,
+    ref_cache: Arc<RefCache>,
+    metrics: Metrics,
+    clock: Clock,
     /// The latest rendered status and its time. Requests wait while it is rendered again, which takes a few
     /// milliseconds.
-    pub(crate) rendered: Mutex<Option<(MonoTime, Arc<RenderedStatus>)>>,
+    rendered: Mutex<Option<(MonoTime, Arc<RenderedStatus>)>>,
 }
 
 /// The status as a page and as JSON.
@@ -55,6 +58,19 @@ pub(crate) struct RenderedStatus {
 }
 
 impl StatusCache {
+    /// Creates the cache. The status of sync and fetch is `None` if sync is disabled.
+    pub(crate) fn new(
+        health: watch::Receiver<Arc<HealthSnapshot>>,
+        (sync, fetch): (Published<SyncStatus>, Published<fetch::FetchView>),
+        shutdown: watch::Receiver<bool>,
+        settings: SettingsReceiver,
+        ref_cache: Arc<RefCache>,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> Self {
+        Self { health, sync, fetch, shutdown, settings, ref_cache, metrics, clock, rendered: Mutex::default() }
+    }
+
     /// Returns the latest snapshot of the health monitor.
     pub(crate) fn health(&self) -> Arc<HealthSnapshot> {
         self.health.borrow().clone()

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use grasp_core::admission::git_job::{GitJob, ReceivedPack};
-use grasp_core::admission::io::{FetchedPack, PushId, ReceivedPush, ReceivedUpload, RequestedPush};
+use grasp_core::admission::git_job::GitJob;
+use grasp_core::admission::io::{FetchedPack, PushId, ReceivedPush, RequestedPush};
 use grasp_core::admission::push::{PushCommand, PushPermit, PushRejection};
 use grasp_core::disk_budget::DiskLevel;
 use grasp_core::fetch::io::{FetchId, HostRow};
@@ -35,7 +35,7 @@ pub(crate) enum WriterCommand {
     /// A client wants to push. The answer is a permit or a rejection.
     PushRequested(RequestedPush, oneshot::Sender<Result<PushPermit, PushRejection>>),
     /// The packs of a permitted push were received and checked. The writer owns them from now on.
-    PushReceived(Box<DeliveredPush>),
+    PushReceived(Box<ReceivedPush>, PendingPush),
     /// A push is over: completed, rejected or given up by the client.
     PushEnded(PushId),
     /// A git worker has finished a job, successfully or not.
@@ -131,24 +131,10 @@ impl WriterCommand {
     }
 }
 
-/// A push whose packs have been received and checked, as it is sent to the writer.
-pub(crate) struct DeliveredPush {
-    pub(crate) received_push: ReceivedPush,
-    pub(crate) packs: Vec<Quarantine>,
-    pub(crate) reply: oneshot::Sender<Result<(), PushRejection>>,
-}
-
-/// A push whose objects have been checked. Each part has a pack with its own objects and no others.
-pub(crate) struct CheckedPush {
-    /// The objects of the refs that a state declares.
-    pub(crate) pack: Option<Quarantine>,
-    /// Pull requests whose events are not known yet: event, commit and objects.
-    pub(crate) uploads: Vec<(EventId, String, Quarantine)>,
-    /// The repositories whose pools were read for the check.
-    pub(crate) alternates: Vec<RepoPath>,
-    /// The prune count of the layout when the check began. If it has changed, objects that the push relies on may be
-    /// gone.
-    pub(crate) prune_count: u64,
+/// The packs of a push whose refs are not updated yet, and the channel for its result.
+pub(crate) struct PendingPush {
+    pub(super) packs: Vec<Quarantine>,
+    pub(super) reply: oneshot::Sender<Result<(), PushRejection>>,
 }
 
 /// Events that need objects.
@@ -189,22 +175,23 @@ pub(crate) struct WriterHandle {
     next_push_id: Arc<AtomicU64>,
 }
 
-/// A push that the writer has permitted. Dropping it informs the writer that the push is over.
-pub(crate) struct PermittedPush {
-    pub(crate) push: RequestedPush,
-    pub(crate) permit: PushPermit,
-    _end_guard: PushEndGuard,
-}
-
-/// Sends [`WriterCommand::PushEnded`] when it is dropped.
-struct PushEndGuard {
-    id: PushId,
+/// A push that the writer knows. Dropping it informs the writer that the push is over.
+pub(crate) struct PushGuard {
+    push: RequestedPush,
     queue: Arc<EventQueue>,
 }
 
-impl Drop for PushEndGuard {
+impl std::ops::Deref for PushGuard {
+    type Target = RequestedPush;
+
+    fn deref(&self) -> &RequestedPush {
+        &self.push
+    }
+}
+
+impl Drop for PushGuard {
     fn drop(&mut self) {
-        self.queue.send(WriterCommand::PushEnded(self.id));
+        self.queue.send(WriterCommand::PushEnded(self.push.id));
     }
 }
 
@@ -239,38 +226,25 @@ impl WriterHandle {
         repo_path: RepoPath,
         commands: Vec<PushCommand>,
         network: Option<String>,
-    ) -> Result<PermittedPush, PushRejection> {
+    ) -> Result<(PushGuard, PushPermit), PushRejection> {
         let id = PushId(self.next_push_id.fetch_add(1, Ordering::Relaxed));
-        let push = RequestedPush { id, repo_path, commands, network };
-        let end_guard = PushEndGuard { id, queue: self.queue.clone() };
+        let guard = PushGuard { push: RequestedPush { id, repo_path, commands, network }, queue: self.queue.clone() };
         let (reply, answer) = oneshot::channel();
-        self.queue.send(WriterCommand::PushRequested(push.clone(), reply));
+        self.queue.send(WriterCommand::PushRequested(guard.push.clone(), reply));
         let permit = answer.await.unwrap_or_else(|_| Err(shutting_down()))?;
-        Ok(PermittedPush { push, permit, _end_guard: end_guard })
+        Ok((guard, permit))
     }
 
     /// Sends the checked packs of a push to the writer and waits until its refs are updated. The update continues even
     /// if the returned future is dropped.
-    pub(crate) async fn deliver_push(&self, push: &PermittedPush, checked: CheckedPush) -> Result<(), PushRejection> {
-        let CheckedPush { pack, uploads, alternates, prune_count } = checked;
-        let received_pack: Option<ReceivedPack> = pack.as_ref().map(Quarantine::received_pack);
-        let received_upload = |(event, tip, pack): &(EventId, String, Quarantine)| ReceivedUpload {
-            event: *event,
-            tip: tip.clone(),
-            received_pack: pack.received_pack(),
-            bytes: pack.bytes().unwrap_or(0),
-        };
-        let received_push = ReceivedPush {
-            push: push.push.clone(),
-            received_pack,
-            uploads: uploads.iter().map(received_upload).collect(),
-            alternates,
-            checked_prune_count: Some(prune_count),
-            bytes: pack.as_ref().map_or(0, |pack| pack.bytes().unwrap_or(0)),
-        };
-        let packs = pack.into_iter().chain(uploads.into_iter().map(|(_, _, pack)| pack)).collect();
+    pub(crate) async fn deliver_push(
+        &self,
+        received_push: ReceivedPush,
+        packs: Vec<Quarantine>,
+    ) -> Result<(), PushRejection> {
         let (reply, answer) = oneshot::channel();
-        self.queue.send(WriterCommand::PushReceived(Box::new(DeliveredPush { received_push, packs, reply })));
+        let pending = PendingPush { packs, reply };
+        self.queue.send(WriterCommand::PushReceived(Box::new(received_push), pending));
         answer.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 

@@ -54,7 +54,7 @@ use grasp_store::{Store, StoreError};
 use tokio::sync::oneshot;
 use tracing::{debug, error, info, warn};
 
-use self::command::{FetchCommand, WriterCommand};
+use self::command::{FetchCommand, PendingPush, WriterCommand};
 use self::effects::Effects;
 use self::fetch_feed::{FetchFeed, FetchUpdate};
 use self::policy::CurrentPolicy;
@@ -102,12 +102,6 @@ pub(crate) struct Writer {
     pub(crate) sync_feed: Arc<SyncFeed>,
     pub(crate) fetch_feed: Arc<FetchFeed>,
     pub(crate) metrics: Metrics,
-}
-
-/// A push whose packs the writer has and whose refs are not updated yet.
-struct PendingPush {
-    packs: Vec<Quarantine>,
-    reply: oneshot::Sender<Result<(), PushRejection>>,
 }
 
 /// State of the writer thread between batches.
@@ -365,10 +359,7 @@ impl Writer {
         }
         // A running job may still be moving these packs.
         if state.running_jobs.is_empty() {
-            for (_, pending) in state.pending_pushes.drain() {
-                let _ = pending.reply.send(Err(store_failed()));
-                self.git_workers.drop_packs(pending.packs);
-            }
+            state.pending_pushes.drain().for_each(|(_, pending)| self.reject_push(pending));
             self.git_workers.drop_packs(state.fetched_packs.drain().map(|(_, pack)| pack).collect());
         }
     }
@@ -377,13 +368,15 @@ impl Writer {
     fn reject_command(&self, command: WriterCommand) {
         match command {
             WriterCommand::PushRequested(_, reply) => drop(reply.send(Err(store_failed()))),
-            WriterCommand::PushReceived(delivered) => {
-                let _ = delivered.reply.send(Err(store_failed()));
-                self.git_workers.drop_packs(delivered.packs);
-            }
+            WriterCommand::PushReceived(_, pending) => self.reject_push(pending),
             WriterCommand::Fetch(FetchCommand::PackFetched(_, pack)) => self.git_workers.drop_packs(vec![pack]),
             _ => {}
         }
+    }
+
+    fn reject_push(&self, pending: PendingPush) {
+        let _ = pending.reply.send(Err(store_failed()));
+        self.git_workers.drop_packs(pending.packs);
     }
 
     /// After a failed transaction: replaces the state by what is in the store.

@@ -15,9 +15,9 @@ use grasp_git::crash_point;
 use grasp_store::{StoreError, WriteTransaction};
 
 use super::effects::Effects;
-use super::{ModerationScan, PendingPush, Writer, WriterState};
+use super::{ModerationScan, Writer, WriterState};
 use crate::metrics;
-use crate::writer::command::{AdminCommand, DeliveredPush, FetchCommand, RepoSummary, WriterCommand};
+use crate::writer::command::{AdminCommand, FetchCommand, RepoSummary, WriterCommand};
 use crate::writer::lookups;
 use crate::writer::policy::PolicyChange;
 use crate::writer::submission::CheckedEvent;
@@ -62,10 +62,9 @@ impl Writer {
                     state.push_requests.insert(push.id, reply);
                     AdmissionInput::PushRequested(push)
                 }
-                WriterCommand::PushReceived(delivered) => {
-                    let DeliveredPush { received_push, packs, reply } = *delivered;
-                    state.pending_pushes.insert(received_push.push.id, PendingPush { packs, reply });
-                    AdmissionInput::PushReceived(received_push)
+                WriterCommand::PushReceived(received_push, pending) => {
+                    state.pending_pushes.insert(received_push.push.id, pending);
+                    AdmissionInput::PushReceived(*received_push)
                 }
                 WriterCommand::PushEnded(push) => AdmissionInput::PushEnded(push),
                 WriterCommand::DiskLevelChanged(level) => {

@@ -36,7 +36,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ),
     ("cli", &["backup", "admin", "http", "metrics", "net", "config", "clock", "text_format"]),
     ("backup", &["admin", "config", "clock", "data_lock", "text_format"]),
-    ("admin", &["web", "fetch", "sync", "git", "reload", "writer", "http", "config", "clock"]),
+    ("admin", &["web", "fetch", "sync", "reload", "writer", "repos", "http", "config", "clock"]),
     (
         "web",
         &["fetch", "sync", "git", "writer", "repos", "monitor", "http", "metrics", "config", "clock", "text_format"],

@@ -15,7 +15,6 @@ use grasp_git::process::Git;
 use grasp_git::receive::{PackChecker, PackData, PackError, PackLimits, Quarantine, RequiredTips, VisibleObjects};
 
 use super::FetchError;
-use crate::monitor::disk_budget::DiskBudgetTracker;
 use crate::repos::ref_cache::RefCache;
 
 /// Access to the local repositories.
@@ -26,10 +25,6 @@ pub(super) struct LocalObjects {
     pub(super) ref_cache: Arc<RefCache>,
     /// Limits of a received pack.
     pub(super) limits: PackLimits,
-    /// Free disk space below which no large pack is received.
-    pub(super) reserve_bytes: u64,
-    /// Budget of all received packs.
-    pub(super) budget: Arc<DiskBudgetTracker>,
 }
 
 /// Availability of wanted objects for a repository.
@@ -78,9 +73,7 @@ impl LocalObjects {
             .ref_cache
             .open_repo(repo_path)
             .ok_or_else(|| FetchError::local("the repository is no longer hosted"))?;
-        let repo_paths = std::iter::once(repo_path).chain(&open.alternates);
-        let pools: Vec<PathBuf> =
-            repo_paths.map(|repo_path| self.layout.pool(repo_path)).filter(|pool| pool.is_dir()).collect();
+        let pools = self.layout.existing_pools(repo_path, &open.alternates);
         let mut tips = self.tips(repo_path, &open.alternates)?;
         let wanted: BTreeSet<&String> = oids.iter().filter(|oid| is_oid(oid)).collect();
         let known: BTreeSet<&String> = tips.iter().collect();

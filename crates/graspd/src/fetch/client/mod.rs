@@ -6,7 +6,6 @@
 //! | `protocol` | requests of the git smart protocol, and lists of refs |
 //! | `negotiation` | the request for objects, and the meaning of the responses |
 //! | `ref_comparison` | comparison of a server's refs with those served here |
-//! | `spool` | a pack while it is received, in memory or on disk |
 //! | `local_objects` | which objects are here, and the check of a received pack |
 //! | `retry_after` | parsing of `Retry-After` |
 //! | `failure_log` | log lines of failures, rate-limited per URL |
@@ -20,7 +19,6 @@ mod negotiation;
 mod protocol;
 mod ref_comparison;
 mod retry_after;
-mod spool;
 #[cfg(test)]
 mod tests;
 
@@ -30,20 +28,23 @@ use std::time::Duration;
 use grasp_core::disk_budget::QuotaUser;
 use grasp_core::fetch::io::{FetchOutcome, FetchRequest, FetchResult, RequestForm, WantedKind};
 use grasp_core::limits;
+use grasp_git::layout::Layout;
+use grasp_git::process::Git;
 use grasp_git::receive::{PackError, PackLimits, Quarantine};
 use tokio::time::timeout;
 use tracing::debug;
 
-use self::spool::SpooledPack;
 use super::client::connection::FetchTimeouts;
 use super::client::failure_log::FailureLog;
 use super::client::local_objects::{CheckedObjects, LocalObjects, ObjectAvailability};
 use super::client::negotiation::PackRequest;
 use crate::clock::Clock;
-use crate::git::handlers::GitService;
+use crate::config::SettingsReceiver;
+use crate::git::pack_receiver::{PackReceiver, SpoolError, SpooledPack};
 use crate::http::fair_semaphore::{FairPermit, FairSemaphore};
 use crate::http::network_limits::ClientNetwork;
 use crate::net::dialer::Dialer;
+use crate::repos::ref_cache::RefCache;
 
 /// Queue in which fetches wait for a pack check: a network that has no clients. The queues of all networks take turns,
 /// so fetches and pushes alternate.
@@ -55,6 +56,7 @@ const PERMIT_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Fetches objects into the repositories of this server.
 pub(crate) struct FetchClient {
     local_objects: LocalObjects,
+    packs: PackReceiver,
     /// Limits of a received pack under the current settings.
     limits: Box<dyn Fn() -> PackLimits + Send + Sync>,
     check_permits: Arc<FairSemaphore>,
@@ -101,23 +103,32 @@ impl From<PackError> for FetchError {
     }
 }
 
+impl From<SpoolError> for FetchError {
+    fn from(error: SpoolError) -> Self {
+        match error {
+            SpoolError::BudgetUsedUp => PackError::DiskFull.into(),
+            SpoolError::Pack(error) => error.into(),
+        }
+    }
+}
+
 impl FetchClient {
     /// Creates a client that stores packs where pushes go. They are checked like pushes and share the same permits.
-    pub(crate) fn new(git: &Arc<GitService>, dialer: Arc<Dialer>, clock: Clock) -> Self {
-        let service = git.clone();
-        let limits = move || service.git_settings().pack_limits();
-        let local_objects = LocalObjects {
-            git: git.git.clone(),
-            layout: git.layout.clone(),
-            ref_cache: git.ref_cache.clone(),
-            limits: limits(),
-            reserve_bytes: git.reserve_bytes,
-            budget: git.disk_budget.clone(),
-        };
+    pub(crate) fn new(
+        settings: SettingsReceiver,
+        git: Git,
+        (layout, ref_cache): (Arc<Layout>, Arc<RefCache>),
+        packs: PackReceiver,
+        check_permits: Arc<FairSemaphore>,
+        dialer: Arc<Dialer>,
+        clock: Clock,
+    ) -> Self {
+        let limits = move || settings.borrow().git.pack_limits();
         Self {
-            local_objects,
+            local_objects: LocalObjects { git, layout, ref_cache, limits: limits() },
+            packs,
             limits: Box::new(limits),
-            check_permits: git.check_permits.clone(),
+            check_permits,
             dialer,
             clock,
             timeouts: FetchTimeouts::default(),

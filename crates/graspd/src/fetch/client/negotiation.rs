@@ -4,6 +4,7 @@ use grasp_core::fetch::io::{FetchOutcome, FetchRequest, RequestForm, WantedKind}
 use grasp_core::limits;
 use grasp_git::fetch;
 use grasp_git::fetch::{FetchResponseError, FetchResponseParser, FetchWants, RefAdvertisement, WantSelector};
+use grasp_git::receive::PackLimits;
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::{Response, header};
@@ -11,8 +12,8 @@ use hyper::{Response, header};
 use super::connection::{PackBody, ServerConnection};
 use super::local_objects::ObjectAvailability;
 use super::protocol::{BRANCHES_AND_TAGS, GitProtocol, OnFirstBytes, Protocol, RESULT_TYPE};
-use super::spool::{PackSpool, SpooledPack};
 use super::{FetchClient, FetchError};
+use crate::git::pack_receiver::{SpoolError, SpooledPack};
 use crate::net::USER_AGENT;
 
 /// Largest size of a response without its pack: framing and progress messages.
@@ -116,7 +117,6 @@ impl<'a> PackRequest<'a> {
         mut parser: FetchResponseParser,
         on_first_bytes: OnFirstBytes<'_>,
     ) -> Result<SpooledPack, ReceiveError> {
-        let local_objects = self.client.local_objects();
         let mut body = PackBody::new(response.into_body(), self.client.timeouts);
         let max_bytes = self.availability.max_bytes;
         if body.announced_bytes() > max_bytes.saturating_add(max_bytes / 64).saturating_add(MAX_FRAMING_BYTES) {
@@ -125,7 +125,8 @@ impl<'a> PackRequest<'a> {
                 "the announced response size exceeds the limit",
             )));
         }
-        let mut spool = PackSpool::new(&local_objects, max_bytes).await?;
+        let limits = PackLimits { max_bytes, ..(self.client.limits)() };
+        let mut spool = self.client.packs.start(limits).await?;
         while !parser.is_done() {
             let Some(bytes) = body.next().await? else { break };
             let buffer = spool.buffer();
@@ -152,6 +153,12 @@ enum ReceiveError {
 impl From<FetchError> for ReceiveError {
     fn from(error: FetchError) -> Self {
         Self::Fetch(error)
+    }
+}
+
+impl From<SpoolError> for ReceiveError {
+    fn from(error: SpoolError) -> Self {
+        Self::Fetch(error.into())
     }
 }
 

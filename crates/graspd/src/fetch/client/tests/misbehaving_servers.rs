@@ -15,6 +15,8 @@ use tokio::net::TcpListener;
 
 use super::server::{GitHttpBackend, ScriptedServer};
 use super::setup::{LIMITS, RemoteRepo, TestSetup};
+use crate::git::pack_receiver::PackReceiver;
+use crate::monitor::disk_budget::DiskBudgetTracker;
 use crate::net::testing::{FakeResolver, acceptor, test_dialer};
 
 const RESULT_TYPE: &str = "application/x-git-upload-pack-result";
@@ -312,14 +314,17 @@ async fn local_errors_are_not_blamed_on_the_server() {
     let url = format!("http://127.0.0.1:{}/remote.git", backend.serve("127.0.0.1:0").await);
 
     let mut setup = TestSetup::new();
-    setup.client.local_objects.reserve_bytes = u64::MAX;
+    let packs = |setup: &TestSetup, reserve_bytes| {
+        PackReceiver::new(setup.client.local_objects.layout.clone(), DiskBudgetTracker::new(0), reserve_bytes)
+    };
+    setup.client.packs = packs(&setup, u64::MAX);
     assert_eq!(
         setup.fetch(&url, RequestForm::ByOid, &[&tip]).await.result.outcome,
         FetchOutcome::LocalError,
         "no disk space"
     );
     setup.wait_until_clean().await;
-    setup.client.local_objects.reserve_bytes = 0;
+    setup.client.packs = packs(&setup, 0);
     setup.client.local_objects.git =
         Git::new(Path::new("/nonexistent/git"), ProcessLimits { alloc_bytes: 1 << 20, address_bytes: 1 << 30 });
     assert_eq!(setup.fetch(&url, RequestForm::ByOid, &[&tip]).await.result.outcome, FetchOutcome::LocalError, "no git");

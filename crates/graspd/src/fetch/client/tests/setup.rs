@@ -23,6 +23,7 @@ use crate::fetch::client::connection::FetchTimeouts;
 use crate::fetch::client::failure_log::FailureLog;
 use crate::fetch::client::local_objects::LocalObjects;
 use crate::fetch::client::{FetchClient, FetchReply};
+use crate::git::pack_receiver::PackReceiver;
 use crate::http::fair_semaphore::FairSemaphore;
 use crate::monitor::disk_budget::DiskBudgetTracker;
 use crate::net::dialer::Dialer;
@@ -67,10 +68,10 @@ impl TestSetup {
         let ref_cache = Arc::new(RefCache::new(layout.clone(), true));
         let bounds = ProcessLimits { alloc_bytes: LARGEST_OBJECT, address_bytes: 4 << 30 };
         let git = Git::new(Path::new("git"), bounds);
-        let budget = DiskBudgetTracker::new(0);
-        let local_objects = LocalObjects { git, layout, ref_cache, limits: LIMITS, reserve_bytes: 0, budget };
+        let packs = PackReceiver::new(layout.clone(), DiskBudgetTracker::new(0), 0);
         let client = FetchClient {
-            local_objects,
+            local_objects: LocalObjects { git, layout, ref_cache, limits: LIMITS },
+            packs,
             limits: Box::new(|| LIMITS),
             check_permits: FairSemaphore::new(2, 16, 16),
             dialer,
