@@ -93,7 +93,7 @@ pub enum Quota {
 }
 
 impl Quotas {
-    /// Returns whether a quota limits bytes, so that the size of repositories must be known.
+    /// Returns whether a quota limits bytes; the size of repositories must then be known.
     #[must_use]
     pub fn has_byte_quotas(&self) -> bool {
         self.bytes_per_repository.is_some() || self.bytes_per_key.is_some()

@@ -31,7 +31,7 @@ pub const MAX_FILTER_VALUES: usize = 20_000;
 /// values of a syncing relay.
 pub const MAX_FILTER_BYTES_PER_CONNECTION: usize = 5 * 1024 * 1024;
 
-/// Filter memory of all connections together: what a small server can spare besides its sockets.
+/// Filter memory of all connections together: a size that a small server can afford.
 pub const MAX_TOTAL_FILTER_BYTES: usize = 256 * 1024 * 1024;
 
 /// Bytes of live events that wait for a slow client before it is disconnected: minutes on a busy relay, seconds in an
@@ -90,8 +90,8 @@ pub const MAX_FUTURE_SECS: u64 = 15 * 60;
 /// Targets of one deletion request: the value that ngit-grasp uses.
 pub const MAX_DELETION_TARGETS: usize = 2_048;
 
-/// References of an event that are looked up to find the repository it belongs to. Each costs a lookup before the
-/// writer.
+/// References of an event that are looked up to find the repository it belongs to. Each costs a lookup on the writer
+/// thread.
 pub const MAX_EVENT_REFERENCES: usize = 64;
 
 /// Members of one maintainer set. Computing the set costs at most the square of this.
@@ -152,8 +152,8 @@ pub const MAX_DORMANT_EVENTS: usize = 2_000;
 /// Dormant events of one author: enough for a maintainer's repositories, too few for a flood.
 pub const MAX_DORMANT_EVENTS_PER_AUTHOR: usize = 64;
 
-/// Events of one identifier whose git data is fetched at the same time, those with the most time left first. All of
-/// them are reported again whenever one of them changes.
+/// Events of one identifier whose git data is fetched at the same time, earliest deadline first and dormant events
+/// last. All of them are reported again whenever one of them changes.
 pub const MAX_WANTED_EVENTS_PER_IDENTIFIER: usize = 128;
 
 /// Git servers at which the data of one event is looked for. A maintainer set may name hundreds.
@@ -256,10 +256,11 @@ pub const EXPIRY_POSTPONE_SECS: u64 = 60;
 /// Pull requests without a known event that one push may contain. Each gets a folder of its own.
 pub const MAX_UPLOADS_PER_PUSH: usize = 16;
 
-/// Uploads without a known event in total. Creating one does not even need a key.
+/// Uploads without a known event in total. Any client can create one, without a key.
 pub const MAX_UPLOADS: usize = 10_000;
 
-/// Bytes of uploads without a known event in total: what a small disk can lend to untrusted clients for half an hour.
+/// Bytes of uploads without a known event in total: untrusted clients can occupy this much disk space
+/// for half an hour, which a small disk must be able to spare.
 pub const MAX_UPLOAD_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
 /// Uploads without a known event from one network.
@@ -319,8 +320,8 @@ pub const MAX_RELAYS_PER_REPOSITORY: usize = 32;
 /// are followed.
 pub const MAX_SYNC_RELAYS: usize = 1_000;
 
-/// Relays of one host name. Two or three are plausible (paths, ports). A thousand subdomains of one machine are caught
-/// by the dialer's limit per address instead.
+/// Relays of one host name. Two or three are plausible (paths, ports). Subdomains count as separate hosts and are
+/// bounded by [`MAX_SYNC_RELAYS`] and [`MAX_SYNC_RELAYS_OF_HELD_REPOS`] only.
 pub const MAX_SYNC_RELAYS_PER_HOST: usize = 8;
 
 /// Relays that only held announcements name, in total. Any client can announce a repository, and each relay costs a
@@ -346,8 +347,8 @@ pub const RELAY_DIAL_INTERVAL: std::time::Duration = std::time::Duration::from_m
 /// Time between two dials of one host. Some relays ban clients that reconnect within a second.
 pub const RELAY_DIAL_INTERVAL_PER_HOST: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Seconds within which another relay must have been heard for a failure to count as the relay's. Otherwise the own
-/// network is assumed to be down.
+/// Seconds within which another relay must have sent a message for a failed connection to count as the relay's failure.
+/// Otherwise this server's network is assumed to be down.
 pub const OTHER_RELAY_HEARD_SECS: u64 = 60;
 
 /// Seconds of disconnection after which everything is requested again, not only newer events.
@@ -440,7 +441,7 @@ pub const BATCH_RETRY_SECS: u64 = 10 * 60;
 /// Seconds until a failed batch is tried again, at most.
 pub const MAX_BATCH_RETRY_SECS: u64 = 2 * 3_600;
 
-/// Times that a failed batch is tried again.
+/// Retries of a failed batch.
 pub const MAX_BATCH_RETRIES: u32 = 12;
 
 /// Seconds until a live subscription that a relay has closed is opened again.
@@ -449,17 +450,17 @@ pub const LIVE_REOPEN_SECS: u64 = 65;
 /// Pages whose position is kept when the connection is lost.
 pub const MAX_RESUMABLE_PAGES: usize = 64;
 
-/// Messages that cannot be parsed before a relay is left alone.
+/// Unparseable messages of one connection after which it is closed.
 pub const MAX_UNPARSEABLE_MESSAGES: u32 = 100;
 
 /// Seconds until a changed relay row is written.
 pub const RELAY_ROW_SAVE_SECS: u64 = 30;
 
-/// Seconds between two writes of the rows of relays that were only heard. A third of [`QUICK_RECONNECT_SECS`], so that
-/// a quick reconnect is still possible after a crash.
+/// Seconds between two writes of the rows of relays of which only the time of the last message has changed. A third of
+/// [`QUICK_RECONNECT_SECS`], so that a quick reconnect is still possible after a crash.
 pub const RELAY_HEARD_SAVE_SECS: u64 = 5 * 60;
 
-/// Relays that work in one step. The next step follows at once.
+/// Relays that are processed in one step. The next step follows at once.
 pub const SYNC_STEP_RELAYS: usize = 64;
 
 /// Actions that one relay begins or ends in one step.
@@ -526,7 +527,8 @@ pub const MAX_NIP11_BYTES: usize = 256 * 1024;
 /// Bytes of the instance id by which a server recognises itself: a few dozen hex digits.
 pub const MAX_INSTANCE_ID_BYTES: usize = 128;
 
-/// Concurrent git fetches up to which a server may raise our limit. More would be its mistake and our load.
+/// Concurrent git fetches up to which a server may raise our limit. A higher value is probably a
+/// mistake, and would put too much load on this server.
 pub const MAX_STATED_GIT_CONCURRENT: u32 = 32;
 
 /// Git fetches per minute up to which a server may raise our limit.
@@ -549,8 +551,8 @@ pub const MAX_RELAY_SUBSCRIPTIONS: u32 = 500;
 /// Subscriptions that are kept free, so that the live subscriptions can be replaced one by one without a gap.
 pub const RESERVED_RELAY_SUBSCRIPTIONS: u32 = 2;
 
-/// Requests that run at the same time besides the live subscriptions: enough to hide the round-trip time, few enough to
-/// be polite.
+/// Requests that run at the same time besides the live subscriptions: enough to hide the round-trip time, few enough
+/// that relays do not limit us.
 pub const MAX_TRANSIENT_REQUESTS: u32 = 5;
 
 /// Filters of one request. Relays that count them reject more than ten.
@@ -565,7 +567,7 @@ pub const MIN_RELAY_MESSAGE_BYTES: usize = 4 * 1024;
 /// Bytes of a message that is sent to another relay, at most.
 pub const MAX_RELAY_MESSAGE_BYTES: usize = 1024 * 1024;
 
-/// Bytes of a message that are kept free for the verb, the id, and relays that count differently.
+/// Bytes of a message that are kept free for the message type, the subscription id, and relays that count differently.
 pub const RELAY_MESSAGE_MARGIN_BYTES: usize = 512;
 
 /// Bytes of the filters of one request: about 1,460 ids.
@@ -600,10 +602,11 @@ pub const DEAD_RELAY_PROBE_SPREAD_SECS: u64 = 60 * 60;
 /// second.
 pub const MIN_REDIAL_SECS: u64 = 2;
 
-/// Seconds until the next attempt, at most, when the own network is down.
+/// Seconds until the next attempt, at most, when this server's network is down.
 pub const MAX_OFFLINE_RETRY_SECS: u64 = 60;
 
-/// Seconds in which nothing is requested from a relay that has rate-limited us: its minute, and five seconds more.
+/// Seconds in which nothing is requested from a relay that has rate-limited us. Most relays count requests per minute;
+/// five seconds are added as a margin.
 pub const RATE_LIMIT_COOLDOWN_SECS: u64 = 65;
 
 /// Seconds of cooldown, at most, for a relay that rate-limits us repeatedly.
@@ -622,7 +625,7 @@ pub const MAX_RECENT_ARRIVALS: usize = 32_768;
 /// Slices of expired rejected events that are removed in one step.
 pub const REJECTED_EXPIRY_SLICES_PER_STEP: usize = 10;
 
-/// Seconds that all relays together have to answer the close of their connection when the service stops.
+/// Seconds that all relays together have to answer the close frame when the server stops.
 pub const SYNC_SHUTDOWN_SECS: u64 = 3;
 
 // Outbound connections and what is read from them.
@@ -642,13 +645,14 @@ pub const SYNC_PERMITS_PER_RELAY: usize = 256;
 /// in total. Nearly all events take one permit.
 pub const SYNC_PERMIT_BYTES: usize = 8 * 1024;
 
-/// Seconds between two pings to a relay. After twice as many seconds of silence the relay counts as gone.
+/// Seconds between two pings to a relay. After twice as many seconds without a message the connection is
+/// closed.
 pub const RELAY_PING_SECS: u64 = 30;
 
 /// Seconds for a whole NIP-11 request.
 pub const NIP11_TIMEOUT_SECS: u64 = 5;
 
-/// Seconds that an established connection waits for the NIP-11 document. It is a hint, not a condition.
+/// Seconds that an established connection waits for the NIP-11 document. Sync works without it.
 pub const NIP11_WAIT_SECS: u64 = 2;
 
 /// Seconds to close one relay connection.
@@ -691,8 +695,8 @@ pub const FETCH_CONCURRENT_PER_HOST: u32 = 5;
 /// Fetches from one host in any minute unless the operator or the server states another limit.
 pub const FETCH_PER_MINUTE_PER_HOST: u32 = 30;
 
-/// Factor by which the limits of one network (IPv4 /24, IPv6 /48) exceed those of a host. A thousand host names of one
-/// machine are still one machine.
+/// Factor by which the limits of one network (IPv4 /24, IPv6 /48) exceed those of a host. Many host names may belong
+/// to one machine.
 pub const NETWORK_LIMIT_FACTOR: u32 = 2;
 
 /// Concurrent fetches in total. Each may bring gigabytes, and each ends in a check that occupies a core.
@@ -725,7 +729,7 @@ pub const FETCH_SAME_URL_SECS: u64 = 20;
 /// New events of one owner's repositories that bring a round forward, per minute. Further ones wait.
 pub const MAX_FETCH_RESETS_PER_MINUTE: usize = 6;
 
-/// Seconds for which a busy host that does not send `Retry-After` is left alone.
+/// Seconds without requests to a busy host that does not send `Retry-After`.
 pub const BUSY_HOST_QUIET_SECS: u64 = 60;
 
 /// Seconds of `Retry-After` that are respected, at most. A server that demands a week is misconfigured.
@@ -734,10 +738,10 @@ pub const MAX_BUSY_HOST_QUIET_SECS: u64 = 60 * 60;
 /// Busy answers after which a URL is not tried again in the same round.
 pub const MAX_BUSY_ANSWERS_PER_ROUND: u8 = 3;
 
-/// Seconds for which a host is left alone after a failure. Doubled with each further failure.
+/// Seconds without requests to a host after a failure. Doubled with each further failure.
 pub const FAILED_HOST_QUIET_SECS: u64 = 20;
 
-/// Seconds for which a failed host is left alone, at most.
+/// Seconds without requests to a failed host, at most.
 pub const MAX_FAILED_HOST_QUIET_SECS: u64 = 10 * 60;
 
 /// Consecutive failures after which a host counts as down: jobs do not wait for it, and one probe at a time decides for

@@ -38,7 +38,7 @@ impl TokenBucket {
         true
     }
 
-    /// Returns whether the bucket is full again, so that it can be dropped.
+    /// Returns whether the bucket is full again and can be dropped.
     #[must_use]
     pub fn is_full(&self, now: MonoTime) -> bool {
         self.full_at_micros <= now.0.saturating_mul(1_000)

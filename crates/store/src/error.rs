@@ -41,7 +41,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns whether the LMDB environment cannot be used any more by this process. Only a restart helps.
+    /// Returns whether the LMDB environment can no longer be used by this process. Only a restart helps.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Engine(heed::Error::Mdb(heed::MdbError::Panic)))

@@ -9,7 +9,9 @@
 //! - [`Scan`] runs filters, newest event first, in slices that can be resumed.
 //! - [`StoreSnapshot`] is a consistent view of the whole store, for backups.
 //!
-//! All calls block. Do not call them on an async worker thread.
+//! All calls block, because they may read from the disk. An async task may make a lookup of one or a few rows, such as
+//! [`Store::missing_ids`] for one id; scans, snapshots and transactions run on threads of their own or on blocking
+//! threads.
 
 mod disk_space;
 mod error;

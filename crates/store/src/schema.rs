@@ -19,8 +19,12 @@
 //! | `peers` | hash of host, port and path | state of a relay, kept for sync |
 //! | `hosts` | hash of host and port | state of a git server, kept for fetch |
 //!
+//! Table names are part of the disk format and are never changed. Some of them therefore differ from the words of the
+//! code: `refused` is the rejected-events index, `peers` are relays, `hosts` are git servers, `todo` are pending git
+//! jobs and `staged` are uploads.
+//!
 //! A *sort key* is `!created_at | id | seq`, shortened. Its order is newest first, then lowest id, which is the order
-//! of query results. It is the same in every index, so that one sort key describes the position of any scan.
+//! of query results. It is the same in every index, so one sort key describes the position of any scan.
 
 use grasp_core::nostr::event::Coordinate;
 use grasp_core::nostr::{PublicKey, json};

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_control_control_groups_of_both_versions_are_found() {
+    fn control_groups_of_both_versions_are_found() {
         let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
             cgroup /sys/fs/cgroup/cpuacct cgroup rw,cpuacct 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         let own = "3:memory:/box\n2:cpuacct:/\n1:cpu:/\n0::/user.slice\n";

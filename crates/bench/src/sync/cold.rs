@@ -134,7 +134,7 @@ impl SyncRun<'_> {
                 ));
             }
             if started.elapsed() > SYNC_TIMEOUT {
-                let all = served(&mut connection).await.context("cannot count events events events")?;
+                let all = served(&mut connection).await.context("cannot count events")?;
                 bail!(
                     "{all} of {wanted} events served after {} s; warnings: {:#?}",
                     SYNC_TIMEOUT.as_secs(),

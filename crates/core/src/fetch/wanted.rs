@@ -169,7 +169,7 @@ impl FetchMachine {
         sources
     }
 
-    /// Drops sources that no event lists any more, except those that are being asked.
+    /// Drops sources that no event lists now, except those that are being asked.
     fn drop_unlisted_sources(&mut self, job: &mut FetchJob) {
         let listed: BTreeSet<SourceId> = job.events.iter().flat_map(|event| event.sources.iter().copied()).collect();
         let unlisted = job.sources.iter().filter(|(id, source)| !listed.contains(id) && !source.is_active());
@@ -178,7 +178,7 @@ impl FetchMachine {
         }
     }
 
-    /// Drops a source that no event lists any more, and keeps what is known about it.
+    /// Drops a source that no event lists now, and keeps what is known about it.
     pub(super) fn drop_source(&mut self, job: &mut FetchJob, id: SourceId) {
         let Some(source) = job.sources.remove(&id) else { return };
         job.order.retain(|other| *other != id);
@@ -193,7 +193,7 @@ impl FetchMachine {
         }
     }
 
-    /// Cancels fetches whose objects no event of the job needs any more.
+    /// Cancels fetches whose objects no event of the job needs now.
     pub(super) fn cancel_unneeded(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         let running = job.active().filter_map(|source| match source.state {

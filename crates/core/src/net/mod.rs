@@ -48,7 +48,7 @@ impl AddressPolicy {
 pub enum OutboundError {
     /// The URL is longer than [`limits::MAX_URL_BYTES`].
     TooLong,
-    /// The URL starts with a dash, so that a program could parse it as an option.
+    /// The URL starts with a dash; a program could parse it as an option.
     LeadingDash,
     /// The URL contains a space, a control character, or a character that URL parsers treat differently.
     InvalidCharacter,

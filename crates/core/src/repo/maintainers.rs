@@ -1,7 +1,7 @@
 //! Maintainer sets: which keys may publish states for a repository.
 //!
 //! There are two rules (docs/protocol.md#maintainer-sets). Announcements with a plain `maintainers` tag use the
-//! recursive rule: every key that a member lists is a member. Announcements with role tags (`MAINTAINER`, `m`, `o`) use
+//! recursive rule: every key that a member lists is a member. Announcements with role tags (`M`, `m`, `o`) use
 //! the reciprocal rule: a key that a member lists becomes a member when its own announcement lists a member back. With
 //! the strict setting all announcements use the reciprocal rule.
 
@@ -18,12 +18,11 @@ pub enum MaintainerRoles {
     Plain(Vec<PublicKey>),
     /// Role tags. A `maintainers` tag in the same announcement is ignored.
     Tagged {
-        /// Active leads (`MAINTAINER`).
+        /// Active leads (`M`).
         leads: Vec<PublicKey>,
-        /// Active leads and maintainers (`MAINTAINER`, `m`).
+        /// Active leads and maintainers (`M`, `m`).
         members: Vec<PublicKey>,
-        /// Whether the author itself is active: true unless the author is named, but without an active `MAINTAINER` or
-        /// `m`.
+        /// Whether the author itself is active: true unless the author is named, but without an active `M` or `m`.
         is_author_active: bool,
     },
 }
@@ -77,7 +76,7 @@ impl MaintainerRoles {
     }
 }
 
-/// One `MAINTAINER`, `m` or `o` tag.
+/// One `M`, `m` or `o` tag.
 struct RoleTag<'a> {
     name: &'a str,
     key: Option<PublicKey>,

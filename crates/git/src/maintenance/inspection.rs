@@ -103,7 +103,7 @@ impl PoolInspection {
         self.normal().map(|pack| pack.objects).sum::<u64>() >= MIN_INDEXED_OBJECTS
     }
 
-    /// Returns whether there is an index and it covers one of these packs, so that it is invalid without them.
+    /// Returns whether there is an index and it covers one of these packs, and is therefore invalid without them.
     pub(super) fn index_covers_any(&self, packs: &[PoolPack]) -> bool {
         self.indexed.as_ref().is_some_and(|indexed| packs.iter().any(|pack| indexed.contains(&pack.name)))
     }

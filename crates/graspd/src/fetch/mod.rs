@@ -2,8 +2,10 @@
 //!
 //! The decisions are made by [`grasp_core::fetch::FetchMachine`]. This folder runs it:
 //!
-//! - [`driver`]: a thread with its own runtime feeds the machine with inputs and performs its outputs.
-//! - [`client`]: one fetch from one git server, and the checks of the received pack; comparison of refs with a mirror.
+//! - [`driver`]: feeds the machine with inputs and performs its outputs. It runs on the thread `fetch`, which uses the
+//!   server's tokio runtime.
+//! - [`client`]: one task of that runtime per fetch from one git server, and the checks of the received pack;
+//!   comparison of refs with a mirror.
 //! - [`survey`]: addresses of a git server and the limits that it states.
 //!
 //! It may call `writer` (to pass packs and store rows), `repos`, `net` and `metrics`. `admin` and `web` call it

@@ -198,7 +198,7 @@ impl PackResponse {
 }
 
 impl PackWriter {
-    /// Appends to the response. Returns false if it has no readers any more.
+    /// Appends to the response. Returns false if it no longer has readers.
     ///
     /// # Errors
     /// Fails if the file cannot be written, for example because the disk is full.
@@ -230,7 +230,7 @@ impl PackWriter {
         }
     }
 
-    /// Waits until the response has no readers any more, and removes it.
+    /// Waits until the response no longer has readers, and removes it.
     pub(crate) async fn wait_until_unread(&self) {
         loop {
             self.response.progress.closed().await;

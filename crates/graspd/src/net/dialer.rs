@@ -80,7 +80,7 @@ impl Dialer {
         Ok(Self { resolver, reach, tls: TlsConnector::from(Arc::new(config)) })
     }
 
-    /// Returns which addresses may be dialed.
+    /// Returns which addresses may be dialled.
     pub(crate) fn reach(&self) -> AddressPolicy {
         self.reach
     }

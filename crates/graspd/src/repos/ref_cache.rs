@@ -54,7 +54,7 @@ struct RepoEntry {
     status: EventStatus,
     alternates: Vec<RepoPath>,
     snapshot: Option<Arc<RefSnapshot>>,
-    /// Whether a git job is running, so that the snapshot must stay.
+    /// Whether a git job is running. The snapshot must then stay.
     is_pinned: bool,
     /// Bytes of the repository's own pool, if measured since the last git job.
     pool_bytes: Option<u64>,

@@ -2,8 +2,9 @@
 //!
 //! The decisions are made by [`grasp_core::sync::SyncMachine`]. This folder runs it:
 //!
-//! - [`driver`]: a thread with its own runtime feeds the machine with inputs and performs its outputs.
-//! - [`connection`]: one task per websocket connection to a relay.
+//! - [`driver`]: feeds the machine with inputs and performs its outputs. It runs on the thread `sync`, which uses the
+//!   server's tokio runtime.
+//! - [`connection`]: one task of that runtime per websocket connection to a relay.
 //! - [`store_queries`]: queries of the machine to the store.
 //! - [`status`]: status of relays for web pages and `graspd relays`.
 //! - [`log`]: log lines of sync.

@@ -83,7 +83,7 @@ pub(crate) enum SyncQuery {
 pub(crate) enum RelayPresence {
     /// The relay is followed.
     Followed(Box<RelayStatus>),
-    /// No repository names the relay any more, but its record is stored.
+    /// No repository names the relay now, but its record is stored.
     StoredOnly,
     /// The relay is unknown. A command for it had no effect.
     Unknown,

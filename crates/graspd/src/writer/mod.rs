@@ -15,6 +15,18 @@
 //! | `policy` | the current admission policy, and how it is changed while the server runs |
 //! | `sync_feed`, `fetch_feed` | coalesced updates for the drivers of sync and fetch |
 //!
+//! What makes the writer slow, and therefore delays every `OK` and every push:
+//!
+//! - the fsync of each commit, which is why many events share one commit (`limits::MAX_BATCH_EVENTS`), and the two
+//!   milliseconds that a commit waits for more events while commits follow each other closely;
+//! - the lookups of each event inside the transaction, from disk if the pages are not in memory;
+//! - slices of longer work at the beginning of a transaction: expiry, removal of vanished authors, moderation scans
+//!   (`limits::EXPIRY_SLICE_EVENTS`, `REMOVAL_SLICE_EVENTS`, `REVIEW_SLICE_REPOS`);
+//! - views of repository pages, a millisecond or two each (`limits::MAX_WAITING_PAGES`);
+//! - a rebuild of admission from the store after a failed transaction.
+//!
+//! `ngit_commit_duration_seconds` measures transactions, and `ngit_queue_depth` counts waiting events and commands.
+//!
 //! The features above (relay sessions, git handlers, sync, fetch, admin, web) call the writer through
 //! [`EventQueue`], [`WriterHandle`](command::WriterHandle) and [`PolicyHandle`](policy::PolicyHandle). It may call
 //! `repos`, `monitor` (types of its statistics), `metrics`, `config` and `clock`; results for the features above leave
@@ -120,7 +132,7 @@ struct WriterState {
     moderation_scan: ModerationScan,
     /// After a failed transaction: when the writer may try again without an event or a command.
     retry_at: Option<Instant>,
-    /// Whether admission has made decisions that were not committed, so that it must be rebuilt from the store.
+    /// Whether admission has made decisions that were not committed and must therefore be rebuilt from the store.
     is_stale: bool,
     /// Whether admission has not received [`AdmissionInput::Ready`] yet.
     is_starting: bool,
@@ -478,7 +490,7 @@ fn store_failed() -> PushRejection {
     PushRejection::Failed("the store cannot write".to_owned())
 }
 
-/// Returns why a repository is not hosted any more.
+/// Returns why a repository is no longer hosted.
 fn removal_reason(admission: &Admission, repo: &RepoId) -> &'static str {
     if admission.policy().lists.is_repo_banned(repo) {
         "banned by the operator"

@@ -28,7 +28,7 @@ fn send_sigterm(server: &Server) {
 
 /// Waits until the server accepts no more connections.
 fn eventually_closed(address: SocketAddr) {
-    eventually("the server does not listen any more", || TcpStream::connect(address).err());
+    eventually("the server no longer listens", || TcpStream::connect(address).err());
 }
 
 /// Waits until the server has ended; returns its exit code.

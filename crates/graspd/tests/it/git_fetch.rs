@@ -138,7 +138,7 @@ fn any_stored_object_can_be_fetched_by_its_id() {
     let mut repo = ServerWithHistory::new();
     let url = repo.url();
     let work = WorkTree::clone(&url);
-    // A commit that no ref reaches any more.
+    // A commit that no ref reaches now.
     let abandoned = work.commit("file5", "5");
     repo.server.push_state(&repo.owner, &repo.owner, "tool", BASE_TIME + 1, &work, &main_at(&abandoned));
     let back = owner_state(&repo, 2, &repo.commits[3]);

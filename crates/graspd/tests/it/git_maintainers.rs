@@ -170,7 +170,7 @@ fn delisting_removes_the_repository_of_a_listed_maintainer() {
     let of_m = m.announce("tool", BASE_TIME, &[&o]);
     server.publish(&of_m);
     server.eventually_refs(&m, "tool", &main_at(&c1));
-    // M lists O, so the new announcement of O is served, but O's repository is not hosted any more.
+    // M lists O, so the new announcement of O is served, but O's repository is no longer hosted.
     let elsewhere = o.announce_elsewhere("tool", BASE_TIME + 1, &[&m]);
     server.publish(&elsewhere);
     server.expect_served(&[&elsewhere]);

@@ -84,7 +84,7 @@ fn former_follower_cannot_fetch_new_objects() {
     server.publish(&former.announce("tool", BASE_TIME + 1, &[&owner]));
     server.push_state(&owner, &owner, "tool", BASE_TIME + 1, &work, &main_at(&c1));
     server.eventually_refs(&former, "tool", &main_at(&c1));
-    // The follower does not list the owner any more.
+    // The follower no longer lists the owner.
     let alone = former.announce("tool", BASE_TIME + 2, &[]);
     server.publish(&alone);
     server.eventually_served(&alone);

@@ -235,7 +235,7 @@ pub struct ModerationLists {
     pub banned_events: BannedEvents,
     /// Repositories that are hosted although their announcements do not name this service.
     pub archive: ArchiveScope,
-    /// Whether pushes are rejected, so that data changes by sync only.
+    /// Whether pushes are rejected. Data then changes by sync only.
     pub is_read_only: bool,
 }
 
