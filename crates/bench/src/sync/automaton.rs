@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use grasp_core::nostr::event::{Coordinate, EventId};
+use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::nostr::{PublicKey, kinds};
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, RepoId, ServiceAddress};
@@ -15,7 +16,6 @@ use grasp_core::sync::io::{
     SubscriptionId, SyncInput, SyncNote, SyncOutput,
 };
 use grasp_core::sync::rejected::RejectedEventsConfig;
-use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::{SyncConfig, SyncMachine};
 use grasp_core::time::{MonoTime, Now, Timestamp};
 use serde::Serialize;

@@ -11,7 +11,7 @@ use super::source::{Source, SourceOutcome, SourceState};
 use super::throttle::{SurveyRecord, Unavailable};
 use super::{FetchMachine, HostId, RunningFetch, SurveyRequester};
 use crate::limits;
-use crate::sync::relay_limits::GitFetchLimits;
+use crate::nostr::nip11::GitFetchLimits;
 use crate::time::MonoTime;
 
 impl FetchMachine {

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::origin::Origin;
 use crate::net::{OutboundError, OutboundUrl};
 use crate::nostr::event::EventId;
+use crate::nostr::nip11::GitFetchLimits;
 use crate::repo::{Identifier, RepoPath};
-use crate::sync::relay_limits::GitFetchLimits;
 use crate::time::{MonoTime, Timestamp};
 
 /// An input of the fetch machine.

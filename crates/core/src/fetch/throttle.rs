@@ -12,7 +12,7 @@ use super::random::Rng;
 use super::sliding_window::SlidingWindow;
 use crate::limits;
 use crate::net::OutboundError;
-use crate::sync::relay_limits::GitFetchLimits;
+use crate::nostr::nip11::GitFetchLimits;
 use crate::time::{MonoTime, Now, Timestamp};
 
 /// The last survey of a server.

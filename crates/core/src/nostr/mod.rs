@@ -4,7 +4,8 @@
 //! - [`filter`]: filters of REQ, COUNT and NEG-OPEN.
 //! - [`message`]: parses messages of clients, writes messages of a relay. [`relay_message`]: the opposite direction,
 //!   for sync.
-//! - [`negentropy`]: responder of NIP-77. The initiator is in [`crate::sync::negentropy`].
+//! - [`negentropy`]: responder of NIP-77. The initiator is part of sync.
+//! - [`nip11`]: the information document of a remote relay.
 //! - [`auth`]: checks of NIP-42 authentication events.
 //! - [`rejection`]: decisions about events, and the texts that clients receive for them.
 //! - [`keys`], [`hex`], [`json`]: encodings.
@@ -20,6 +21,7 @@ pub mod keys;
 pub mod kinds;
 pub mod message;
 pub mod negentropy;
+pub mod nip11;
 pub mod rejection;
 pub mod relay_message;
 pub mod signed_event;

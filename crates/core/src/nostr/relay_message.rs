@@ -6,11 +6,77 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::event::Event;
+use super::filter::Filter;
 use super::message::{parse_payload, split_array};
 use super::signed_event::SignedEvent;
 use super::{hex, kinds, signed_event};
 use crate::limits;
-use crate::sync::io::{EoseHint, EventPresence, IncomingMessage, OutgoingMessage, SubscriptionId};
+
+/// Id of one request within a session. Never reused; subscriptions and negentropy share the numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SubscriptionId(pub u64);
+
+/// A message from a relay to us.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum IncomingMessage {
+    /// An event whose id is the hash of its content. Its signature has not been verified.
+    Event(SubscriptionId, Arc<Event>, EventPresence),
+    /// End of stored events, with the hint of NIP-67 if the relay sends one.
+    Eose(SubscriptionId, Option<EoseHint>),
+    /// The relay closed a subscription.
+    Closed(SubscriptionId, String),
+    /// A message for people.
+    Notice(String),
+    /// Answer to a published event; only the authentication event is published.
+    Ok(bool, String),
+    /// The next message of a negentropy exchange.
+    NegMsg(SubscriptionId, Vec<u8>),
+    /// The relay ended a negentropy exchange, with its maximum number of records if it states one.
+    NegErr(SubscriptionId, String, Option<u64>),
+    /// An authentication challenge (NIP-42).
+    Auth(String),
+    /// A pong or an unknown message. It shows that the relay is alive.
+    Alive,
+    /// An event whose id is not its hash, or text that is not a message.
+    Invalid,
+    /// An event that is larger than this server accepts.
+    TooLarge(SubscriptionId),
+}
+
+/// What an EOSE says about further stored events (NIP-67).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EoseHint {
+    /// All stored events were sent.
+    Complete,
+    /// There are more stored events.
+    More,
+}
+
+/// Whether an event was known here when it arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EventPresence {
+    /// It is not known.
+    New,
+    /// It is served or held.
+    Known,
+}
+
+/// A message from us to a relay.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OutgoingMessage {
+    /// Opens a subscription.
+    Req(SubscriptionId, Vec<Filter>),
+    /// Closes a subscription.
+    Close(SubscriptionId),
+    /// Starts a negentropy exchange.
+    NegOpen(SubscriptionId, Filter, Vec<u8>),
+    /// Continues a negentropy exchange.
+    NegMsg(SubscriptionId, Vec<u8>),
+    /// Ends a negentropy exchange.
+    NegClose(SubscriptionId),
+    /// Answers this challenge with the key of the service (NIP-42).
+    Auth(String),
+}
 
 /// Prefix of our subscription ids, followed by a number. Short, because every received `EVENT` message contains it.
 const PREFIX: char = 'g';

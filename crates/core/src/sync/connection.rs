@@ -11,9 +11,10 @@ use super::relay::{
     AuthState, Authentication, Connection, ConnectionState, CoveragePass, HistoricRun, LateDelivery, LayerOneState,
     PageCursor, RelayState, RepoCoverage,
 };
-use super::relay_limits::{Nip11Info, RelayLimits};
+use super::relay_limits::RelayLimits;
 use super::scheduler::{fallback_request, without_cursor};
 use crate::limits;
+use crate::nostr::nip11::Nip11Info;
 use crate::time::{MonoTime, Timestamp};
 
 impl RelayState {

@@ -6,8 +6,8 @@ use super::SyncMachine;
 use super::health::FailureCause;
 use super::io::{DisconnectReason, SessionId, SyncNote, SyncOutput};
 use super::relay::{ConnectionState, RelayId, RelayState};
-use super::relay_limits::Nip11Info;
 use crate::limits;
+use crate::nostr::nip11::Nip11Info;
 use crate::time::MonoTime;
 
 /// Spacing of connection attempts.

@@ -12,13 +12,14 @@ use super::health::RelayHealth;
 use super::io::{Seq, SessionId, SubscriptionId, SyncSource};
 use super::live::{LiveSet, LiveSetId, PendingLiveSet, PolledScope};
 use super::pagination::PageSizeTracker;
-use super::relay_limits::{Nip11Info, RelayLimits};
+use super::relay_limits::RelayLimits;
 use super::relay_record::{CoverageRecord, LearnedLimits, RelayRecord, RelayTotals};
 use super::relay_url::RelayUrl;
 use super::targets::{RepoKey, RepoSyncIndex};
 use crate::limits;
 use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
+use crate::nostr::nip11::Nip11Info;
 use crate::time::{MonoTime, Now, Timestamp};
 
 /// Id of a relay. Unique within the process.

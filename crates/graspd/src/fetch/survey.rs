@@ -6,7 +6,7 @@ use grasp_core::fetch::io::SurveyResult;
 use grasp_core::fetch::origin::Origin;
 use grasp_core::limits;
 use grasp_core::net::{OutboundUrl, UrlPurpose};
-use grasp_core::sync::relay_limits::{GitFetchLimits, Nip11Info};
+use grasp_core::nostr::nip11::{GitFetchLimits, Nip11Info};
 use tokio::time::timeout;
 use tracing::debug;
 

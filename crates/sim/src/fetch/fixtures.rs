@@ -1,7 +1,7 @@
 //! Fixtures: the servers, repositories and events of a simulated world.
 
 use grasp_core::fetch::HostLimits;
-use grasp_core::sync::relay_limits::GitFetchLimits;
+use grasp_core::nostr::nip11::GitFetchLimits;
 
 use crate::sync::queue::Time;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use grasp_core::fetch::HostLimits;
 use grasp_core::fetch::io::{FetchId, FetchOutcome, FetchRequest, MirrorId, RequestForm};
-use grasp_core::sync::relay_limits::GitFetchLimits;
+use grasp_core::nostr::nip11::GitFetchLimits;
 
 use super::admission::{AdmissionModel, HoldStatus, event_of};
 use super::fixtures::WorldFixture;

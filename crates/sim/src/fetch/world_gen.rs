@@ -1,7 +1,7 @@
 //! Generates a world from a seed.
 
 use grasp_core::fetch::HostLimits;
-use grasp_core::sync::relay_limits::GitFetchLimits;
+use grasp_core::nostr::nip11::GitFetchLimits;
 
 use super::fixtures::{EventFixture, RepoFixture, ServerBehavior, ServerFixture, UrlFixture, WorldFixture};
 use crate::random::Rng;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use grasp_core::nostr::Filter;
 use grasp_core::nostr::event::EventId;
+use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::repo::RepoId;
 use grasp_core::state_machine::StateMachine;
 use grasp_core::sync::io::{
     DisconnectReason, EventPresence, IncomingMessage, OutgoingMessage, QueryId, SessionId, SyncInput,
 };
-use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::connection::{ConnectionState, InboundItem, SimConnection};

@@ -6,7 +6,7 @@ use super::test_machine::{Rig, config, urls};
 use crate::fetch::io::{FetchInput, FetchOutcome, FetchOutput, SurveyResult};
 use crate::fetch::{FetchConfig, HostLimits, QuietReason};
 use crate::net::{AddressScope, OutboundError};
-use crate::sync::relay_limits::GitFetchLimits;
+use crate::nostr::nip11::GitFetchLimits;
 use crate::time::Timestamp;
 
 const GRASP: &str = "https://grasp.example/npub/r.git";

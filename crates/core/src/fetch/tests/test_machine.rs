@@ -12,9 +12,9 @@ use crate::fetch::{FetchConfig, FetchMachine, HostLimits, MirrorCheckSchedule};
 use crate::net::AddressPolicy;
 use crate::nostr::PublicKey;
 use crate::nostr::event::EventId;
+use crate::nostr::nip11::GitFetchLimits;
 use crate::repo::{Identifier, RepoId, RepoPath};
 use crate::state_machine::StateMachine;
-use crate::sync::relay_limits::GitFetchLimits;
 use crate::time::{MonoTime, Now, Timestamp};
 
 pub(super) struct Rig {

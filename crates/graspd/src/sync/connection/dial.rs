@@ -4,8 +4,8 @@ use std::pin::pin;
 
 use grasp_core::limits;
 use grasp_core::net::{OutboundUrl, UrlPurpose};
+use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::sync::io::DisconnectReason;
-use grasp_core::sync::relay_limits::Nip11Info;
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, USER_AGENT};
 use tokio::time::{Instant, timeout, timeout_at};

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use grasp_core::limits;
+use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::nostr::relay_message::EncodedMessage;
 use grasp_core::nostr::{EventId, relay_message};
 use grasp_core::sync::io::{DisconnectReason, IncomingMessage, OutgoingMessage, SessionId};
-use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_url::RelayUrl;
 use nostr::key::Keys;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::repo::ServiceAddress;
 use grasp_core::sync::io::{DisconnectReason, RelayCommand, SessionId};
-use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Now;
 

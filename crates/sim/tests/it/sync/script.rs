@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
 use grasp_core::nostr::negentropy::{NegentropyItem, NegentropySet, respond};
+use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::nostr::{Filter, PublicKey, kinds};
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, RepoId};
@@ -20,7 +21,6 @@ use grasp_core::sync::io::{
     Seq, ServedEvent, SessionId, SubmitResult, SubscriptionId, SyncInput, SyncNote, SyncOutput, SyncPolicyChange,
     SyncSubmissionId,
 };
-use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_record::RelayRecord;
 use grasp_core::sync::{SyncConfig, SyncMachine};
 use grasp_core::time::{MonoTime, Now, Timestamp};
