@@ -16,6 +16,7 @@ mod cli;
 mod clock;
 mod config;
 mod data_lock;
+mod date;
 mod fetch;
 mod git;
 mod http;

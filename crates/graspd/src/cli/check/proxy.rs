@@ -8,7 +8,8 @@ use tokio_rustls::rustls::RootCertStore;
 use super::finding::Findings;
 use super::proxy_config::ProxyKind;
 use super::requests::{BodyLength, CheckResponse, PublicEndpoint, RequestError, SPOOFED_ADDRESS};
-use super::time::{days_left, http_date, now};
+use super::time::{days_left, now};
+use crate::date::parse_http_date;
 use crate::net::dialer::DialError;
 use crate::net::stream::OutboundStream;
 
@@ -190,7 +191,7 @@ fn check_endpoint(
 }
 
 fn check_clock(findings: &mut Findings, response: &CheckResponse) {
-    let Some(theirs) = http_date(response.header(header::DATE)) else { return };
+    let Some(theirs) = parse_http_date(response.header(header::DATE)) else { return };
     let apart = now().abs_diff(theirs);
     if apart > MAX_CLOCK_SECS {
         findings.error(

@@ -1,4 +1,4 @@
-//! Clock, HTTP dates, and validity of certificates.
+//! Clock, and validity of certificates.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,25 +43,6 @@ pub(super) fn days_left(
     is_good(0).then_some(good)
 }
 
-/// Parses a date such as `Sun, 06 Nov 1994 08:49:37 GMT`; returns unix seconds.
-pub(super) fn http_date(text: &str) -> Option<u64> {
-    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
-    let (day, year): (u64, u64) = (day.parse().ok()?, year.parse().ok()?);
-    let month = MONTHS.find(month).filter(|at| month.len() == 3 && at % 3 == 0)? as u64 / 3 + 1;
-    let clock: Vec<u64> = time.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
-    let [hours, minutes, seconds] = clock[..] else { return None };
-    if !(1970..=9999).contains(&year) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Years are counted from March, so that the leap day is the last day.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    // 719,468 days are between the first of March of the year 0 and 1970.
-    Some((days.checked_sub(719_468)?) * DAY + hours * 3_600 + minutes * 60 + seconds)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,20 +65,5 @@ mod tests {
         assert_eq!(left("relay.test", END + 1), None);
         assert_eq!(left("other.test", END - 10 * DAY), None);
         assert_eq!(left("relay.test", END - 10_000 * DAY), Some(MAX_DAYS - 1));
-    }
-
-    #[test]
-    fn http_dates_are_parsed() {
-        for (text, secs) in [
-            ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777),
-            ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
-            ("Thu, 29 Feb 2024 12:00:00 GMT", 1_709_208_000),
-            ("Mon, 16 Nov 2026 10:00:00 GMT", 1_794_823_200),
-        ] {
-            assert_eq!(http_date(text), Some(secs), "{text}");
-        }
-        for wrong in ["", "yesterday", "Sun, 06 Xyz 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49 GMT"] {
-            assert_eq!(http_date(wrong), None, "{wrong}");
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use grasp_core::time::Timestamp;
 
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+use crate::date::parse_http_date;
 
 /// Returns the number of seconds to wait, or `None` if the value is invalid. The fetch machine bounds it.
 pub(super) fn parse(value: &str, now: Timestamp) -> Option<u64> {
@@ -11,34 +11,7 @@ pub(super) fn parse(value: &str, now: Timestamp) -> Option<u64> {
         // A number that does not fit is a very long time.
         return Some(value.parse().unwrap_or(u64::MAX));
     }
-    date(value).map(|date| date.secs_since(now))
-}
-
-/// Parses the only date format that servers may send: `Sun, 06 Nov 1994 08:49:37 GMT`.
-fn date(text: &str) -> Option<Timestamp> {
-    let mut parts = text.split_once(", ")?.1.split(' ');
-    let mut next = || parts.next();
-    let (day, month, year, time, zone) = (next()?, next()?, next()?, next()?, next()?);
-    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
-    let (day, year) = (number(day, 31)?, number(year, 9_999)?);
-    let mut clock = time.split(':');
-    let (hour, minute, second) = (number(clock.next()?, 23)?, number(clock.next()?, 59)?, number(clock.next()?, 60)?);
-    if zone != "GMT" || next().is_some() || clock.next().is_some() || day == 0 || year < 1970 {
-        return None;
-    }
-    Some(Timestamp(days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second))
-}
-
-fn number(text: &str, most: u64) -> Option<u64> {
-    text.parse().ok().filter(|number| *number <= most && text.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-/// Returns the number of days since 1970-01-01. The calculation uses years that begin in March, so that a leap day is
-/// the last day of a year.
-fn days(year: u64, month: u64, day: u64) -> u64 {
-    let year = if month < 3 { year - 1 } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    year * 365 + year / 4 - year / 100 + year / 400 + of_year - 719_468
+    parse_http_date(value).map(|secs| Timestamp(secs).secs_since(now))
 }
 
 #[cfg(test)]
