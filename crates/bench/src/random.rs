@@ -1,27 +1,21 @@
 //! Deterministic pseudo-random numbers, identical on every machine.
 
-/// The SplitMix64 generator: 64 bits of state, no dependency, good quality for every seed.
+use grasp_core::random::Rng;
+
+/// The generator of the state machines, with functions for measurements.
 #[derive(Debug, Clone)]
-pub struct Random {
-    state: u64,
-}
+pub struct Random(Rng);
 
 impl Random {
     /// Creates stream number `stream` of `seed`. Streams of one seed are independent, so that work can be split and
     /// done in any order.
     pub fn new(seed: u64, stream: u64) -> Self {
-        let mut random = Self { state: seed };
-        random.state = random.next_u64() ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
-        random
+        Self(Rng::new(Rng::new(seed).next_u64() ^ stream.wrapping_mul(0xd134_2543_de82_ef95)))
     }
 
     /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
+        self.0.next_u64()
     }
 
     /// Returns a number below `bound`, which must not be zero. The bias of the modulo is negligible here.

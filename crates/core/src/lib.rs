@@ -13,7 +13,8 @@
 //! - [`limits`]: every bound with its reason; [`token_bucket`]: token buckets; [`disk_budget`]: disk budget and
 //!   quotas.
 //! - [`label_table!`]: labels of enums in metrics, logs and JSON.
-//! - [`state_machine`]: the interface of the machines; [`time`]: wall clock and monotonic time.
+//! - [`state_machine`]: the interface of the machines; [`time`]: wall clock and monotonic time; [`random`]:
+//!   pseudo-random numbers.
 
 pub mod admission;
 pub mod disk_budget;
@@ -22,6 +23,7 @@ mod label_table;
 pub mod limits;
 pub mod net;
 pub mod nostr;
+pub mod random;
 pub mod repo;
 pub mod state_machine;
 pub mod sync;

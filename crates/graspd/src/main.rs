@@ -24,6 +24,7 @@ mod logging;
 mod metrics;
 mod monitor;
 mod net;
+mod random;
 mod relay;
 mod reload;
 mod repos;

@@ -1,23 +1,21 @@
 //! Pseudo-random numbers from a seed.
 
-/// A small generator (splitmix64). A seed always gives the same numbers, so that a simulation can be repeated.
+use grasp_core::random;
+
+/// The generator of the state machines, with functions for simulations.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(random::Rng);
 
 impl Rng {
     /// Creates the generator of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(random::Rng::new(seed))
     }
 
     /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     /// Returns a number below `end`, which must not be zero.

@@ -25,7 +25,6 @@ mod job;
 mod mirror_check;
 mod network_limit;
 pub mod origin;
-mod random;
 mod reset_limiter;
 mod round;
 mod scheduler;
@@ -48,7 +47,6 @@ use self::mirror_check::Mirrors;
 pub use self::mirror_check::{MirrorCheckSchedule, MirrorStatus, MirrorView};
 use self::network_limit::{Network, NetworkLimits};
 use self::origin::Origin;
-use self::random::Rng;
 use self::reset_limiter::ResetLimiter;
 use self::source::SourceId;
 pub use self::source::SourceOutcome;
@@ -58,6 +56,7 @@ use self::visit_history::VisitHistory;
 use crate::limits;
 use crate::net::AddressPolicy;
 use crate::nostr::event::EventId;
+use crate::random::Rng;
 use crate::repo::{Identifier, RepoPath};
 use crate::state_machine::StateMachine;
 use crate::time::{MonoTime, Now};
@@ -171,7 +170,7 @@ impl FetchMachine {
     #[must_use]
     pub fn new(config: FetchConfig) -> Self {
         Self {
-            rng: Rng(config.seed),
+            rng: Rng::new(config.seed),
             config,
             fault: None,
             now: Now::default(),

@@ -8,11 +8,11 @@ use super::fault_injection::{Fault, is_injected};
 use super::io::{HostRow, MirrorId};
 use super::network_limit::Network;
 use super::origin::Origin;
-use super::random::Rng;
 use super::sliding_window::SlidingWindow;
 use crate::limits;
 use crate::net::OutboundError;
 use crate::nostr::nip11::GitFetchLimits;
+use crate::random::Rng;
 use crate::time::{MonoTime, Now, Timestamp};
 
 /// The last survey of a server.

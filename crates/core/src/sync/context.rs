@@ -9,21 +9,8 @@ use super::relay::{Connection, RelayId};
 use super::targets::RepoSyncIndex;
 use super::{SyncConfig, live};
 use crate::limits;
+use crate::random::Rng;
 use crate::time::Now;
-
-/// Pseudo-random number generator (splitmix64), seeded so that simulations can be repeated.
-#[derive(Clone, Debug)]
-pub(super) struct Rng(pub(super) u64);
-
-impl Rng {
-    pub(super) fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-}
 
 /// The parts of the sync machine that a relay may use while it runs.
 pub(super) struct SyncContext<'a> {

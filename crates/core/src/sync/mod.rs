@@ -45,7 +45,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use self::batch::RequestId;
-use self::context::{Rng, SyncContext};
+use self::context::SyncContext;
 use self::dialing::Dialer;
 use self::in_flight::InFlightEvents;
 use self::io::{IncomingMessage, QueryId, SessionId, SyncInput, SyncOutput, SyncRow, SyncRowKey};
@@ -57,6 +57,7 @@ use self::relay_url::RelayUrl;
 use self::targets::RepoSyncIndex;
 pub use self::view::{CatchUpProgress, RelaySnapshot, RepoRelayStatus, SyncSnapshot};
 use crate::limits;
+use crate::random::Rng;
 use crate::repo::ServiceAddress;
 use crate::state_machine::StateMachine;
 use crate::time::{MonoTime, Now, Timestamp};
@@ -140,7 +141,7 @@ impl SyncMachine {
             runnable: BTreeSet::new(),
             open_negentropy: 0,
             waiting_for_negentropy: BTreeSet::new(),
-            rng: Rng(config.seed),
+            rng: Rng::new(config.seed),
             next_id: 0,
             next_relay_id: 0,
             save_at: None,

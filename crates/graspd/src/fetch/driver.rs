@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use grasp_core::admission::io::FetchedPack;
 use grasp_core::fetch::io::{
     FetchId, FetchInput, FetchOutcome, FetchOutput, FetchRequest, FetchResult, HostRow, MirrorCheck, MirrorId,
@@ -31,6 +31,7 @@ use crate::config::Config;
 use crate::metrics::fetch::HostSample;
 use crate::metrics::{Metrics, server};
 use crate::net::dialer::Dialer;
+use crate::random;
 use crate::writer::command::{AdminCommand, FetchCommand, WriterCommand};
 use crate::writer::fetch_feed::{FetchFeed, FetchUpdate};
 use crate::writer::queue::EventQueue;
@@ -114,14 +115,12 @@ pub(crate) struct FetchDriver {
 
 /// Builds the machine's configuration from the settings.
 pub(crate) fn config(config: &Config) -> Result<FetchConfig> {
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed).map_err(|error| anyhow!("cannot read random bytes: {error}"))?;
     Ok(FetchConfig {
         address_policy: if config.sync.allow_non_global { AddressPolicy::Any } else { AddressPolicy::PublicOnly },
         default_limits: config.sync.git,
         host_limits: config.sync.git_host_limits.clone(),
         mirror_checks: mirror_check_schedule(),
-        seed: u64::from_le_bytes(seed),
+        seed: u64::from_le_bytes(random::bytes()?),
     })
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures_util::stream;
 use grasp_core::limits;
@@ -31,6 +31,7 @@ use crate::http::fair_semaphore::{FairPermit, FairSemaphore, QueueFull};
 use crate::http::response::status;
 use crate::metrics::Metrics;
 use crate::metrics::git::{GitOperation, GitOperationKind};
+use crate::random;
 use crate::repos::ref_cache::{Advertisement, OpenRepo, RefCache, RefSnapshot};
 
 /// Maximum number of refs of alternates in a receive-pack advertisement (`.have` lines), so that a push does not send
@@ -77,8 +78,6 @@ impl UploadPackHandler {
         let GitSettings { pack_cache_bytes, serve_processes, .. } = settings.borrow().git;
         let cache = layout.root().join("cache");
         std::fs::create_dir_all(&cache).with_context(|| format!("cannot create the folder {}", cache.display()))?;
-        let mut boot_id = [0; 8];
-        getrandom::fill(&mut boot_id).map_err(|error| anyhow!("cannot read random bytes: {error}"))?;
         let permits = |processes| {
             FairSemaphore::new(processes, limits::MAX_WAITING_FETCHES, limits::MAX_WAITING_FETCHES_PER_NETWORK)
         };
@@ -93,7 +92,7 @@ impl UploadPackHandler {
             permits: permits(serve_processes),
             large_permits: permits(serve_processes / 2),
             request_memory: Arc::new(Semaphore::new(MEMORY_UNITS)),
-            boot_id: u64::from_le_bytes(boot_id),
+            boot_id: u64::from_le_bytes(random::bytes()?),
             metrics,
         })
     }

@@ -536,8 +536,7 @@ impl Session {
     }
 
     fn send_challenge(&mut self) {
-        let mut random = [0; 16];
-        if getrandom::fill(&mut random).is_ok() {
+        if let Ok(random) = crate::random::bytes::<16>() {
             let challenge = grasp_core::nostr::hex::encode(&random);
             self.out.push_text(&message::auth(&challenge));
             self.challenge = Some(challenge);

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::limits;
@@ -32,13 +32,13 @@ use super::connection::{
 use super::status::{RelayPresence, StatusTracker, SyncQuery, SyncStatus};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::metrics;
 use crate::metrics::Metrics;
 use crate::writer::command::{AdminCommand, WriterCommand};
 use crate::writer::policy::CoverageBasis;
 use crate::writer::queue::EventQueue;
 use crate::writer::submission::QueuedEvent;
 use crate::writer::sync_feed::SyncFeed;
+use crate::{metrics, random};
 
 /// Capacity of the queue of connection events. A connection waits with its next event while the queue is full.
 const INBOX_CAPACITY: usize = 256;
@@ -87,8 +87,6 @@ pub(crate) struct SyncDriver {
 
 /// Builds the machine's configuration from the settings.
 pub(crate) fn config(config: &Config, policy: &AdmissionPolicy, instance: &str) -> Result<SyncConfig> {
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed).map_err(|error| anyhow!("cannot read random bytes: {error}"))?;
     let settings = &config.sync;
     let basis = CoverageBasis::new(config, instance);
     Ok(SyncConfig {
@@ -108,7 +106,7 @@ pub(crate) fn config(config: &Config, policy: &AdmissionPolicy, instance: &str) 
             ..RejectedEventsConfig::default()
         },
         epoch: basis.epoch(&policy.lists),
-        seed: u64::from_le_bytes(seed),
+        seed: u64::from_le_bytes(random::bytes()?),
     })
 }
 

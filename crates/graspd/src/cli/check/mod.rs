@@ -107,9 +107,7 @@ fn print_findings(
 
 /// Returns a random token by which the server recognises the requests of this check.
 fn random_token() -> Result<String, CommandError> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random)
-        .map_err(|problem| CommandError::Failed(format!("cannot read random bytes: {problem}")))?;
+    let random = crate::random::bytes::<16>().map_err(|error| CommandError::Failed(error.to_string()))?;
     Ok(hex::encode(&random))
 }
 
