@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use grasp_core::admission::Admission;
 use grasp_core::admission::git_job::GitJob;
-use grasp_core::admission::io::{AdmissionInput, EventSource, EventSubmission, PushId, SubmissionId};
+use grasp_core::admission::io::{AdmissionInput, EventSource, PushId};
 use grasp_core::admission::policy::{AdmissionMode, AdmissionPolicy};
 use grasp_core::disk_budget::Quotas;
 use grasp_core::limits;
@@ -95,7 +95,6 @@ pub struct TestServer {
     store: ModelStore,
     git: GitModel,
     now: Now,
-    last_submission: u64,
     /// Every author of a submitted event. The states in the catalog can only be listed per author.
     authors: BTreeSet<PublicKey>,
     /// Ephemeral events that were broadcast.
@@ -147,7 +146,6 @@ impl TestServer {
             store: ModelStore::new(),
             git: GitModel::default(),
             now: Now { mono: MonoTime(0), wall: Timestamp(10_000) },
-            last_submission: 0,
             authors: BTreeSet::new(),
             broadcasts: Vec::new(),
             notifications: Default::default(),
@@ -253,14 +251,9 @@ impl TestServer {
             return Decision::Reject(rejection);
         }
         let lookups = self.store.lookups(event, policy.needed_lookups(event));
-        self.last_submission += 1;
-        let ticket = SubmissionId(self.last_submission);
-        self.handle_input(
-            batch,
-            AdmissionInput::EventSubmitted(EventSubmission { id: ticket, event: event.clone(), source, lookups }),
-        );
+        self.handle_input(batch, AdmissionInput::EventSubmitted { event: event.clone(), source, lookups });
         match (batch.replies.pop(), batch.replies.pop()) {
-            (Some((answered, decision)), None) if answered == ticket => decision,
+            (Some(decision), None) => decision,
             other => panic!("expected one reply to one submission: {other:?}"),
         }
     }

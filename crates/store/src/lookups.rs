@@ -53,12 +53,6 @@ impl WriteTransaction<'_> {
         }
     }
 
-    /// Returns the kind of a held event without parsing its JSON.
-    pub fn held_kind(&self, id: EventId) -> Result<Option<u16>> {
-        let row = self.store.tables.held.get(&self.txn, &id.0)?;
-        row.map(|row| Ok(held_record(row)?.kind())).transpose()
-    }
-
     /// Returns whether [`event`](Self::event) would find the event, without parsing its JSON.
     pub fn is_known(&self, id: EventId) -> Result<bool> {
         Ok(self.status_of(id)?.is_some())

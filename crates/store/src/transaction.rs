@@ -27,6 +27,8 @@ pub struct WriteTransaction<'s> {
     next_seq: u64,
     /// Pull requests removed with a vanished author that the caller has not taken yet.
     removed_pull_requests: Vec<EventSummary>,
+    /// Kinds of released events that the caller has not taken yet.
+    released_kinds: Vec<u16>,
 }
 
 impl<'s> WriteTransaction<'s> {
@@ -34,7 +36,8 @@ impl<'s> WriteTransaction<'s> {
         let txn = store.env.write_txn()?;
         let first_seq = store.last_seq() + 1;
         let pending = PendingEntries::default();
-        Ok(Self { store, txn, pending, first_seq, next_seq: first_seq, removed_pull_requests: Vec::new() })
+        let (removed_pull_requests, released_kinds) = (Vec::new(), Vec::new());
+        Ok(Self { store, txn, pending, first_seq, next_seq: first_seq, removed_pull_requests, released_kinds })
     }
 
     /// Applies one write of admission.
@@ -109,6 +112,11 @@ impl<'s> WriteTransaction<'s> {
         std::mem::take(&mut self.removed_pull_requests)
     }
 
+    /// Takes the kinds of the events that this transaction released since the last call.
+    pub fn take_released_kinds(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.released_kinds)
+    }
+
     /// Commits: the changes become durable and visible. Nothing of them can be lost afterwards.
     pub fn commit(mut self) -> Result<()> {
         std::mem::take(&mut self.pending).flush(&self.store.tables, &mut self.txn)?;
@@ -173,6 +181,7 @@ impl<'s> WriteTransaction<'s> {
     fn release(&mut self, id: EventId) -> Result<()> {
         let Some(bytes) = self.unhold(id)? else { return Ok(()) };
         let event = EventRecord::read(&bytes)?.event()?;
+        self.released_kinds.push(event.kind);
         self.serve(&event, &bytes)
     }
 

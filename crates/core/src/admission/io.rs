@@ -34,8 +34,16 @@ pub enum AdmissionInput {
     BannedEvent(EventSummary),
     /// All events about a banned repository that must be removed have been found.
     BannedRepoScanned(RepoId),
-    /// An event was submitted. Answered by exactly one [`AdmissionOutput::Reply`].
-    EventSubmitted(EventSubmission),
+    /// An event was submitted, and its id and signature have been verified. Answered by exactly one
+    /// [`AdmissionOutput::Reply`] before the next input.
+    EventSubmitted {
+        /// The event.
+        event: Arc<SignedEvent>,
+        /// Where it comes from.
+        source: EventSource,
+        /// Store lookups, read inside the transaction that contains the resulting writes.
+        lookups: EventLookups,
+    },
     /// The expiration time (NIP-40) of a served event has passed.
     EventExpired(EventSummary),
     /// A served pull request was removed from the store because its author requested to vanish.
@@ -77,7 +85,7 @@ crate::label_table! {
         Self::PolicyChanged(_) => "rules",
         Self::BannedEvent(_) => "unwanted",
         Self::BannedRepoScanned(_) => "banned_repo_scanned",
-        Self::EventSubmitted(_) => "submitted",
+        Self::EventSubmitted { .. } => "submitted",
         Self::EventExpired(_) => "expired",
         Self::PullRequestPurged(_) => "purged",
         Self::PushRequested(_) => "push_asked",
@@ -198,23 +206,6 @@ pub enum RestoredItem {
     Upload(PendingUpload),
 }
 
-/// A submitted event.
-#[derive(Clone, Debug)]
-pub struct EventSubmission {
-    /// Repeated in the answer.
-    pub id: SubmissionId,
-    /// The event. Its id and signature have been verified.
-    pub event: Arc<SignedEvent>,
-    /// Where it comes from.
-    pub source: EventSource,
-    /// Store lookups, read inside the transaction that contains the resulting writes.
-    pub lookups: EventLookups,
-}
-
-/// Identifies a submission.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SubmissionId(pub u64);
-
 /// Where a submitted event comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EventSource {
@@ -319,7 +310,7 @@ pub enum AdmissionOutput {
     /// A change of the store, in the transaction in which the lookups were read.
     Write(StoreWrite),
     /// The answer to a submission, sent after the commit.
-    Reply(SubmissionId, Decision),
+    Reply(Decision),
     /// An ephemeral event for live subscriptions, sent after the commit and not stored.
     Broadcast(Arc<SignedEvent>),
     /// A lookup in the open transaction. [`AdmissionInput::LookupDone`] must be the next input.
@@ -350,7 +341,7 @@ crate::label_table! {
     /// Returns the `variant` label of `ngit_machine_outputs_total`.
     AdmissionOutput {
         Self::Write(_) => "write",
-        Self::Reply(..) => "reply",
+        Self::Reply(_) => "reply",
         Self::Broadcast(_) => "pass",
         Self::Lookup(_) => "lookup",
         Self::PushDecision(..) => "permit",

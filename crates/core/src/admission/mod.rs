@@ -32,9 +32,7 @@ mod wanted_git_data;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use io::{
-    AdmissionInput, AdmissionOutput, EventLookups, EventSource, EventSubmission, PushId, RestoredItem, StoreWrite, Todo,
-};
+use io::{AdmissionInput, AdmissionOutput, EventLookups, EventSource, PushId, RestoredItem, StoreWrite, Todo};
 use policy::{AdmissionMode, AdmissionPolicy, PolicyContext};
 use purgatory::{HeldEvent, HeldKind, Purgatory, SearchStatus};
 use repo_queue::{RepoQueues, RepoTask};
@@ -179,18 +177,16 @@ impl Admission {
         }
     }
 
-    fn handle_submission(&mut self, now: Now, submission: EventSubmission) {
-        let EventSubmission { id, event, source, lookups } = submission;
+    fn handle_submission(&mut self, now: Now, event: Arc<SignedEvent>, source: &EventSource, lookups: &EventLookups) {
         let context = PolicyContext {
             policy: &self.policy,
             catalog: &self.catalog,
             purgatory: &self.purgatory,
             disk_level: self.disk_level,
         };
-        // The precheck ran before the signature was verified; the event may have expired since.
-        let decision = match self.policy.precheck(&event, event.json().len(), now.wall) {
+        let decision = match self.policy.recheck(&event, now.wall) {
             Some(rejection) => Decision::Reject(rejection),
-            None => context.decide(&event, &source, &lookups),
+            None => context.decide(&event, source, lookups),
         };
         if event.kind == kinds::ANNOUNCEMENT && self.policy.mode == AdmissionMode::Grasp && lookups.tombstone.is_none()
         {
@@ -198,12 +194,12 @@ impl Admission {
         }
         match &decision {
             Decision::Accept => self.accept(&event, &lookups.targets),
-            Decision::Hold(_) => self.hold(now, &event, &source),
+            Decision::Hold(_) => self.hold(now, &event, source),
             Decision::Broadcast => self.emit(AdmissionOutput::Broadcast(event)),
-            Decision::Known(_) => self.resubmitted(now, event.id, &source),
+            Decision::Known(_) => self.resubmitted(now, event.id, source),
             Decision::Reject(_) => {}
         }
-        self.emit(AdmissionOutput::Reply(id, decision));
+        self.emit(AdmissionOutput::Reply(decision));
     }
 
     fn accept(&mut self, event: &Arc<SignedEvent>, targets: &[io::DeletionTarget]) {
@@ -465,7 +461,9 @@ impl StateMachine for Admission {
             AdmissionInput::PolicyChanged(policy) => self.change_policy(AdmissionPolicy::clone(&policy)),
             AdmissionInput::BannedEvent(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::BannedRepoScanned(repo) => self.scan_done(repo),
-            AdmissionInput::EventSubmitted(submission) => self.handle_submission(now, submission),
+            AdmissionInput::EventSubmitted { event, source, lookups } => {
+                self.handle_submission(now, event, &source, &lookups);
+            }
             AdmissionInput::EventExpired(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::PullRequestPurged(summary) => self.schedule_ref_removal(&summary),
             AdmissionInput::PushRequested(push) => self.lookup_queue.push_back(LookupPurpose::AuthorisePush(push)),

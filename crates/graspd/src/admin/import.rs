@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::AdminState;
 use super::wire::{AdminError, AdminRequest, ResponseWriter};
-use crate::writer::submission::{ImportResult, QueuedEvent};
+use crate::writer::submission::QueuedEvent;
 
 /// Maximum number of events that wait for a decision: a few batches of the writer.
 const MAX_PENDING: usize = 1_024;
@@ -120,17 +120,17 @@ impl ImportWindow {
         self.advance();
     }
 
-    fn record_result(&mut self, number: u64, result: ImportResult) -> Result<(), AdminError> {
+    fn record_result(&mut self, number: u64, decision: Decision) -> Result<(), AdminError> {
         let Some(event) = number.checked_sub(self.first).and_then(|number| self.pending.get_mut(number as usize))
         else {
             return Ok(());
         };
         event.is_decided = true;
-        match result {
-            Ok(Decision::Accept | Decision::Broadcast) => self.accepted += 1,
-            Ok(Decision::Hold(_)) => self.held += 1,
-            Ok(Decision::Known(_)) => self.known += 1,
-            Ok(Decision::Reject(why)) | Err(why) => {
+        match decision {
+            Decision::Accept | Decision::Broadcast => self.accepted += 1,
+            Decision::Hold(_) => self.held += 1,
+            Decision::Known(_) => self.known += 1,
+            Decision::Reject(why) => {
                 if matches!(why, Rejection::DiskFull | Rejection::StoreFailed) {
                     let text = format!("{why}. The events before it are imported; continue later");
                     return Err(AdminError::new("failed", text));
@@ -262,11 +262,11 @@ mod tests {
     fn progress_counts_the_decided_prefix() {
         let mut window = ImportWindow::default();
         let numbers: Vec<u64> = (1..=3).map(|end| window.push(end * 10, String::new())).collect();
-        window.record_result(numbers[1], Ok(Decision::Accept)).expect("fine");
+        window.record_result(numbers[1], Decision::Accept).expect("fine");
         assert_eq!(window.done, 0);
-        window.record_result(numbers[0], Ok(Decision::Reject(Rejection::Unrelated))).expect("fine");
+        window.record_result(numbers[0], Decision::Reject(Rejection::Unrelated)).expect("fine");
         assert_eq!((window.done, window.retry_texts.len(), window.retryable["unrelated"]), (20, 1, 1));
-        assert!(window.record_result(numbers[2], Ok(Decision::Reject(Rejection::DiskFull))).is_err());
+        assert!(window.record_result(numbers[2], Decision::Reject(Rejection::DiskFull)).is_err());
         assert_eq!(window.done, 20, "an event that could not be stored is imported again");
     }
 

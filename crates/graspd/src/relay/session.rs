@@ -42,7 +42,7 @@ use crate::relay::negentropy_cache::NegentropyCache;
 use crate::relay::outbox::{EventPrefix, SessionMessage, SessionSender, SubscriptionKey, push_frame};
 use crate::relay::query_pool::{QueryJob, QueryPool, ScanJob};
 use crate::writer::queue::EventQueue;
-use crate::writer::submission::{ClientReply, QueuedEvent};
+use crate::writer::submission::QueuedEvent;
 
 /// How long a write may wait for the client to read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -519,9 +519,8 @@ impl Session {
         self.last_activity = self.context.clock.mono();
         self.unanswered_events += 1;
         let sender = self.sender.clone();
-        let reply = Box::new(move |ClientReply { text, needs_challenge }| {
-            sender.send(SessionMessage::EventReply { text, needs_challenge })
-        });
+        let reply =
+            Box::new(move |text, needs_challenge| sender.send(SessionMessage::EventReply { text, needs_challenge }));
         let event = QueuedEvent::from_client(text.to_owned(), reply, self.keys.clone(), permit);
         self.context.queue.push(event);
         Ok(())

@@ -15,20 +15,19 @@ use grasp_core::sync::io::{RepoNeeds, SubmitResult};
 use grasp_core::time::Timestamp;
 use grasp_git::crash_point;
 use grasp_git::refs::Refs;
-use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::{Writer, WriterState};
-use crate::writer::command::{NeededEvents, RepoView, WriterCommand};
+use crate::writer::command::WriterCommand;
 use crate::writer::fetch_feed::FetchUpdate;
-use crate::writer::policy::PolicyChange;
-use crate::writer::submission::{CheckedEvent, ClientReply, RejectedEvent, Submitter};
+use crate::writer::submission::{CheckedEvent, Submitter};
 use crate::writer::sync_feed::SyncUpdate;
 
 /// Effects of a batch, collected during its transaction and applied after the commit.
+#[derive(Default)]
 pub(super) struct Effects {
-    /// The decision on each event of the batch, by its index.
-    pub(super) decisions: Vec<Option<Decision>>,
+    /// The decisions on the verified events of the batch, in order.
+    pub(super) decisions: Vec<Decision>,
     /// Ephemeral events that were accepted.
     pub(super) ephemeral: Vec<Arc<SignedEvent>>,
     /// Kinds of events that were held and are served now.
@@ -46,50 +45,24 @@ pub(super) struct Effects {
     pub(super) refs: Vec<(RepoPath, Refs, bool)>,
     /// Repositories whose git job is over.
     pub(super) unpinned: Vec<RepoPath>,
-    pub(super) views: Vec<(oneshot::Sender<RepoView>, RepoView)>,
-    pub(super) needed_events: Vec<(crossbeam_channel::Sender<Option<NeededEvents>>, Option<NeededEvents>)>,
-    /// Functions that send replies to the operator.
-    pub(super) admin_replies: Vec<Box<dyn FnOnce()>>,
-    pub(super) policy_changes: Vec<(crossbeam_channel::Sender<PolicyChange>, PolicyChange)>,
+    /// Functions that send the replies to commands, in the order of the commands.
+    replies: Vec<Box<dyn FnOnce()>>,
     /// Identifiers whose repository needs have changed. At the end of the transaction they become `repo_needs`.
     pub(super) changed_needs: BTreeSet<Identifier>,
     pub(super) repo_needs: BTreeMap<Identifier, Vec<RepoNeeds>>,
     /// Identifiers whose wanted git data has changed. At the end of the transaction it becomes part of `fetch_update`.
     pub(super) changed_wanted: BTreeSet<Identifier>,
     pub(super) fetch_update: FetchUpdate,
-    /// Replies that let a fetch start.
-    pub(super) started_fetches: Vec<oneshot::Sender<()>>,
     /// Fetches whose packs are adopted and can be removed.
     pub(super) adopted_fetches: Vec<FetchId>,
 }
 
 impl Effects {
-    pub(super) fn new(events: usize) -> Self {
-        Self {
-            decisions: vec![None; events],
-            ephemeral: Vec::new(),
-            released_kinds: Vec::new(),
-            next_expiry: None,
-            is_purging: false,
-            commands: Vec::new(),
-            push_decisions: Vec::new(),
-            push_results: Vec::new(),
-            git_jobs: Vec::new(),
-            discarded_packs: Vec::new(),
-            hosting_changes: BTreeSet::new(),
-            refs: Vec::new(),
-            unpinned: Vec::new(),
-            views: Vec::new(),
-            needed_events: Vec::new(),
-            admin_replies: Vec::new(),
-            policy_changes: Vec::new(),
-            changed_needs: BTreeSet::new(),
-            repo_needs: BTreeMap::new(),
-            changed_wanted: BTreeSet::new(),
-            fetch_update: FetchUpdate::default(),
-            started_fetches: Vec::new(),
-            adopted_fetches: Vec::new(),
-        }
+    /// Adds a function that sends a reply after the commit. The receiver may be gone by then.
+    pub(super) fn add_reply<R>(&mut self, send: impl FnOnce() -> R + 'static) {
+        self.replies.push(Box::new(move || {
+            let _ = send();
+        }));
     }
 }
 
@@ -128,21 +101,9 @@ impl Writer {
             }
         }
         self.fetch_feed.send(effects.fetch_update);
-        for reply in effects.started_fetches {
-            let _ = reply.send(());
-        }
         let adopted = effects.adopted_fetches.iter().filter_map(|fetch| state.fetched_packs.remove(fetch)).collect();
         self.git_workers.drop_packs(adopted);
-        for (reply, needed) in effects.needed_events {
-            let _ = reply.send(needed);
-        }
-        for (reply, change) in effects.policy_changes {
-            let _ = reply.send(change);
-        }
-        for (reply, view) in effects.views {
-            let _ = reply.send(view);
-        }
-        for send_reply in effects.admin_replies {
+        for send_reply in effects.replies {
             send_reply();
         }
         crash_point::point("writer.answered");
@@ -163,47 +124,49 @@ impl Writer {
     /// Rejects all events of a batch that was not stored. An event that failed verification is still reported as
     /// invalid.
     pub(super) fn reject_events(&self, events: Vec<CheckedEvent>, reason: &Rejection) {
-        let decisions = events.iter().map(|_| Some(Decision::Reject(reason.clone()))).collect();
+        let decisions = vec![Decision::Reject(reason.clone()); events.len()];
         self.send_results(events, decisions, BTreeMap::new());
     }
 
-    /// Sends the results of events to clients, to the operator and to sync. Sync gets changed repository needs together
-    /// with the results.
+    /// Sends the results of events to clients, to the operator and to sync. `decisions` are those on the verified
+    /// events, in order. Sync gets changed repository needs together with the results.
     fn send_results(
         &self,
         events: Vec<CheckedEvent>,
-        decisions: Vec<Option<Decision>>,
+        decisions: Vec<Decision>,
         repo_needs: BTreeMap<Identifier, Vec<RepoNeeds>>,
     ) {
         let mut sync_update = SyncUpdate { repo_needs, ..SyncUpdate::default() };
         let mut permits = Vec::new();
         let mut accepted_from_clients = 0;
-        for (checked, decision) in events.into_iter().zip(decisions) {
-            let CheckedEvent { submitter, result, .. } = checked;
-            let decision = decision.unwrap_or(Decision::Reject(Rejection::StoreFailed));
-            log_decision(&submitter, &result, &decision);
+        let mut decisions = decisions.into_iter();
+        for CheckedEvent { submitter, result, .. } in events {
+            let (id, kind, decision) = match result {
+                Ok(event) => {
+                    let decision = decisions.next().unwrap_or(Decision::Reject(Rejection::StoreFailed));
+                    (Some(event.id), Some(event.kind), decision)
+                }
+                Err((id, reason)) => (id, None, Decision::Reject(reason)),
+            };
+            log_decision(&submitter, id, kind, &decision);
             match submitter {
                 Submitter::Client { reply, .. } => {
-                    self.metrics.relay().count_decision(
-                        result.as_ref().ok().map(|event| event.kind),
-                        &match &result {
-                            Ok(_) => decision.clone(),
-                            Err(rejected) => Decision::Reject(rejected.reason.clone()),
-                        },
-                    );
-                    let is_accepted = result.is_ok() && matches!(decision, Decision::Accept | Decision::Hold(_));
-                    accepted_from_clients += u64::from(is_accepted);
-                    reply(match result {
-                        Ok(event) => ok_reply(event.id, &decision),
-                        Err(rejected) => rejected.into_reply(),
-                    });
+                    self.metrics.relay().count_decision(kind, &decision);
+                    accepted_from_clients += u64::from(matches!(decision, Decision::Accept | Decision::Hold(_)));
+                    let (is_accepted, text) = decision.ok_reply();
+                    let text = match id {
+                        Some(id) => message::ok(id, is_accepted, &text),
+                        // The text claims no id.
+                        None => message::notice(&text),
+                    };
+                    reply(text, decision == Decision::Reject(Rejection::Protected));
                 }
                 Submitter::Operator { reply: (number, sender), .. } => {
                     // The import may have ended.
-                    let _ = sender.send((number, result.map(|_| decision).map_err(|rejected| rejected.reason)));
+                    let _ = sender.send((number, decision));
                 }
                 Submitter::Relay { submission, permit, .. } => {
-                    sync_update.results.push((submission, submit_result(result.map(|_| decision))));
+                    sync_update.results.push((submission, submit_result(decision)));
                     permits.push(permit);
                 }
             }
@@ -215,8 +178,8 @@ impl Writer {
     }
 }
 
-/// Logs what was decided about an event, and where it came from.
-fn log_decision(submitter: &Submitter, result: &Result<Arc<SignedEvent>, RejectedEvent>, decision: &Decision) {
+/// Logs what was decided about an event, and where it came from. The kind is `None` if the event is not valid.
+fn log_decision(submitter: &Submitter, id: Option<EventId>, kind: Option<u16>, decision: &Decision) {
     if !tracing::enabled!(target: "writer", tracing::Level::DEBUG) {
         return;
     }
@@ -225,50 +188,26 @@ fn log_decision(submitter: &Submitter, result: &Result<Arc<SignedEvent>, Rejecte
         Submitter::Operator { .. } => ("import", String::new()),
         Submitter::Relay { url, sync_source, .. } => (sync_source.label(), url.to_string()),
     };
-    match result {
-        Ok(event) => {
-            let (id, kind) = (event.id, event.kind);
-            match decision {
-                Decision::Reject(reason) => {
-                    debug!(target: "writer", %id, kind, source, relay, reason = %reason, "event rejected");
-                }
-                Decision::Hold(_) => debug!(target: "writer", %id, kind, source, relay, "event held in purgatory"),
-                Decision::Known(_) => debug!(target: "writer", %id, kind, source, relay, "event already known"),
-                Decision::Accept | Decision::Broadcast => {
-                    debug!(target: "writer", %id, kind, source, relay, "event accepted");
-                }
-            }
+    let id = id.map(|id| id.to_string()).unwrap_or_default();
+    match decision {
+        Decision::Reject(reason) => {
+            debug!(target: "writer", id, kind, source, relay, reason = %reason, "event rejected");
         }
-        Err(rejected) => {
-            let id = rejected.id.map(|id| id.to_string()).unwrap_or_default();
-            debug!(target: "writer", id, source, relay, reason = %rejected.reason, "event rejected");
+        Decision::Hold(_) => debug!(target: "writer", id, kind, source, relay, "event held in purgatory"),
+        Decision::Known(_) => debug!(target: "writer", id, kind, source, relay, "event already known"),
+        Decision::Accept | Decision::Broadcast => {
+            debug!(target: "writer", id, kind, source, relay, "event accepted");
         }
     }
-}
-
-impl RejectedEvent {
-    /// Returns an OK message, or a NOTICE if the text claims no id.
-    fn into_reply(self) -> ClientReply {
-        match self.id {
-            Some(id) => ok_reply(id, &Decision::Reject(self.reason)),
-            None => ClientReply { text: message::notice(&self.reason.to_string()), needs_challenge: false },
-        }
-    }
-}
-
-fn ok_reply(id: EventId, decision: &Decision) -> ClientReply {
-    let (is_accepted, text) = decision.ok_reply();
-    let needs_challenge = *decision == Decision::Reject(Rejection::Protected);
-    ClientReply { text: message::ok(id, is_accepted, &text), needs_challenge }
 }
 
 /// Returns the result of an event as sync receives it.
-fn submit_result(result: Result<Decision, RejectedEvent>) -> SubmitResult {
-    match result {
-        Ok(Decision::Accept | Decision::Broadcast) => SubmitResult::Stored,
-        Ok(Decision::Hold(_)) => SubmitResult::Held,
-        Ok(Decision::Known(_)) => SubmitResult::Known,
-        Err(RejectedEvent { reason: Rejection::Forged(_), .. }) => SubmitResult::InvalidSignature,
-        Ok(Decision::Reject(reason)) | Err(RejectedEvent { reason, .. }) => SubmitResult::Rejected(reason),
+fn submit_result(decision: Decision) -> SubmitResult {
+    match decision {
+        Decision::Accept | Decision::Broadcast => SubmitResult::Stored,
+        Decision::Hold(_) => SubmitResult::Held,
+        Decision::Known(_) => SubmitResult::Known,
+        Decision::Reject(Rejection::Forged(_)) => SubmitResult::InvalidSignature,
+        Decision::Reject(reason) => SubmitResult::Rejected(reason),
     }
 }

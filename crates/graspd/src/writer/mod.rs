@@ -287,8 +287,7 @@ impl Writer {
     /// Processes one batch: decides and writes inside one transaction, commits, applies the effects.
     fn process_batch(&self, state: &mut WriterState, batch: WriterBatch) {
         let WriterBatch { events, commands } = batch;
-        let mut effects = Effects::new(events.len());
-        effects.commands = std::mem::take(&mut state.deferred_commands);
+        let mut effects = Effects { commands: std::mem::take(&mut state.deferred_commands), ..Effects::default() };
         effects.commands.extend(commands);
         if state.is_stale {
             self.reject_waiting(state, std::mem::take(&mut effects.commands));

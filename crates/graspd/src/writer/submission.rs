@@ -38,7 +38,7 @@ pub(crate) enum Submitter {
     /// The operator, who imports a file.
     Operator {
         /// The number of the event in the file, and the channel for its result.
-        reply: (u64, UnboundedSender<(u64, ImportResult)>),
+        reply: (u64, UnboundedSender<(u64, Decision)>),
         /// The author, if the operator asserts that the event was published here by its author.
         vouched_author: Option<PublicKey>,
         _permit: OwnedSemaphorePermit,
@@ -47,19 +47,9 @@ pub(crate) enum Submitter {
     Relay { submission: SyncSubmissionId, url: RelayUrl, sync_source: SyncSource, permit: Box<dyn Send> },
 }
 
-/// The answer to a client's EVENT message.
-pub(crate) struct ClientReply {
-    /// The text of the OK or NOTICE message.
-    pub(crate) text: String,
-    /// Whether the client should be sent an AUTH challenge.
-    pub(crate) needs_challenge: bool,
-}
-
-/// Sends the answer to the client. Called once, after the commit.
-pub(crate) type ReplyFn = Box<dyn FnOnce(ClientReply) + Send>;
-
-/// Result of an imported event: the decision, or the reason why it was rejected before admission.
-pub(crate) type ImportResult = Result<Decision, Rejection>;
+/// Sends the answer to the client: the text of the OK or NOTICE message, and whether the client should be sent an AUTH
+/// challenge. Called once, after the commit.
+pub(crate) type ReplyFn = Box<dyn FnOnce(String, bool) + Send>;
 
 impl Submitter {
     /// Returns the source of the event as admission sees it.
@@ -75,16 +65,12 @@ impl Submitter {
 /// An event that has been parsed and whose signature has been verified, or that failed one of these steps.
 pub(crate) struct CheckedEvent {
     pub(crate) submitter: Submitter,
-    pub(crate) result: Result<Arc<SignedEvent>, RejectedEvent>,
+    pub(crate) result: Verified,
     pub(crate) bytes: usize,
 }
 
-/// An event that was rejected before admission.
-pub(crate) struct RejectedEvent {
-    /// The id, if the text claims one.
-    pub(crate) id: Option<EventId>,
-    pub(crate) reason: Rejection,
-}
+/// A verified event; or the id, if the text claims one, and the reason why the event was rejected before admission.
+pub(crate) type Verified = Result<Arc<SignedEvent>, (Option<EventId>, Rejection)>;
 
 impl QueuedEvent {
     /// Creates a submission of a client from the text of an event.
@@ -101,7 +87,7 @@ impl QueuedEvent {
     /// author.
     pub(crate) fn from_operator(
         text: String,
-        reply: (u64, UnboundedSender<(u64, ImportResult)>),
+        reply: (u64, UnboundedSender<(u64, Decision)>),
         is_vouched: bool,
         permit: OwnedSemaphorePermit,
     ) -> Self {
@@ -150,28 +136,16 @@ impl CheckedEvent {
     }
 }
 
-fn parse_and_verify(
-    text: &str,
-    verifier: &mut Verifier,
-    policy: &AdmissionPolicy,
-    clock: Clock,
-) -> Result<Arc<SignedEvent>, RejectedEvent> {
-    let event = Event::parse(text)
-        .map_err(|error| RejectedEvent { id: Event::claimed_id(text), reason: Rejection::Malformed(error) })?;
+fn parse_and_verify(text: &str, verifier: &mut Verifier, policy: &AdmissionPolicy, clock: Clock) -> Verified {
+    let event = Event::parse(text).map_err(|error| (Event::claimed_id(text), Rejection::Malformed(error)))?;
     verify(event, text.len(), verifier, policy, clock)
 }
 
 /// `bytes` is the size of the event's text, or 0 if it is not known. Admission checks the size of what will be stored.
-fn verify(
-    event: Event,
-    bytes: usize,
-    verifier: &mut Verifier,
-    policy: &AdmissionPolicy,
-    clock: Clock,
-) -> Result<Arc<SignedEvent>, RejectedEvent> {
+fn verify(event: Event, bytes: usize, verifier: &mut Verifier, policy: &AdmissionPolicy, clock: Clock) -> Verified {
     let id = Some(event.id);
     if let Some(reason) = policy.precheck(&event, bytes, clock.wall()) {
-        return Err(RejectedEvent { id, reason });
+        return Err((id, reason));
     }
-    verifier.verify(event).map(Arc::new).map_err(|error| RejectedEvent { id, reason: Rejection::Forged(error) })
+    verifier.verify(event).map(Arc::new).map_err(|error| (id, Rejection::Forged(error)))
 }

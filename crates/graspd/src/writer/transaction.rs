@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use grasp_core::admission::Admission;
 use grasp_core::admission::git_job::GitJobOutcome;
-use grasp_core::admission::io::{AdmissionInput, AdmissionOutput, EventSubmission, StoreWrite, SubmissionId};
+use grasp_core::admission::io::{AdmissionInput, AdmissionOutput};
 use grasp_core::limits;
 use grasp_core::state_machine::StateMachine;
 use grasp_core::time::Now;
@@ -86,7 +86,7 @@ impl Writer {
                 }
                 WriterCommand::ViewRepo(repo_path, reply) => {
                     let view = lookups::repo_view(transaction.admission, transaction.txn, now, &repo_path)?;
-                    transaction.effects.views.push((reply, view));
+                    transaction.effects.add_reply(move || reply.send(view));
                     continue;
                 }
                 WriterCommand::SaveSyncRows(rows, deleted) => {
@@ -99,7 +99,7 @@ impl Writer {
                     continue;
                 }
                 WriterCommand::Fetch(FetchCommand::Started(fetch, events, reply)) => {
-                    transaction.effects.started_fetches.push(reply);
+                    transaction.effects.add_reply(move || reply.send(()));
                     AdmissionInput::FetchStarted(fetch, events)
                 }
                 WriterCommand::Fetch(FetchCommand::PackFetched(fetched_pack, pack)) => {
@@ -126,26 +126,22 @@ impl Writer {
                 },
                 WriterCommand::PolicyChanged(reply) => {
                     let change = PolicyChange { banned_repos: state.banned_repos };
-                    transaction.effects.policy_changes.push((reply, change));
+                    transaction.effects.add_reply(move || reply.send(change));
                     continue;
                 }
                 WriterCommand::ListNeededEvents(repo_paths, reply) => {
                     let needed = lookups::needed_events(transaction.admission, transaction.txn, &repo_paths)?;
-                    transaction.effects.needed_events.push((reply, needed));
+                    transaction.effects.add_reply(move || reply.send(needed));
                     continue;
                 }
             };
             transaction.handle(input)?;
         }
-        for (index, checked) in events.iter().enumerate() {
+        for checked in events {
             let Ok(event) = &checked.result else { continue };
             let lookups = transaction.txn.lookups(event, transaction.admission.policy().needed_lookups(event))?;
-            transaction.handle(AdmissionInput::EventSubmitted(EventSubmission {
-                id: SubmissionId(index as u64),
-                event: event.clone(),
-                source: checked.submitter.source(),
-                lookups,
-            }))?;
+            let (event, source) = (event.clone(), checked.submitter.source());
+            transaction.handle(AdmissionInput::EventSubmitted { event, source, lookups })?;
         }
         transaction.effects.is_purging = transaction.txn.purge_slice()?;
         for summary in transaction.txn.take_removed_pull_requests() {
@@ -165,6 +161,7 @@ impl Writer {
             effects.fetch_update.wanted.insert(identifier, wanted);
         }
         effects.next_expiry = txn.next_expiry()?;
+        effects.released_kinds = txn.take_released_kinds();
         crash_point::point("writer.commit");
         txn.commit()?;
         crash_point::point("writer.committed");
@@ -189,23 +186,19 @@ impl WriterTransaction<'_, '_> {
         match command {
             AdminCommand::ListHeld(after, reply) => {
                 let held = lookups::held_events(self.admission, self.txn, self.now, after)?;
-                self.effects.admin_replies.push(Box::new(move || drop(reply.send(held))));
+                self.effects.add_reply(move || reply.send(held));
             }
             AdminCommand::SummariseRepos(repo_paths, reply) => {
                 let summaries: Vec<RepoSummary> =
                     repo_paths.iter().map(|repo_path| lookups::repo_summary(self.admission, repo_path)).collect();
-                self.effects.admin_replies.push(Box::new(move || drop(reply.send(summaries))));
+                self.effects.add_reply(move || reply.send(summaries));
             }
             AdminCommand::Flush(reply) => {
-                self.effects.admin_replies.push(Box::new(move || {
-                    let _ = reply.send(());
-                }));
+                self.effects.add_reply(move || reply.send(()));
             }
             AdminCommand::DropHeld(id, reply) => {
                 let is_held = self.admission.purgatory().get(id).is_some();
-                self.effects.admin_replies.push(Box::new(move || {
-                    let _ = reply.send(is_held);
-                }));
+                self.effects.add_reply(move || reply.send(is_held));
                 return Ok(is_held.then_some(AdmissionInput::HeldEventDropped(id)));
             }
         }
@@ -224,17 +217,8 @@ impl WriterTransaction<'_, '_> {
             self.writer.metrics.server().count_output(metrics::server::MachineKind::Admission, output.label());
             let effects = &mut *self.effects;
             match output {
-                AdmissionOutput::Write(write) => {
-                    if let StoreWrite::Release(id) = &write {
-                        effects.released_kinds.extend(self.txn.held_kind(*id)?);
-                    }
-                    self.txn.write(&write)?;
-                }
-                AdmissionOutput::Reply(SubmissionId(index), decision) => {
-                    if let Some(slot) = effects.decisions.get_mut(index as usize) {
-                        *slot = Some(decision);
-                    }
-                }
+                AdmissionOutput::Write(write) => self.txn.write(&write)?,
+                AdmissionOutput::Reply(decision) => effects.decisions.push(decision),
                 AdmissionOutput::Broadcast(event) => effects.ephemeral.push(event),
                 AdmissionOutput::Lookup(lookup) => {
                     // Refs that changed in this batch are not in the ref cache yet.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use grasp_core::admission::git_job::{GitJob, ReceivedPack};
 use grasp_core::admission::io::{
-    AdmissionInput, AdmissionOutput, PushId, RepoLookup, RepoLookupResult, StoreWrite, StoredEvent, SubmissionId,
+    AdmissionInput, AdmissionOutput, PushId, RepoLookup, RepoLookupResult, StoreWrite, StoredEvent,
 };
 use grasp_core::admission::push::{PushPermit, PushRejection};
 use grasp_core::disk_budget::GitUsage;
@@ -20,7 +20,7 @@ use crate::store_contract::StoreUnderTest;
 /// Effects of a batch, applied after its commit.
 #[derive(Default)]
 pub(super) struct Batch {
-    pub(super) replies: Vec<(SubmissionId, Decision)>,
+    pub(super) replies: Vec<Decision>,
     permits: Vec<(PushId, Result<PushPermit, PushRejection>)>,
     done: Vec<(PushId, Result<(), PushRejection>)>,
     jobs: Vec<GitJob>,
@@ -47,7 +47,7 @@ impl TestServer {
         while let Some(output) = self.admission.poll() {
             match output {
                 AdmissionOutput::Write(write) => self.write(&write),
-                AdmissionOutput::Reply(ticket, decision) => batch.replies.push((ticket, decision)),
+                AdmissionOutput::Reply(decision) => batch.replies.push(decision),
                 AdmissionOutput::Broadcast(event) => self.broadcasts.push(event),
                 AdmissionOutput::Lookup(lookup) => {
                     let result = self.look_up(batch, &lookup);

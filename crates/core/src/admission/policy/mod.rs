@@ -96,13 +96,9 @@ impl AdmissionPolicy {
     /// `bytes` is the size of its text.
     #[must_use]
     pub fn precheck(&self, event: &Event, bytes: usize, now: Timestamp) -> Option<Rejection> {
-        let (max_bytes, max_tags) = if event.kind == kinds::STATE {
-            (limits::MAX_STATE_EVENT_BYTES.max(self.max_event_bytes), limits::MAX_STATE_TAGS)
-        } else {
-            (self.max_event_bytes, limits::MAX_EVENT_TAGS)
-        };
-        if bytes > max_bytes {
-            Some(Rejection::TooLarge { bytes, limit: max_bytes })
+        let max_tags = if event.kind == kinds::STATE { limits::MAX_STATE_TAGS } else { limits::MAX_EVENT_TAGS };
+        if let Some(rejection) = self.size_rejection(event.kind, bytes) {
+            Some(rejection)
         } else if event.tags.len() > max_tags {
             Some(Rejection::TooManyTags(max_tags))
         } else if event.indexed_tags().count() > limits::MAX_EVENT_TAGS {
@@ -111,11 +107,21 @@ impl AdmissionPolicy {
             Some(Rejection::AuthEvent)
         } else if event.created_at > now.plus_secs(limits::MAX_FUTURE_SECS) {
             Some(Rejection::InFuture)
-        } else if event.expires_at().is_some_and(|expires_at| expires_at <= now) {
-            Some(Rejection::Expired)
         } else {
-            None
+            expiry_rejection(event, now)
         }
+    }
+
+    /// Checks again what may have changed since [`precheck`](Self::precheck): the size, which is now that of the stored
+    /// text, under the current limit, and the expiration.
+    pub(super) fn recheck(&self, event: &SignedEvent, now: Timestamp) -> Option<Rejection> {
+        self.size_rejection(event.kind, event.json().len()).or_else(|| expiry_rejection(event, now))
+    }
+
+    fn size_rejection(&self, kind: u16, bytes: usize) -> Option<Rejection> {
+        let state_limit = if kind == kinds::STATE { limits::MAX_STATE_EVENT_BYTES } else { 0 };
+        let limit = self.max_event_bytes.max(state_limit);
+        (bytes > limit).then_some(Rejection::TooLarge { bytes, limit })
     }
 
     /// Returns the `/prs/` paths at this service to which the author of a pull request submits it (GRASP-06): paths
@@ -210,6 +216,10 @@ impl PolicyContext<'_> {
             None => Decision::Hold(awaited),
         }
     }
+}
+
+fn expiry_rejection(event: &Event, now: Timestamp) -> Option<Rejection> {
+    event.expires_at().filter(|expires_at| *expires_at <= now).map(|_| Rejection::Expired)
 }
 
 /// Decides in cases that are the same for every kind: the event is known, removed, superseded, protected or ephemeral.

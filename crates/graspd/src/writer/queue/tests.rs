@@ -13,7 +13,7 @@ use crate::writer::submission::Submitter;
 
 fn from_client(event: &SignedEvent) -> QueuedEvent {
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
-    QueuedEvent::from_client(event.json().to_owned(), Box::new(|_| {}), Arc::new([]), permit)
+    QueuedEvent::from_client(event.json().to_owned(), Box::new(|_, _| {}), Arc::new([]), permit)
 }
 
 fn from_relay(id: u64, event: &SignedEvent) -> QueuedEvent {
@@ -160,12 +160,8 @@ fn relay_events_are_verified_and_keep_their_permit_until_they_are_dropped() {
         &events.iter().find(has_id).expect("in the batch").result
     };
     assert!(result(0).as_ref().is_ok_and(|event| event.id == good.id));
-    assert!(result(1).as_ref().is_err_and(|rejected| matches!(rejected.reason, Rejection::Forged(_))));
-    assert!(
-        result(2)
-            .as_ref()
-            .is_err_and(|rejected| rejected.reason == Rejection::InFuture && rejected.id == Some(future.id))
-    );
+    assert!(result(1).as_ref().is_err_and(|(_, reason)| matches!(reason, Rejection::Forged(_))));
+    assert!(result(2).as_ref().is_err_and(|(id, reason)| *reason == Rejection::InFuture && *id == Some(future.id)));
     assert_eq!(Arc::strong_count(&permit), 4, "permits are held until the results are sent");
     drop(events);
     assert_eq!(Arc::strong_count(&permit), 1);
