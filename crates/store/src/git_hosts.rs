@@ -26,17 +26,11 @@ impl WriteTransaction<'_> {
 impl Store {
     /// Passes the stored rows of all git servers to `on_row`. Returns the number of unreadable rows.
     pub fn load_git_hosts(&self, mut on_row: impl FnMut(HostRow)) -> Result<u64> {
-        let txn = self.env.read_txn()?;
-        let mut unreadable = 0;
-        for row in self.tables.git_hosts.iter(&txn)? {
-            let (key, text) = row?;
-            match serde_json::from_slice::<HostRow>(text) {
-                // A row under another server's key could never be deleted.
-                Ok(host) if self.hasher.relay(&host.authority) == key => on_row(host),
-                _ => unreadable += 1,
-            }
-        }
-        Ok(unreadable)
+        self.load_rows(self.tables.git_hosts, |key, text| {
+            let host = serde_json::from_slice::<HostRow>(text).ok();
+            // A row under another server's key could never be deleted.
+            host.filter(|host| self.hasher.relay(&host.authority) == key).map(&mut on_row).is_some()
+        })
     }
 }
 

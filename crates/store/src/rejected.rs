@@ -57,16 +57,7 @@ impl WriteTransaction<'_> {
 impl Store {
     /// Passes all rejected events, ordered by id, to `on_row`. Returns the number of unreadable rows.
     pub fn load_rejected(&self, mut on_row: impl FnMut(RejectedRecord)) -> Result<u64> {
-        let txn = self.env.read_txn()?;
-        let mut unreadable = 0;
-        for row in self.tables.rejected.iter(&txn)? {
-            let (key, value) = row?;
-            match read(key, value) {
-                Ok(row) => on_row(row),
-                Err(_) => unreadable += 1,
-            }
-        }
-        Ok(unreadable)
+        self.load_rows(self.tables.rejected, |key, value| read(key, value).map(&mut on_row).is_ok())
     }
 }
 

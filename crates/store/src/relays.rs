@@ -6,6 +6,7 @@ use grasp_core::sync::relay_record::RelayRecord;
 use grasp_core::sync::relay_url::RelayUrl;
 
 use crate::error::{Result, StoreError};
+use crate::schema::Table;
 use crate::store::Store;
 use crate::transaction::WriteTransaction;
 
@@ -42,15 +43,21 @@ impl WriteTransaction<'_> {
 impl Store {
     /// Passes the stored records of all relays to `on_record`. Returns the number of unreadable rows.
     pub fn load_relays(&self, mut on_record: impl FnMut(RelayRecord)) -> Result<u64> {
+        self.load_rows(self.tables.relays, |key, text| {
+            let relay = serde_json::from_slice::<RelayRecord>(text).ok();
+            // A row under another relay's key could never be deleted.
+            relay.filter(|relay| self.hasher.relay(relay.url.without_scheme()) == key).map(&mut on_record).is_some()
+        })
+    }
+
+    /// Passes keys and values of all rows of a table to `on_row`, which returns whether the row is readable. Returns the
+    /// number of unreadable rows.
+    pub(crate) fn load_rows(&self, table: Table, mut on_row: impl FnMut(&[u8], &[u8]) -> bool) -> Result<u64> {
         let txn = self.env.read_txn()?;
         let mut unreadable = 0;
-        for row in self.tables.relays.iter(&txn)? {
-            let (key, text) = row?;
-            match serde_json::from_slice::<RelayRecord>(text) {
-                // A row under another relay's key could never be deleted.
-                Ok(relay) if self.hasher.relay(relay.url.without_scheme()) == key => on_record(relay),
-                _ => unreadable += 1,
-            }
+        for row in table.iter(&txn)? {
+            let (key, value) = row?;
+            unreadable += u64::from(!on_row(key, value));
         }
         Ok(unreadable)
     }

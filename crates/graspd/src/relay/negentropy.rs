@@ -7,9 +7,9 @@ use grasp_core::limits;
 use grasp_core::nostr::{Filter, message};
 use grasp_core::time::MonoTime;
 
-use super::session::{SessionContext, WriteBuffer};
+use super::session::{SessionIo, WriteBuffer};
 use crate::relay::negentropy_cache::ItemSetError;
-use crate::relay::outbox::{CachedItemSet, SessionSender, SubscriptionKey};
+use crate::relay::outbox::{CachedItemSet, SubscriptionKey};
 use crate::relay::query_pool::{QueryJob, ReconcileJob};
 
 /// Open reconciliations by the subscription id that the client chose.
@@ -38,50 +38,35 @@ enum ReconciliationState {
 
 impl Reconciliations {
     /// Handles NEG-OPEN. Replaces a reconciliation with the same id.
-    pub(crate) fn open(
-        &mut self,
-        context: &SessionContext,
-        sender: &SessionSender,
-        out: &mut WriteBuffer,
-        id: String,
-        filter: Filter,
-        message: Vec<u8>,
-    ) {
+    pub(crate) fn open(&mut self, io: &mut SessionIo, id: String, filter: Filter, message: Vec<u8>) {
         self.open.remove(&id);
-        let limit = context.max_neg_sessions();
+        let limit = io.context.max_neg_sessions();
         if self.open.len().max(self.running) >= limit {
             let text = format!("rate-limited: too many negentropy subscriptions, at most {limit}");
-            return out.push_text(&message::neg_err(&id, &text));
+            return io.out.push_text(&message::neg_err(&id, &text));
         }
-        let key = context.new_subscription_key();
+        let key = io.context.new_subscription_key();
         self.running += 1;
-        context.negentropy_cache.open(filter, key, sender.clone());
-        let now = context.clock.mono();
+        io.context.negentropy_cache.open(filter, key, io.sender.clone());
+        let now = io.context.clock.mono();
         let state = ReconciliationState::Building(message);
         self.open.insert(id, Reconciliation { key, state, opened_at: now, last_message_at: now });
     }
 
     /// Handles NEG-MSG.
-    pub(crate) fn message(
-        &mut self,
-        context: &SessionContext,
-        sender: &SessionSender,
-        out: &mut WriteBuffer,
-        id: &str,
-        message: Vec<u8>,
-    ) {
+    pub(crate) fn message(&mut self, io: &mut SessionIo, id: &str, message: Vec<u8>) {
         let Some(reconciliation) = self.open.get_mut(id) else {
-            return out.push_text(&message::neg_err(id, "closed: unknown subscription"));
+            return io.out.push_text(&message::neg_err(id, "closed: unknown subscription"));
         };
         let ReconciliationState::Waiting(set) = &reconciliation.state else {
             self.open.remove(id);
-            return out.push_text(&message::neg_err(id, "closed: one message at a time"));
+            return io.out.push_text(&message::neg_err(id, "closed: one message at a time"));
         };
         let set = set.clone();
-        reconciliation.last_message_at = context.clock.mono();
+        reconciliation.last_message_at = io.context.clock.mono();
         reconciliation.state = ReconciliationState::Replying(set.clone());
         self.running += 1;
-        submit(context, sender, reconciliation.key, id, set, message);
+        submit(io, reconciliation.key, id, set, message);
     }
 
     /// Handles NEG-CLOSE.
@@ -92,9 +77,7 @@ impl Reconciliations {
     /// Handles a finished item set, or the reason why there is none.
     pub(crate) fn on_item_set(
         &mut self,
-        context: &SessionContext,
-        sender: &SessionSender,
-        out: &mut WriteBuffer,
+        io: &mut SessionIo,
         key: SubscriptionKey,
         set: Result<Arc<CachedItemSet>, ItemSetError>,
     ) {
@@ -106,7 +89,7 @@ impl Reconciliations {
                 let state = std::mem::replace(&mut reconciliation.state, ReconciliationState::Replying(set.clone()));
                 if let ReconciliationState::Building(message) = state {
                     self.running += 1;
-                    submit(context, sender, key, &id, set, message);
+                    submit(io, key, &id, set, message);
                 }
                 return;
             }
@@ -117,7 +100,7 @@ impl Reconciliations {
             Err(ItemSetError::Failed) => message::neg_err(&id, "error: the query failed"),
         };
         self.open.remove(&id);
-        out.push_text(&text);
+        io.out.push_text(&text);
     }
 
     /// Handles a finished reply.
@@ -153,14 +136,7 @@ impl Reconciliations {
     }
 }
 
-fn submit(
-    context: &SessionContext,
-    sender: &SessionSender,
-    key: SubscriptionKey,
-    id: &str,
-    set: Arc<CachedItemSet>,
-    message: Vec<u8>,
-) {
-    let job = ReconcileJob { set, message, key, id: id.to_owned(), session: sender.clone() };
-    context.query_pool.submit(QueryJob::Reconcile(Box::new(job)));
+fn submit(io: &SessionIo, key: SubscriptionKey, id: &str, set: Arc<CachedItemSet>, message: Vec<u8>) {
+    let job = ReconcileJob { set, message, key, id: id.to_owned(), session: io.sender.clone() };
+    io.context.query_pool.submit(QueryJob::Reconcile(Box::new(job)));
 }

@@ -211,15 +211,22 @@ async fn wait_for_close_deadline(mut shutdown: watch::Receiver<bool>, grace: Dur
     tokio::time::sleep(grace.saturating_sub(CLOSE_TIMEOUT)).await;
 }
 
+/// What a session uses to reach the rest of the server and its client.
+pub(crate) struct SessionIo {
+    pub(crate) context: SessionContext,
+    /// Sender of the session's own outbox, for those that answer later.
+    pub(crate) sender: SessionSender,
+    /// What is written to the client next.
+    pub(crate) out: WriteBuffer,
+}
+
 /// A websocket connection of a client.
 pub(crate) struct Session {
-    context: SessionContext,
+    io: SessionIo,
     connection: Arc<ConnectionPermit>,
     /// Slot in the client's network if the connection comes through a proxy. Otherwise the slot of `connection` counts.
     network_slot: Option<NetworkSlot>,
-    sender: SessionSender,
     inbox: mpsc::UnboundedReceiver<SessionMessage>,
-    out: WriteBuffer,
     subscriptions: Subscriptions,
     reconciliations: Reconciliations,
     /// Number of submitted events without a reply.
@@ -235,7 +242,7 @@ pub(crate) struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.subscriptions.close_all(&self.context);
+        self.subscriptions.close_all(&self.io.context);
     }
 }
 
@@ -250,9 +257,7 @@ impl Session {
         Self {
             connection,
             network_slot,
-            sender,
             inbox,
-            out: WriteBuffer::default(),
             subscriptions: Subscriptions::default(),
             reconciliations: Reconciliations::default(),
             unanswered_events: 0,
@@ -260,7 +265,7 @@ impl Session {
             auth_attempts: 0,
             keys: Arc::new([]),
             last_activity: context.clock.mono(),
-            context,
+            io: SessionIo { context, sender, out: WriteBuffer::default() },
             _metrics_guard: metrics_guard,
         }
     }
@@ -297,8 +302,8 @@ impl Session {
         let mut shutdown = self.connection.shutdown.clone();
         let mut shutdown = pin!(wait_for_shutdown(&mut shutdown));
         let mut close_deadline =
-            pin!(wait_for_close_deadline(self.connection.shutdown.clone(), self.context.shutdown_grace));
-        let sender = self.sender.clone();
+            pin!(wait_for_close_deadline(self.connection.shutdown.clone(), self.io.context.shutdown_grace));
+        let sender = self.io.sender.clone();
         let mut overflow = pin!(sender.overflowed());
         let mut tick = tokio::time::interval(Duration::from_secs(limits::CLIENT_PING_SECS));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -348,10 +353,10 @@ impl Session {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let now = self.context.clock.mono();
-        self.reconciliations.close_idle(now, &mut self.out);
+        let now = self.io.context.clock.mono();
+        self.reconciliations.close_idle(now, &mut self.io.out);
         // An idle connection keeps no large buffer.
-        self.out.frames.shrink_to(0);
+        self.io.out.frames.shrink_to(0);
         let silent_secs = now.since(self.last_activity).as_secs();
         if silent_secs >= 2 * limits::CLIENT_PING_SECS {
             return Err(SessionEnd::Close(CloseCode::Away, "no answer to ping"));
@@ -381,11 +386,11 @@ impl Session {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        if self.out.is_empty() {
+        if self.io.out.is_empty() {
             return Ok(());
         }
         let (written, has_waited) = {
-            let mut writing = pin!(self.out.write_to(socket));
+            let mut writing = pin!(self.io.out.write_to(socket));
             // Usually the socket accepts everything at once, and then no timer is needed.
             match poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await {
                 Poll::Ready(written) => (written, false),
@@ -399,19 +404,19 @@ impl Session {
         written.map_err(|()| SessionEnd::Disconnected)?;
         if has_waited {
             // The client has read something. A write that fits into the system's buffer proves nothing.
-            self.last_activity = self.context.clock.mono();
+            self.last_activity = self.io.context.clock.mono();
         }
-        let bytes = self.out.len();
-        self.context.metrics.relay().count_sent(&mut self.out.sent, bytes);
-        self.sender.release_live(std::mem::take(&mut self.out.live_bytes));
-        self.out.frames.clear();
-        let mut written_parts = self.out.parts.drain(..);
-        for mut scan in self.out.paused_scans.drain(..) {
+        let bytes = self.io.out.len();
+        self.io.context.metrics.relay().count_sent(&mut self.io.out.sent, bytes);
+        self.io.sender.release_live(std::mem::take(&mut self.io.out.live_bytes));
+        self.io.out.frames.clear();
+        let mut written_parts = self.io.out.parts.drain(..);
+        for mut scan in self.io.out.paused_scans.drain(..) {
             if let Some(mut buffer) = written_parts.next() {
                 buffer.clear();
                 scan.frames = buffer;
             }
-            self.context.query_pool.submit(QueryJob::Scan(scan));
+            self.io.context.query_pool.submit(QueryJob::Scan(scan));
         }
         Ok(())
     }
@@ -420,7 +425,7 @@ impl Session {
     fn handle_session_messages(&mut self, first: SessionMessage) {
         self.handle_session_message(first);
         for _ in 1..MAX_MESSAGES_PER_WRITE {
-            if self.out.len() >= WRITE_BYTES {
+            if self.io.out.len() >= WRITE_BYTES {
                 break;
             }
             match self.inbox.try_recv() {
@@ -431,7 +436,7 @@ impl Session {
     }
 
     fn handle_session_message(&mut self, message: SessionMessage) {
-        let Self { context, sender, out, subscriptions, reconciliations, .. } = self;
+        let Self { io, subscriptions, reconciliations, .. } = self;
         match message {
             SessionMessage::EventReply { text, needs_challenge } => {
                 self.unanswered_events -= 1;
@@ -439,28 +444,28 @@ impl Session {
                 if needs_challenge && self.challenge.is_none() {
                     self.send_challenge();
                 }
-                self.out.push_text(&text);
+                self.io.out.push_text(&text);
             }
             SessionMessage::StoredEvents { key, frames, status } => {
-                subscriptions.on_stored_events(context, sender, out, key, frames, status)
+                subscriptions.on_stored_events(io, key, frames, status)
             }
-            SessionMessage::LiveEvent { key, json } => subscriptions.on_live_event(sender, out, key, json),
-            SessionMessage::FilterLimitReached { key } => subscriptions.on_filter_limit(context, sender, out, key),
-            SessionMessage::Count { key, count } => subscriptions.on_count(context, sender, out, key, count),
-            SessionMessage::ItemSet { key, set } => reconciliations.on_item_set(context, sender, out, key, set),
+            SessionMessage::LiveEvent { key, json } => subscriptions.on_live_event(io, key, json),
+            SessionMessage::FilterLimitReached { key } => subscriptions.on_filter_limit(io, key),
+            SessionMessage::Count { key, count } => subscriptions.on_count(io, key, count),
+            SessionMessage::ItemSet { key, set } => reconciliations.on_item_set(io, key, set),
             SessionMessage::NegentropyReply { key, text, is_over } => {
-                reconciliations.on_reply(out, key, &text, is_over)
+                reconciliations.on_reply(&mut io.out, key, &text, is_over)
             }
         }
     }
 
     /// Handles a websocket frame of the client, or the end of the connection.
     async fn handle_frame(&mut self, frame: Option<Result<Message, WsError>>) -> Result<(), SessionEnd> {
-        self.last_activity = self.context.clock.mono();
+        self.last_activity = self.io.context.clock.mono();
         match frame {
             Some(Ok(Message::Text(text))) => self.handle_message(text.as_str()).await,
             Some(Ok(Message::Binary(_))) => {
-                self.out.push_text(&message::notice("invalid: binary frames are not supported"));
+                self.io.out.push_text(&message::notice("invalid: binary frames are not supported"));
                 Ok(())
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(()),
@@ -478,28 +483,28 @@ impl Session {
     }
 
     async fn handle_message(&mut self, text: &str) -> Result<(), SessionEnd> {
-        let Self { context, sender, out, subscriptions, reconciliations, .. } = self;
+        let Self { io, subscriptions, reconciliations, .. } = self;
         let message = ClientMessage::parse(text);
-        context.metrics.relay().count_received(received_type_index(&message), text.len());
+        io.context.metrics.relay().count_received(received_type_index(&message), text.len());
         match message {
             Ok(ClientMessage::Event(event)) => return self.submit_event(event).await,
             Ok(ClientMessage::Auth(event)) => self.authenticate(event),
-            Ok(ClientMessage::Req(id, filters)) => subscriptions.req(context, sender, out, id, filters),
-            Ok(ClientMessage::Close(id)) => subscriptions.close(context, sender, &id),
-            Ok(ClientMessage::Count(id, filters)) => subscriptions.count(context, sender, out, id, filters),
+            Ok(ClientMessage::Req(id, filters)) => subscriptions.req(io, id, filters),
+            Ok(ClientMessage::Close(id)) => subscriptions.close(io, &id),
+            Ok(ClientMessage::Count(id, filters)) => subscriptions.count(io, id, filters),
             Ok(ClientMessage::NegOpen(id, filter, message)) => {
-                reconciliations.open(context, sender, out, id, filter, message);
+                reconciliations.open(io, id, filter, message);
             }
-            Ok(ClientMessage::NegMsg(id, message)) => reconciliations.message(context, sender, out, &id, message),
+            Ok(ClientMessage::NegMsg(id, message)) => reconciliations.message(io, &id, message),
             Ok(ClientMessage::NegClose(id)) => reconciliations.close(&id),
             Err(error) => {
                 // CLOSED and NEG-ERR mean that the subscription of this id has ended.
                 match &error {
-                    MessageErrorReply::Closed(id, _) => subscriptions.close(context, sender, id),
+                    MessageErrorReply::Closed(id, _) => subscriptions.close(io, id),
                     MessageErrorReply::NegErr(id, _) => reconciliations.close(id),
                     MessageErrorReply::Notice(_) => {}
                 }
-                out.push_text(&error.to_message());
+                io.out.push_text(&error.to_message());
             }
         }
         Ok(())
@@ -509,26 +514,26 @@ impl Session {
     async fn submit_event(&mut self, text: &str) -> Result<(), SessionEnd> {
         let network_slot = self.network_slot.as_ref().or(self.connection.network_slot.as_ref());
         if !network_slot.is_none_or(NetworkSlot::try_publish) {
-            self.context.metrics.relay().count_decision(None, &Decision::Reject(Rejection::RateLimited));
+            self.io.context.metrics.relay().count_decision(None, &Decision::Reject(Rejection::RateLimited));
             self.reject_event(text, Rejection::RateLimited);
             return Ok(());
         }
-        let Some(permit) = self.context.queue.reserve(text.len()).await else {
+        let Some(permit) = self.io.context.queue.reserve(text.len()).await else {
             return Err(SHUTTING_DOWN);
         };
-        self.last_activity = self.context.clock.mono();
+        self.last_activity = self.io.context.clock.mono();
         self.unanswered_events += 1;
-        let sender = self.sender.clone();
+        let sender = self.io.sender.clone();
         let reply =
             Box::new(move |text, needs_challenge| sender.send(SessionMessage::EventReply { text, needs_challenge }));
         let event = QueuedEvent::from_client(text.to_owned(), reply, self.keys.clone(), permit);
-        self.context.queue.push(event);
+        self.io.context.queue.push(event);
         Ok(())
     }
 
     fn reject_event(&mut self, text: &str, reason: Rejection) {
         let (is_accepted, reason) = Decision::Reject(reason).ok_reply();
-        self.out.push_text(&match Event::claimed_id(text) {
+        self.io.out.push_text(&match Event::claimed_id(text) {
             Some(id) => message::ok(id, is_accepted, &reason),
             None => message::notice(&reason),
         });
@@ -537,7 +542,7 @@ impl Session {
     fn send_challenge(&mut self) {
         if let Ok(random) = crate::random::bytes::<16>() {
             let challenge = grasp_core::nostr::hex::encode(&random);
-            self.out.push_text(&message::auth(&challenge));
+            self.io.out.push_text(&message::auth(&challenge));
             self.challenge = Some(challenge);
         }
     }
@@ -551,14 +556,14 @@ impl Session {
         let id = event.id;
         self.auth_attempts += 1;
         if self.auth_attempts > limits::MAX_AUTH_ATTEMPTS {
-            return self.out.push_text(&message::ok(id, false, "rate-limited: too many authentication attempts"));
+            return self.io.out.push_text(&message::ok(id, false, "rate-limited: too many authentication attempts"));
         }
         let Some(challenge) = &self.challenge else {
-            return self.out.push_text(&message::ok(id, false, "invalid: no challenge was sent on this connection"));
+            return self.io.out.push_text(&message::ok(id, false, "invalid: no challenge was sent on this connection"));
         };
         let error = match Verifier::with_cache(1).verify(event) {
             Err(error) => Some(Rejection::Forged(error).to_string()),
-            Ok(event) => match auth::check(&event, challenge, &self.context.service, self.context.clock.wall()) {
+            Ok(event) => match auth::check(&event, challenge, &self.io.context.service, self.io.context.clock.wall()) {
                 Err(error) => Some(error.to_string()),
                 Ok(()) => {
                     if !self.keys.contains(&event.pubkey) && self.keys.len() < limits::MAX_AUTH_KEYS {
@@ -568,6 +573,6 @@ impl Session {
                 }
             },
         };
-        self.out.push_text(&message::ok(id, error.is_none(), error.as_deref().unwrap_or_default()));
+        self.io.out.push_text(&message::ok(id, error.is_none(), error.as_deref().unwrap_or_default()));
     }
 }

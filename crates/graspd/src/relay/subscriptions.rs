@@ -8,9 +8,9 @@ use grasp_core::nostr::{Filter, message};
 use grasp_core::time::MonoTime;
 use grasp_store::Scan;
 
-use super::session::{SessionContext, WriteBuffer};
+use super::session::{SessionContext, SessionIo, WriteBuffer};
 use crate::relay::broadcast::Subscription;
-use crate::relay::outbox::{EventPrefix, ScanStatus, SessionSender, SubscriptionKey};
+use crate::relay::outbox::{EventPrefix, ScanStatus, SubscriptionKey};
 use crate::relay::query_pool::{CountJob, QueryJob};
 
 /// Open subscriptions and unanswered counts of a session.
@@ -44,25 +44,18 @@ enum QueuedQuery {
 
 impl Subscriptions {
     /// Handles REQ. Replaces a subscription with the same id.
-    pub(crate) fn req(
-        &mut self,
-        context: &SessionContext,
-        sender: &SessionSender,
-        out: &mut WriteBuffer,
-        id: String,
-        filters: Vec<Filter>,
-    ) {
-        self.close(context, sender, &id);
+    pub(crate) fn req(&mut self, io: &mut SessionIo, id: String, filters: Vec<Filter>) {
+        self.close(io, &id);
         let filter_bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
-        let limit = context.max_subscriptions();
+        let limit = io.context.max_subscriptions();
         if self.subscriptions.len() >= limit {
             let text = format!("rate-limited: at most {limit} subscriptions are kept");
-            return out.push_text(&message::closed(&id, &text));
+            return io.out.push_text(&message::closed(&id, &text));
         }
-        if self.reject_large_filters(filter_bytes, out, &id) {
+        if self.reject_large_filters(filter_bytes, &mut io.out, &id) {
             return;
         }
-        let key = context.new_subscription_key();
+        let key = io.context.new_subscription_key();
         self.filter_bytes += filter_bytes;
         self.keys_by_id.insert(id.clone(), key);
         self.subscriptions.insert(
@@ -72,35 +65,28 @@ impl Subscriptions {
                 id,
                 filter_bytes,
                 early_events: Some(Vec::new()),
-                requested_at: context.clock.mono(),
+                requested_at: io.context.clock.mono(),
             },
         );
         self.queued.push_back(QueuedQuery::Req(key, filters));
-        self.start_queries(context, sender);
+        self.start_queries(io);
     }
 
     /// Handles COUNT.
-    pub(crate) fn count(
-        &mut self,
-        context: &SessionContext,
-        sender: &SessionSender,
-        out: &mut WriteBuffer,
-        id: String,
-        filters: Vec<Filter>,
-    ) {
-        if self.counts.len() >= context.max_subscriptions() {
-            return out.push_text(&message::closed(&id, "rate-limited: too many counts at once"));
+    pub(crate) fn count(&mut self, io: &mut SessionIo, id: String, filters: Vec<Filter>) {
+        if self.counts.len() >= io.context.max_subscriptions() {
+            return io.out.push_text(&message::closed(&id, "rate-limited: too many counts at once"));
         }
         let filter_bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
-        if self.reject_large_filters(filter_bytes, out, &id) {
+        if self.reject_large_filters(filter_bytes, &mut io.out, &id) {
             return;
         }
-        let key = context.new_subscription_key();
+        let key = io.context.new_subscription_key();
         self.filter_bytes += filter_bytes;
         self.counts.insert(key, (id, filter_bytes));
         let filters = filters.into_iter().map(|filter| Filter { limit: None, ..filter }).collect();
         self.queued.push_back(QueuedQuery::Count(key, filters));
-        self.start_queries(context, sender);
+        self.start_queries(io);
     }
 
     /// Sends CLOSED and returns true if new filters would exceed the memory limit of the connection.
@@ -115,24 +101,24 @@ impl Subscriptions {
     }
 
     /// Handles CLOSE.
-    pub(crate) fn close(&mut self, context: &SessionContext, sender: &SessionSender, id: &str) {
+    pub(crate) fn close(&mut self, io: &SessionIo, id: &str) {
         if let Some(key) = self.keys_by_id.remove(id) {
-            self.remove(context, sender, key);
+            self.remove(io, key);
         }
     }
 
-    fn remove(&mut self, context: &SessionContext, sender: &SessionSender, key: SubscriptionKey) {
+    fn remove(&mut self, io: &SessionIo, key: SubscriptionKey) {
         let Some(subscription) = self.subscriptions.remove(&key) else { return };
         self.keys_by_id.retain(|_, other| *other != key);
         self.filter_bytes -= subscription.filter_bytes;
         for json in subscription.early_events.into_iter().flatten() {
-            sender.release_live(json.len());
+            io.sender.release_live(json.len());
         }
         let before = self.queued.len();
         self.queued.retain(|query| !matches!(query, QueuedQuery::Req(other, _) if *other == key));
         // A query that was still queued has not been opened at the broadcast.
         if self.queued.len() == before {
-            context.broadcast.unsubscribe(key);
+            io.context.broadcast.unsubscribe(key);
         }
     }
 
@@ -151,9 +137,7 @@ impl Subscriptions {
     /// Handles a part of the stored events of a subscription.
     pub(crate) fn on_stored_events(
         &mut self,
-        context: &SessionContext,
-        sender: &SessionSender,
-        out: &mut WriteBuffer,
+        io: &mut SessionIo,
         key: SubscriptionKey,
         part: Vec<u8>,
         status: ScanStatus,
@@ -161,16 +145,16 @@ impl Subscriptions {
         let Some(subscription) = self.subscriptions.get_mut(&key) else {
             // Closed or replaced meanwhile: the rest of the scan is dropped.
             self.running -= 1;
-            return self.start_queries(context, sender);
+            return self.start_queries(io);
         };
-        out.push_stored(part);
+        io.out.push_stored(part);
         let error = match status {
-            ScanStatus::More(scan) => return out.resume_after_write(scan),
+            ScanStatus::More(scan) => return io.out.resume_after_write(scan),
             ScanStatus::Done => {
-                out.push_text(&message::eose(&subscription.id));
-                context.metrics.relay().observe_query(context.clock.mono().since(subscription.requested_at));
+                io.out.push_text(&message::eose(&subscription.id));
+                io.context.metrics.relay().observe_query(io.context.clock.mono().since(subscription.requested_at));
                 for json in subscription.early_events.take().into_iter().flatten() {
-                    out.push_live(&subscription.prefix, &json);
+                    io.out.push_live(&subscription.prefix, &json);
                 }
                 None
             }
@@ -178,67 +162,48 @@ impl Subscriptions {
             ScanStatus::Failed => Some("error: the query failed"),
         };
         if let Some(error) = error {
-            out.push_text(&message::closed(&subscription.id, error));
-            self.remove(context, sender, key);
+            io.out.push_text(&message::closed(&subscription.id, error));
+            self.remove(io, key);
         }
         self.running -= 1;
-        self.start_queries(context, sender);
+        self.start_queries(io);
     }
 
     /// Handles a live event.
-    pub(crate) fn on_live_event(
-        &mut self,
-        sender: &SessionSender,
-        out: &mut WriteBuffer,
-        key: SubscriptionKey,
-        json: Arc<[u8]>,
-    ) {
+    pub(crate) fn on_live_event(&mut self, io: &mut SessionIo, key: SubscriptionKey, json: Arc<[u8]>) {
         match self.subscriptions.get_mut(&key) {
             Some(SessionSubscription { early_events: Some(early_events), .. }) => early_events.push(json),
-            Some(SessionSubscription { prefix, .. }) => out.push_live(prefix, &json),
-            None => sender.release_live(json.len()),
+            Some(SessionSubscription { prefix, .. }) => io.out.push_live(prefix, &json),
+            None => io.sender.release_live(json.len()),
         }
     }
 
     /// Handles a subscription that exceeds the filter memory of the server.
-    pub(crate) fn on_filter_limit(
-        &mut self,
-        context: &SessionContext,
-        sender: &SessionSender,
-        out: &mut WriteBuffer,
-        key: SubscriptionKey,
-    ) {
+    pub(crate) fn on_filter_limit(&mut self, io: &mut SessionIo, key: SubscriptionKey) {
         if let Some(subscription) = self.subscriptions.get(&key) {
             let text = "rate-limited: the server holds as many filters as it can";
-            out.push_text(&message::closed(&subscription.id, text));
+            io.out.push_text(&message::closed(&subscription.id, text));
         }
-        self.remove(context, sender, key);
+        self.remove(io, key);
         self.running -= 1;
-        self.start_queries(context, sender);
+        self.start_queries(io);
     }
 
     /// Handles the result of a count.
-    pub(crate) fn on_count(
-        &mut self,
-        context: &SessionContext,
-        sender: &SessionSender,
-        out: &mut WriteBuffer,
-        key: SubscriptionKey,
-        count: Option<u64>,
-    ) {
+    pub(crate) fn on_count(&mut self, io: &mut SessionIo, key: SubscriptionKey, count: Option<u64>) {
         if let Some((id, filter_bytes)) = self.counts.remove(&key) {
             self.filter_bytes -= filter_bytes;
-            out.push_text(&match count {
+            io.out.push_text(&match count {
                 Some(count) => message::count(&id, count),
                 None => message::closed(&id, "rate-limited: the count touches too many events, narrow it"),
             });
         }
         self.running -= 1;
-        self.start_queries(context, sender);
+        self.start_queries(io);
     }
 
     /// Starts queued queries up to the limit per connection.
-    fn start_queries(&mut self, context: &SessionContext, sender: &SessionSender) {
+    fn start_queries(&mut self, io: &SessionIo) {
         while self.running < limits::MAX_SCANS_PER_CONNECTION
             && let Some(query) = self.queued.pop_front()
         {
@@ -247,14 +212,19 @@ impl Subscriptions {
                     if let Some(subscription) = self.subscriptions.get(&key) {
                         self.running += 1;
                         let prefix = subscription.prefix.clone();
-                        context.broadcast.subscribe(Subscription { key, prefix, filters, session: sender.clone() });
+                        io.context.broadcast.subscribe(Subscription {
+                            key,
+                            prefix,
+                            filters,
+                            session: io.sender.clone(),
+                        });
                     }
                 }
                 QueuedQuery::Count(key, filters) => {
                     self.running += 1;
-                    let scan = Scan::new(filters, usize::MAX, context.last_seq());
-                    let job = CountJob { scan, key, session: sender.clone(), count: 0 };
-                    context.query_pool.submit(QueryJob::Count(Box::new(job)));
+                    let scan = Scan::new(filters, usize::MAX, io.context.last_seq());
+                    let job = CountJob { scan, key, session: io.sender.clone(), count: 0 };
+                    io.context.query_pool.submit(QueryJob::Count(Box::new(job)));
                 }
             }
         }
