@@ -32,7 +32,7 @@ use crate::metrics::fetch::HostSample;
 use crate::metrics::{Metrics, server};
 use crate::net::dialer::Dialer;
 use crate::random;
-use crate::writer::command::{AdminCommand, FetchCommand, WriterCommand};
+use crate::writer::command::WriterCommand;
 use crate::writer::fetch_feed::{FetchFeed, FetchUpdate};
 use crate::writer::queue::EventQueue;
 
@@ -259,9 +259,7 @@ impl FetchDriver {
                 FetchOutput::Fetch(fetch) => self.fetch(fetch),
                 FetchOutput::CheckMirror(check) => self.check_mirror(check),
                 FetchOutput::Cancel(id) => self.cancel(id),
-                FetchOutput::SourcesTried(events) => {
-                    self.deps.writer.send(WriterCommand::Fetch(FetchCommand::SourcesTried(events)))
-                }
+                FetchOutput::SourcesTried(events) => self.deps.writer.send(WriterCommand::SourcesTried(events)),
                 FetchOutput::SaveHost(row) => self.write_hosts(vec![row], Vec::new()),
                 FetchOutput::DeleteHost(authority) => self.write_hosts(Vec::new(), vec![authority]),
                 FetchOutput::UrlForbidden(repo_path, url, reason) => {
@@ -281,8 +279,7 @@ impl FetchDriver {
     }
 
     fn check_mirror(&self, check: MirrorCheck) {
-        let (written, is_written) = oneshot::channel();
-        self.deps.writer.send(WriterCommand::Admin(AdminCommand::Flush(written)));
+        let is_written = self.deps.writer.flush();
         let (client, outbox) = (self.deps.client.clone(), self.outbox.clone());
         let id = check.id;
         let task = tokio::spawn(async move {
@@ -309,7 +306,7 @@ impl FetchDriver {
         );
         let events = fetch.events.iter().map(|(event, _)| *event).collect();
         let (started, is_started) = oneshot::channel();
-        self.deps.writer.send(WriterCommand::Fetch(FetchCommand::Started(id, events, started)));
+        self.deps.writer.send(WriterCommand::FetchStarted(id, events, started));
         let guard = FetchGuard { id, writer: self.deps.writer.clone() };
         let (client, outbox, writer) = (self.deps.client.clone(), self.outbox.clone(), self.deps.writer.clone());
         let span =
@@ -335,11 +332,11 @@ impl FetchDriver {
                 Some(pack) => {
                     let fetched_pack =
                         FetchedPack { repo_path: fetch.repo_path, fetch: id, received_pack: pack.received_pack() };
-                    writer.send(WriterCommand::Fetch(FetchCommand::PackFetched(fetched_pack, pack)));
+                    writer.send(WriterCommand::PackFetched(fetched_pack, pack));
                 }
                 // The objects were here already, but the repository has not used them.
                 None if !result.oids.is_empty() => {
-                    writer.send(WriterCommand::Fetch(FetchCommand::GitDataAdded(fetch.repo_path.identifier().clone())));
+                    writer.send(WriterCommand::GitDataAdded(fetch.repo_path.identifier().clone()));
                 }
                 None => {}
             }
@@ -363,7 +360,7 @@ impl FetchDriver {
 
     /// Stores and deletes rows of git servers. They must be on disk before the fetch that follows.
     fn write_hosts(&self, rows: Vec<HostRow>, deleted: Vec<String>) {
-        self.deps.writer.send(WriterCommand::Fetch(FetchCommand::SaveHostRows(rows, deleted)));
+        self.deps.writer.send(WriterCommand::SaveHostRows(rows, deleted));
     }
 }
 
@@ -375,6 +372,6 @@ struct FetchGuard {
 
 impl Drop for FetchGuard {
     fn drop(&mut self) {
-        self.writer.send(WriterCommand::Fetch(FetchCommand::Ended(self.id)));
+        self.writer.send(WriterCommand::FetchEnded(self.id));
     }
 }

@@ -22,7 +22,7 @@ use grasp_core::sync::io::{
 use grasp_core::sync::rejected::RejectedEventsConfig;
 use grasp_core::sync::{SyncConfig, SyncMachine};
 use grasp_store::Store;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
@@ -33,7 +33,7 @@ use super::status::{RelayPresence, StatusTracker, SyncQuery, SyncStatus};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
-use crate::writer::command::{AdminCommand, WriterCommand};
+use crate::writer::command::WriterCommand;
 use crate::writer::policy::CoverageBasis;
 use crate::writer::queue::EventQueue;
 use crate::writer::submission::QueuedEvent;
@@ -217,8 +217,7 @@ impl SyncDriver {
                 self.handle(SyncInput::Command(command), None);
                 self.write_rows();
                 self.status_at = Instant::now();
-                let (written, on_disk) = oneshot::channel();
-                self.deps.writer.send(WriterCommand::Admin(AdminCommand::Flush(written)));
+                let on_disk = self.deps.writer.flush();
                 tokio::spawn(async move {
                     if on_disk.await.is_ok() {
                         let _ = reply.send(presence);

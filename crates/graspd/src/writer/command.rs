@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use grasp_core::admission::Admission;
 use grasp_core::admission::git_job::GitJob;
 use grasp_core::admission::io::{FetchedPack, PushId, ReceivedPush, RequestedPush};
 use grasp_core::admission::push::{PushCommand, PushPermit, PushRejection};
@@ -19,10 +20,13 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoPath, RepoState};
 use grasp_core::sync::io::{SyncRow, SyncRowKey};
+use grasp_core::time::Now;
 use grasp_git::apply::GitJobResult;
 use grasp_git::receive::Quarantine;
+use grasp_store::{StoreError, WriteTransaction};
 use tokio::sync::oneshot;
 
+use super::lookups;
 use super::policy::PolicyChange;
 use super::queue::EventQueue;
 use crate::monitor::writer_stats::WriterStats;
@@ -40,10 +44,8 @@ pub(crate) enum WriterCommand {
     PushEnded(PushId),
     /// A git worker has finished a job, successfully or not.
     GitJobDone(GitJob, GitJobResult),
-    /// Asks for what the repository page shows.
-    ViewRepo(RepoPath, oneshot::Sender<RepoView>),
-    /// Asks which events need objects in these repositories. The answer is `None` if there are too many to read.
-    ListNeededEvents(Vec<RepoPath>, crossbeam_channel::Sender<Option<NeededEvents>>),
+    /// Reads inside the transaction. Lists are read in pages, because the writer does it between two batches.
+    Read(ReadFn),
     /// Rows of sync to write and keys of rows to delete. There is no answer, and a lost row only costs sync a repeated
     /// request.
     SaveSyncRows(Vec<SyncRow>, Vec<SyncRowKey>),
@@ -51,26 +53,30 @@ pub(crate) enum WriterCommand {
     ReportStats(crossbeam_channel::Sender<WriterStats>),
     /// The fill level of the disk budget has changed.
     DiskLevelChanged(DiskLevel),
-    /// A command of the fetch driver.
-    Fetch(FetchCommand),
+    /// A fetch is about to start for what these events need. It starts when it is answered, that is when this and every
+    /// row sent before is on disk.
+    FetchStarted(FetchId, Vec<EventId>, oneshot::Sender<()>),
+    /// A fetch has received a pack. The writer owns it from now on.
+    PackFetched(FetchedPack, Quarantine),
+    /// The wanted git data of this identifier is already on this server.
+    GitDataAdded(Identifier),
+    /// A fetch is over.
+    FetchEnded(FetchId),
+    /// Every source has been asked once for what these events need.
+    SourcesTried(Vec<EventId>),
+    /// Rows of git hosts to write and authorities of rows to delete, as in [`WriterCommand::SaveSyncRows`].
+    SaveHostRows(Vec<HostRow>, Vec<String>),
     /// [`CurrentPolicy`](super::policy::CurrentPolicy) has changed. Answered when the consequences are on disk.
     PolicyChanged(crossbeam_channel::Sender<PolicyChange>),
-    /// A command of the operator.
-    Admin(AdminCommand),
-}
-
-/// A command of the operator, received by the admin socket. Lists are read in pages, because the writer answers between
-/// two batches.
-pub(crate) enum AdminCommand {
-    /// Asks for a page of held events in order of their ids, starting after this id.
-    ListHeld(Option<EventId>, oneshot::Sender<Vec<HeldEventView>>),
-    /// Asks for a summary of each of these repositories.
-    SummariseRepos(Vec<RepoPath>, oneshot::Sender<Vec<RepoSummary>>),
     /// Removes a held event. The answer, after the commit, is whether it existed.
     DropHeld(EventId, oneshot::Sender<bool>),
-    /// Answered when everything sent before is on disk.
-    Flush(oneshot::Sender<()>),
 }
+
+/// Reads inside a transaction. Returns the function that sends the answer after the commit.
+pub(crate) type ReadFn = Box<dyn FnOnce(&Admission, &WriteTransaction<'_>, Now) -> Result<SendFn, StoreError> + Send>;
+
+/// Sends an answer. The receiver may be gone.
+pub(crate) type SendFn = Box<dyn FnOnce()>;
 
 /// A held event as the operator sees it.
 pub(crate) struct HeldEventView {
@@ -107,27 +113,10 @@ pub(crate) struct RepoSummary {
     pub(crate) maintainers: usize,
 }
 
-/// A command of the fetch driver.
-pub(crate) enum FetchCommand {
-    /// A fetch is about to start for what these events need. It starts when it is answered, that is when this and every
-    /// row sent before is on disk.
-    Started(FetchId, Vec<EventId>, oneshot::Sender<()>),
-    /// A fetch has received a pack. The writer owns it from now on.
-    PackFetched(FetchedPack, Quarantine),
-    /// The wanted git data of this identifier is already on this server.
-    GitDataAdded(Identifier),
-    /// A fetch is over.
-    Ended(FetchId),
-    /// Every source has been asked once for what these events need.
-    SourcesTried(Vec<EventId>),
-    /// Rows of git hosts to write and authorities of rows to delete, as in [`WriterCommand::SaveSyncRows`].
-    SaveHostRows(Vec<HostRow>, Vec<String>),
-}
-
 impl WriterCommand {
     /// Whether the command has no answer and may wait to share a commit with others.
     pub(super) fn can_wait(&self) -> bool {
-        matches!(self, Self::SaveSyncRows(..) | Self::Fetch(FetchCommand::SaveHostRows(..)))
+        matches!(self, Self::SaveSyncRows(..) | Self::SaveHostRows(..))
     }
 }
 
@@ -210,7 +199,11 @@ impl WriterHandle {
     /// Blocks: not for a thread of the async runtime.
     pub(crate) fn needed_objects(&self, repo_paths: &[RepoPath]) -> Option<BTreeSet<String>> {
         let (reply, answer) = crossbeam_channel::bounded(1);
-        self.queue.send(WriterCommand::ListNeededEvents(repo_paths.to_vec(), reply));
+        let repo_paths = repo_paths.to_vec();
+        self.queue.send(WriterCommand::Read(Box::new(move |admission, txn, _| {
+            let needed = lookups::needed_events(admission, txn, &repo_paths)?;
+            Ok(Box::new(move || drop(reply.send(needed))))
+        })));
         let needed = answer.recv_timeout(NEEDED_OBJECTS_TIMEOUT).ok()??;
         let mut oids: BTreeSet<String> = needed.tips.into_iter().collect();
         for event in &needed.events {
@@ -250,29 +243,49 @@ impl WriterHandle {
 
     /// Returns a page of held events in order of their ids, starting after `after`; `None` if the writer cannot answer.
     pub(crate) async fn held_events(&self, after: Option<EventId>) -> Option<Vec<HeldEventView>> {
-        self.send_admin(|reply| AdminCommand::ListHeld(after, reply)).await
+        self.queue.read(move |admission, txn, now| lookups::held_events(admission, txn, now, after)).await.ok()
     }
 
     /// Returns a summary of each repository, in the same order; `None` if the writer cannot answer.
     pub(crate) async fn repo_summaries(&self, repo_paths: Vec<RepoPath>) -> Option<Vec<RepoSummary>> {
-        self.send_admin(|reply| AdminCommand::SummariseRepos(repo_paths, reply)).await
+        let summaries = move |admission: &Admission, _: &WriteTransaction<'_>, _| {
+            Ok(repo_paths.iter().map(|repo_path| lookups::repo_summary(admission, repo_path)).collect())
+        };
+        self.queue.read(summaries).await.ok()
     }
 
     /// Removes a held event and returns whether it existed; `None` if the removal could not be written.
     pub(crate) async fn drop_held(&self, id: EventId) -> Option<bool> {
-        self.send_admin(|reply| AdminCommand::DropHeld(id, reply)).await
-    }
-
-    async fn send_admin<T>(&self, make_command: impl FnOnce(oneshot::Sender<T>) -> AdminCommand) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.queue.send(WriterCommand::Admin(make_command(reply)));
+        self.queue.send(WriterCommand::DropHeld(id, reply));
         answer.await.ok()
     }
 
     /// Returns what the page of a repository shows of its events; nothing if the writer cannot answer.
     pub(crate) async fn repo_view(&self, repo_path: RepoPath) -> RepoView {
+        let view = move |admission: &Admission, txn: &WriteTransaction<'_>, now| {
+            lookups::repo_view(admission, txn, now, &repo_path)
+        };
+        self.queue.read(view).await.unwrap_or_default()
+    }
+}
+
+impl EventQueue {
+    /// Lets the writer read inside its next transaction, and returns where the result arrives after the commit.
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Admission, &WriteTransaction<'_>, Now) -> Result<T, StoreError> + Send + 'static,
+    ) -> oneshot::Receiver<T> {
         let (reply, answer) = oneshot::channel();
-        self.queue.send(WriterCommand::ViewRepo(repo_path, reply));
-        answer.await.unwrap_or_default()
+        self.send(WriterCommand::Read(Box::new(move |admission, txn, now| {
+            let value = read(admission, txn, now)?;
+            Ok(Box::new(move || drop(reply.send(value))))
+        })));
+        answer
+    }
+
+    /// Returns a receiver that is answered when everything sent before is on disk.
+    pub(crate) fn flush(&self) -> oneshot::Receiver<()> {
+        self.read(|_, _, _| Ok(()))
     }
 }

@@ -18,7 +18,7 @@ use grasp_git::refs::Refs;
 use tracing::{debug, warn};
 
 use super::{Writer, WriterState};
-use crate::writer::command::WriterCommand;
+use crate::writer::command::{SendFn, WriterCommand};
 use crate::writer::fetch_feed::FetchUpdate;
 use crate::writer::submission::{CheckedEvent, Submitter};
 use crate::writer::sync_feed::SyncUpdate;
@@ -46,7 +46,7 @@ pub(super) struct Effects {
     /// Repositories whose git job is over.
     pub(super) unpinned: Vec<RepoPath>,
     /// Functions that send the replies to commands, in the order of the commands.
-    replies: Vec<Box<dyn FnOnce()>>,
+    pub(super) replies: Vec<SendFn>,
     /// Identifiers whose repository needs have changed. At the end of the transaction they become `repo_needs`.
     pub(super) changed_needs: BTreeSet<Identifier>,
     pub(super) repo_needs: BTreeMap<Identifier, Vec<RepoNeeds>>,

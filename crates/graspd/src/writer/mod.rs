@@ -66,7 +66,7 @@ use grasp_store::{Store, StoreError};
 use tokio::sync::oneshot;
 use tracing::{debug, error, info, warn};
 
-use self::command::{FetchCommand, PendingPush, WriterCommand};
+use self::command::{PendingPush, WriterCommand};
 use self::effects::Effects;
 use self::fetch_feed::{FetchFeed, FetchUpdate};
 use self::policy::CurrentPolicy;
@@ -343,10 +343,13 @@ impl Writer {
     fn defer_commands(&self, state: &mut WriterState, commands: Vec<WriterCommand>) {
         for command in commands {
             match command {
-                WriterCommand::Fetch(FetchCommand::SaveHostRows(..)) => {}
                 WriterCommand::GitJobDone(..)
                 | WriterCommand::PushEnded(_)
-                | WriterCommand::Fetch(_)
+                | WriterCommand::FetchStarted(..)
+                | WriterCommand::PackFetched(..)
+                | WriterCommand::GitDataAdded(_)
+                | WriterCommand::FetchEnded(_)
+                | WriterCommand::SourcesTried(_)
                 | WriterCommand::PolicyChanged(..)
                 | WriterCommand::DiskLevelChanged(_) => state.deferred_commands.push(command),
                 other => self.reject_command(other),
@@ -380,7 +383,7 @@ impl Writer {
         match command {
             WriterCommand::PushRequested(_, reply) => drop(reply.send(Err(store_failed()))),
             WriterCommand::PushReceived(_, pending) => self.reject_push(pending),
-            WriterCommand::Fetch(FetchCommand::PackFetched(_, pack)) => self.git_workers.drop_packs(vec![pack]),
+            WriterCommand::PackFetched(_, pack) => self.git_workers.drop_packs(vec![pack]),
             _ => {}
         }
     }

@@ -17,7 +17,7 @@ use grasp_store::{StoreError, WriteTransaction};
 use super::effects::Effects;
 use super::{ModerationScan, Writer, WriterState};
 use crate::metrics;
-use crate::writer::command::{AdminCommand, FetchCommand, RepoSummary, WriterCommand};
+use crate::writer::command::WriterCommand;
 use crate::writer::lookups;
 use crate::writer::policy::PolicyChange;
 use crate::writer::submission::CheckedEvent;
@@ -84,9 +84,9 @@ impl Writer {
                     transaction.effects.unpinned.push(job.repo_path);
                     AdmissionInput::GitJobDone(job.id, result.outcome)
                 }
-                WriterCommand::ViewRepo(repo_path, reply) => {
-                    let view = lookups::repo_view(transaction.admission, transaction.txn, now, &repo_path)?;
-                    transaction.effects.add_reply(move || reply.send(view));
+                WriterCommand::Read(read) => {
+                    let send_reply = read(transaction.admission, transaction.txn, now)?;
+                    transaction.effects.replies.push(send_reply);
                     continue;
                 }
                 WriterCommand::SaveSyncRows(rows, deleted) => {
@@ -98,20 +98,18 @@ impl Writer {
                     }
                     continue;
                 }
-                WriterCommand::Fetch(FetchCommand::Started(fetch, events, reply)) => {
+                WriterCommand::FetchStarted(fetch, events, reply) => {
                     transaction.effects.add_reply(move || reply.send(()));
                     AdmissionInput::FetchStarted(fetch, events)
                 }
-                WriterCommand::Fetch(FetchCommand::PackFetched(fetched_pack, pack)) => {
+                WriterCommand::PackFetched(fetched_pack, pack) => {
                     state.fetched_packs.insert(fetched_pack.fetch, pack);
                     AdmissionInput::PackFetched(fetched_pack)
                 }
-                WriterCommand::Fetch(FetchCommand::GitDataAdded(identifier)) => {
-                    AdmissionInput::GitDataAdded(identifier)
-                }
-                WriterCommand::Fetch(FetchCommand::Ended(fetch)) => AdmissionInput::FetchEnded(fetch),
-                WriterCommand::Fetch(FetchCommand::SourcesTried(events)) => AdmissionInput::SourcesTried(events),
-                WriterCommand::Fetch(FetchCommand::SaveHostRows(rows, deleted)) => {
+                WriterCommand::GitDataAdded(identifier) => AdmissionInput::GitDataAdded(identifier),
+                WriterCommand::FetchEnded(fetch) => AdmissionInput::FetchEnded(fetch),
+                WriterCommand::SourcesTried(events) => AdmissionInput::SourcesTried(events),
+                WriterCommand::SaveHostRows(rows, deleted) => {
                     for row in &rows {
                         transaction.txn.put_git_host(row)?;
                     }
@@ -120,18 +118,17 @@ impl Writer {
                     }
                     continue;
                 }
-                WriterCommand::Admin(command) => match transaction.handle_admin(command)? {
-                    Some(input) => input,
-                    None => continue,
-                },
+                WriterCommand::DropHeld(id, reply) => {
+                    let is_held = transaction.admission.purgatory().get(id).is_some();
+                    transaction.effects.add_reply(move || reply.send(is_held));
+                    if !is_held {
+                        continue;
+                    }
+                    AdmissionInput::HeldEventDropped(id)
+                }
                 WriterCommand::PolicyChanged(reply) => {
                     let change = PolicyChange { banned_repos: state.banned_repos };
                     transaction.effects.add_reply(move || reply.send(change));
-                    continue;
-                }
-                WriterCommand::ListNeededEvents(repo_paths, reply) => {
-                    let needed = lookups::needed_events(transaction.admission, transaction.txn, &repo_paths)?;
-                    transaction.effects.add_reply(move || reply.send(needed));
                     continue;
                 }
             };
@@ -181,30 +178,6 @@ struct WriterTransaction<'h, 's> {
 }
 
 impl WriterTransaction<'_, '_> {
-    /// Handles a command of the operator. The reply is sent after the commit. Returns the input for admission, if any.
-    fn handle_admin(&mut self, command: AdminCommand) -> Result<Option<AdmissionInput>, StoreError> {
-        match command {
-            AdminCommand::ListHeld(after, reply) => {
-                let held = lookups::held_events(self.admission, self.txn, self.now, after)?;
-                self.effects.add_reply(move || reply.send(held));
-            }
-            AdminCommand::SummariseRepos(repo_paths, reply) => {
-                let summaries: Vec<RepoSummary> =
-                    repo_paths.iter().map(|repo_path| lookups::repo_summary(self.admission, repo_path)).collect();
-                self.effects.add_reply(move || reply.send(summaries));
-            }
-            AdminCommand::Flush(reply) => {
-                self.effects.add_reply(move || reply.send(()));
-            }
-            AdminCommand::DropHeld(id, reply) => {
-                let is_held = self.admission.purgatory().get(id).is_some();
-                self.effects.add_reply(move || reply.send(is_held));
-                return Ok(is_held.then_some(AdmissionInput::HeldEventDropped(id)));
-            }
-        }
-        Ok(None)
-    }
-
     /// Passes an input to admission and handles its outputs.
     fn handle(&mut self, input: AdmissionInput) -> Result<(), StoreError> {
         self.writer.metrics.server().count_input(metrics::server::MachineKind::Admission, input.label());

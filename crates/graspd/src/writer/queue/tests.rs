@@ -188,9 +188,7 @@ fn row_commands_are_delayed_for_a_bounded_time() {
 
     // Any other command takes them along.
     queue.send(save_row(3));
-    let (reply, _) = tokio::sync::oneshot::channel();
-    let repo_path = grasp_core::repo::RepoPath::Announced(Author::new(1).repo_id("tool"));
-    queue.send(WriterCommand::ViewRepo(repo_path, reply));
+    drop(queue.flush());
     let begin = Instant::now();
     let batch = queue.next_batch(far, None, false).expect("a batch");
     assert_eq!((count_row_commands(&batch), batch.commands.len()), (1, 2));
