@@ -365,6 +365,17 @@ pub fn identifier_file_name(identifier: &Identifier) -> String {
     format!("={}", hex::encode(&Sha256::digest(identifier.as_str().as_bytes())))
 }
 
+/// Writes the alternates of an object directory for a git process. A file lists them, because an environment variable
+/// could not hold as many as a large maintainer set has.
+pub(crate) fn write_alternates(objects: &Path, pools: &[PathBuf]) -> io::Result<()> {
+    let mut names = Vec::new();
+    for pool in pools {
+        names.extend_from_slice(pool.as_os_str().as_encoded_bytes());
+        names.push(b'\n');
+    }
+    fs::write(objects.join("info/alternates"), names)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@
 //! - [`fetch`]: client side of fetches from other servers.
 //! - [`serve`]: server side of fetches: advertisements and packs.
 //! - [`objects`]: looks up objects in pools.
+//! - [`action_error`]: what failed in the work on a repository.
 //! - [`apply`]: runs the git jobs that the admission machine plans.
 //! - [`maintenance`]: repacks and prunes pools.
 //! - [`backup`]: snapshots of all git data, and verification of copies.
@@ -17,6 +18,7 @@
 //! The crate depends on `grasp-core` only and is used by `graspd`. It contains no async code: calls that access the
 //! disk or wait for a git process block, and must not run on an async worker thread.
 
+pub mod action_error;
 pub mod apply;
 pub mod backup;
 pub mod crash_point;

@@ -5,6 +5,7 @@
 //! kernel sends the parent-death signal when the *thread* that started the process ends.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::io::{Read, Write};
@@ -297,6 +298,16 @@ fn spawn(command: &mut Command, git: &Git) -> io::Result<Child> {
         command.pre_exec(apply_limits);
     }
     command.process_group(0).spawn()
+}
+
+/// Returns the input of a git process that walks from tips to everything that known objects do not lead to.
+pub(crate) fn walk_input<T: Display>(
+    tips: impl Iterator<Item = T>,
+    known: impl Iterator<Item = impl Display>,
+) -> String {
+    let mut input: String = tips.map(|tip| format!("{tip}\n")).collect();
+    input.extend(known.map(|oid| format!("^{oid}\n")));
+    input
 }
 
 #[cfg(test)]

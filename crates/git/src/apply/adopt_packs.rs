@@ -8,7 +8,8 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::ReceivedPack;
 
-use super::{ApplyContext, ApplyError, GitJobRunner};
+use super::GitJobRunner;
+use crate::action_error::{ActionContext, ActionError};
 use crate::crash_point;
 use crate::layout::sync_folder;
 
@@ -89,12 +90,12 @@ fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
 
 impl GitJobRunner {
     /// Moves received packs to the staged uploads, durably.
-    pub(super) fn stage(&self, moves: &[(ReceivedPack, ReceivedPack)]) -> Result<(), ApplyError> {
+    pub(super) fn stage(&self, moves: &[(ReceivedPack, ReceivedPack)]) -> Result<(), ActionError> {
         for (from, to) in moves {
             let (from, to) = (self.layout.received_pack(from), self.layout.received_pack(to));
             match (from.exists(), to.exists()) {
                 (false, true) => continue,
-                (false, false) => return Err(ApplyError::PackMissing(from.display().to_string())),
+                (false, false) => return Err(ActionError::PackMissing(from.display().to_string())),
                 // A folder with this number that has no row in the store is left over.
                 (true, true) => self.layout.move_to_trash(&to).context("remove a leftover upload")?,
                 (true, false) => {}

@@ -9,8 +9,9 @@ use std::{fs, io};
 
 use grasp_core::repo::RepoPath;
 
+use super::GitJobRunner;
 use super::copy_objects::CopyRequest;
-use super::{ApplyContext, ApplyError, GitJobRunner};
+use crate::action_error::{ActionContext, ActionError};
 use crate::crash_point;
 use crate::layout::Layout;
 use crate::refs::{Refs, replace_file};
@@ -96,7 +97,7 @@ fn resolve(from: &Path, name: &str) -> PathBuf {
 impl GitJobRunner {
     /// Sets the alternates of a repository. Before a pool is removed from them, what the repository's refs need from it
     /// is copied.
-    pub(super) fn set_alternates(&self, folder: &Path, wanted: &Alternates) -> Result<(), ApplyError> {
+    pub(super) fn set_alternates(&self, folder: &Path, wanted: &Alternates) -> Result<(), ActionError> {
         let current = Alternates::read(folder).context("read alternates")?;
         if current == *wanted {
             return Ok(());

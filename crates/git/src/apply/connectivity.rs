@@ -7,10 +7,11 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::ReceivedPack;
 
-use super::{ApplyContext, ApplyError, GitJobRunner};
-use crate::layout::Layout;
+use super::GitJobRunner;
+use crate::action_error::{ActionContext, ActionError};
+use crate::layout::{Layout, write_alternates};
 use crate::objects::{ObjectKind, ObjectLookup};
-use crate::process::{GitError, ProcessInput};
+use crate::process::{GitError, ProcessInput, walk_input};
 use crate::refs::Refs;
 
 /// Largest output of a checking process: none is expected.
@@ -33,7 +34,7 @@ pub(super) enum ObjectSource<'a> {
 }
 
 impl ObjectSource<'_> {
-    pub(super) fn environment(self, layout: &Layout) -> Result<GitEnvironment, ApplyError> {
+    pub(super) fn environment(self, layout: &Layout) -> Result<GitEnvironment, ActionError> {
         match self {
             Self::Repo(folder) => Ok(GitEnvironment { folder: folder.to_owned(), scratch: None }),
             Self::Pools(pools) => GitEnvironment::for_pools(layout, pools).context("create a scratch folder"),
@@ -63,8 +64,7 @@ impl GitEnvironment {
     }
 }
 
-/// An object directory below `incoming/` whose alternates are some pools. An alternates file lists them, because an
-/// environment variable could not hold as many as a large maintainer set has.
+/// An object directory below `incoming/` whose alternates are some pools.
 #[derive(Debug)]
 struct ScratchObjects(PathBuf);
 
@@ -73,12 +73,7 @@ impl ScratchObjects {
         let scratch = Self(layout.received_pack(&ReceivedPack::Incoming(layout.next_number())));
         fs::create_dir_all(scratch.0.join("pack"))?;
         fs::create_dir_all(scratch.0.join("info"))?;
-        let mut names = Vec::new();
-        for pool in pools {
-            names.extend_from_slice(pool.as_os_str().as_encoded_bytes());
-            names.push(b'\n');
-        }
-        fs::write(scratch.0.join("info/alternates"), names)?;
+        write_alternates(&scratch.0, pools)?;
         Ok(scratch)
     }
 }
@@ -136,45 +131,40 @@ pub(super) struct ObjectView<'a> {
 
 impl ObjectView<'_> {
     /// Returns whether an object exists and is a commit.
-    pub(super) fn is_commit(&self, oid: &str) -> Result<bool, ApplyError> {
+    pub(super) fn is_commit(&self, oid: &str) -> Result<bool, ActionError> {
         Ok(self.known.commits.contains(oid) || self.kind(oid)? == Some(ObjectKind::Commit))
     }
 
     /// Returns the type of an object, if it exists.
-    pub(super) fn kind(&self, oid: &str) -> Result<Option<ObjectKind>, ApplyError> {
+    pub(super) fn kind(&self, oid: &str) -> Result<Option<ObjectKind>, ActionError> {
         self.lookup.kind(oid).context("read a pool")
     }
 }
 
 impl GitJobRunner {
     /// Returns whether everything that some existing objects refer to is present.
-    pub(super) fn is_complete(&self, view: &ObjectView<'_>, tips: &[&str]) -> Result<bool, ApplyError> {
+    pub(super) fn is_complete(&self, view: &ObjectView<'_>, tips: &[&str]) -> Result<bool, ActionError> {
         if view.is_verified {
             return Ok(true);
         }
-        let mut input = String::new();
-        for tip in tips.iter().filter(|tip| view.known.peeled(tip).is_none()) {
-            input.push_str(&format!("{tip}\n"));
-        }
-        if input.is_empty() {
+        let mut unknown = tips.iter().filter(|tip| view.known.peeled(tip).is_none()).peekable();
+        if unknown.peek().is_none() {
             return Ok(true);
         }
-        for known in view.known.targets.keys() {
-            input.push_str(&format!("^{known}\n"));
-        }
+        let input = walk_input(unknown, view.known.targets.keys());
         let environment = view.source.environment(&self.layout)?;
         let mut command = environment.command(self, &["rev-list", "--objects", "--quiet", "--stdin"]);
         match self.git.run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, MAX_OUTPUT) {
             Ok(_) => Ok(true),
             Err(GitError::Failed { stderr, .. }) if is_data_error(&stderr, view.lookup)? => Ok(false),
-            Err(source) => Err(ApplyError::Git { action: "check that a state is complete", source }),
+            Err(source) => Err(ActionError::Git { action: "check that a state is complete", source }),
         }
     }
 }
 
 /// Returns whether git's error message is about the objects, not about the machine: it names an object that does not
 /// exist, or one that has another type than the objects that refer to it expect.
-fn is_data_error(stderr: &str, lookup: &ObjectLookup) -> Result<bool, ApplyError> {
+fn is_data_error(stderr: &str, lookup: &ObjectLookup) -> Result<bool, ActionError> {
     if stderr.contains(", not a ") {
         return Ok(true);
     }

@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::{BufWriter, Seek, Write};
 use std::path::PathBuf;
 
+use super::GitJobRunner;
 use super::adopt_packs::move_packs;
 use super::connectivity::GitEnvironment;
-use super::{ApplyContext, ApplyError, GitJobRunner};
+use crate::action_error::{ActionContext, ActionError};
 use crate::objects::ObjectLookup;
 use crate::process::{GitError, ProcessInput};
 
@@ -31,7 +32,7 @@ pub(super) struct CopyRequest<'a> {
 
 impl GitJobRunner {
     /// Copies the objects that the kept pools do not have, durably.
-    pub(super) fn copy_objects(&self, request: &CopyRequest<'_>) -> Result<(), ApplyError> {
+    pub(super) fn copy_objects(&self, request: &CopyRequest<'_>) -> Result<(), ActionError> {
         let Some(into) = request.kept.first().filter(|_| !request.tips.is_empty()) else { return Ok(()) };
         let pools = [request.kept, request.from].concat();
         let environment = GitEnvironment::for_pools(&self.layout, &pools).context("create a scratch folder")?;
@@ -56,7 +57,7 @@ impl GitJobRunner {
         request: &CopyRequest<'_>,
         environment: &GitEnvironment,
         list: File,
-    ) -> Result<Option<File>, ApplyError> {
+    ) -> Result<Option<File>, ActionError> {
         let kept = ObjectLookup::open(request.kept).context("read a pool")?;
         let mut input: String = request.tips.iter().map(|tip| format!("{tip}\n")).collect();
         input.extend(request.known.iter().map(|known| format!("^{known}\n")));

@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 
 use grasp_core::repo::RepoPath;
 
+use super::GitJobRunner;
 use super::alternates::Alternates;
-use super::{ApplyContext, ApplyError, GitJobRunner};
+use crate::action_error::{ActionContext, ActionError};
 use crate::crash_point;
 use crate::layout::sync_folder;
 use crate::refs::Refs;
@@ -18,7 +19,7 @@ impl GitJobRunner {
         repo_path: &RepoPath,
         readers: &[(RepoPath, Vec<RepoPath>)],
         changed: &mut Vec<(RepoPath, Refs)>,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<(), ActionError> {
         let folder = self.layout.repo_dir(repo_path);
         for (reader, alternates) in readers.iter().filter(|(reader, _)| reader != repo_path) {
             let reader_folder = self.layout.repo_dir(reader);

@@ -12,7 +12,6 @@
 //! One thread runs a job from beginning to end; graspd has a pool of such threads (`repos::workers`). A job describes a
 //! state to reach, so running it again changes nothing, whether the first run succeeded or was interrupted.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use grasp_core::admission::git_job::{GitJob, GitJobOutcome, GitOperation};
 use grasp_core::repo::RepoPath;
 
 use crate::layout::Layout;
-use crate::process::{Git, GitError};
+use crate::process::Git;
 use crate::refs::Refs;
 
 mod adopt_packs;
@@ -50,36 +49,6 @@ pub struct GitJobResult {
     /// removed repository has no refs. They are served after the outcome has been committed. A failed job has entries
     /// only if it failed in the middle.
     pub refs: Vec<(RepoPath, Refs)>,
-}
-
-/// The reason why a git job failed.
-#[derive(Debug, thiserror::Error)]
-enum ApplyError {
-    #[error("cannot {action}: {source}")]
-    Io { action: &'static str, source: io::Error },
-    #[error("cannot {action}: {source}")]
-    Git { action: &'static str, source: GitError },
-    #[error("received pack {0} is missing")]
-    PackMissing(String),
-    #[error("cannot find the object that tag {0} points to")]
-    Tag(String),
-}
-
-/// Adds to an error what was being done.
-trait ApplyContext<T> {
-    fn context(self, action: &'static str) -> Result<T, ApplyError>;
-}
-
-impl<T> ApplyContext<T> for io::Result<T> {
-    fn context(self, action: &'static str) -> Result<T, ApplyError> {
-        self.map_err(|source| ApplyError::Io { action, source })
-    }
-}
-
-impl<T> ApplyContext<T> for Result<T, GitError> {
-    fn context(self, action: &'static str) -> Result<T, ApplyError> {
-        self.map_err(|source| ApplyError::Git { action, source })
-    }
 }
 
 impl GitJobRunner {

@@ -12,11 +12,12 @@ use grasp_core::nostr::EventId;
 use grasp_core::repo::state::is_oid;
 use grasp_core::repo::{RepoPath, ref_name};
 
+use super::GitJobRunner;
 use super::adopt_packs::move_packs;
 use super::alternates::Alternates;
 use super::connectivity::{KnownTargets, ObjectSource, ObjectView};
 use super::copy_objects::CopyRequest;
-use super::{ApplyContext, ApplyError, GitJobRunner};
+use crate::action_error::{ActionContext, ActionError};
 use crate::crash_point;
 use crate::layout::create_bare_repo;
 use crate::objects::{ObjectKind, ObjectLookup};
@@ -54,7 +55,7 @@ impl GitJobRunner {
         repo_path: &RepoPath,
         alignment: &Alignment,
         changed: &mut Vec<(RepoPath, Refs)>,
-    ) -> Result<AlignmentResult, ApplyError> {
+    ) -> Result<AlignmentResult, ActionError> {
         let folder = self.layout.repo_dir(repo_path);
         let received_packs: Vec<PathBuf> =
             alignment.adopt.iter().map(|received_pack| self.layout.received_pack(received_pack)).collect();
@@ -65,7 +66,7 @@ impl GitJobRunner {
         if alignment.checked_prune_count.is_some()
             && alignment.adopt.iter().any(|received_pack| is_missing(&received_pack))
         {
-            return Err(ApplyError::PackMissing("of this push".to_owned()));
+            return Err(ActionError::PackMissing("of this push".to_owned()));
         }
         if received_packs.iter().any(|received_pack| received_pack.exists()) {
             self.create_repo(&folder)?;
@@ -108,7 +109,7 @@ impl GitJobRunner {
     }
 
     /// Creates the folder of a repository if it does not exist.
-    fn create_repo(&self, folder: &Path) -> Result<(), ApplyError> {
+    fn create_repo(&self, folder: &Path) -> Result<(), ActionError> {
         if repo_exists(folder) {
             return Ok(());
         }
@@ -123,7 +124,7 @@ impl GitJobRunner {
     }
 
     /// Creates the folder of a repository if it does not exist, and sets its alternates.
-    fn prepare_repo(&self, folder: &Path, alternates: &Alternates) -> Result<(), ApplyError> {
+    fn prepare_repo(&self, folder: &Path, alternates: &Alternates) -> Result<(), ActionError> {
         self.create_repo(folder)?;
         self.set_alternates(folder, alternates)
     }
@@ -138,7 +139,7 @@ impl GitJobRunner {
         &self,
         target: &TargetRepo<'_>,
         alignment: &'a Alignment,
-    ) -> Result<Option<ChosenState<'a>>, ApplyError> {
+    ) -> Result<Option<ChosenState<'a>>, ActionError> {
         let pools = target.alternates.pools();
         for candidate in alignment.candidates.iter().filter(|candidate| has_valid_refs(candidate)) {
             // Opened again for each candidate: objects may have been copied.
@@ -166,7 +167,7 @@ impl GitJobRunner {
         &self,
         view: &ObjectView<'_>,
         candidate: &'a CandidateState,
-    ) -> Result<Option<Vec<(&'a str, RefTarget)>>, ApplyError> {
+    ) -> Result<Option<Vec<(&'a str, RefTarget)>>, ActionError> {
         let mut tags = Vec::new();
         for (name, oid) in &candidate.refs {
             let is_valid = if name.starts_with(BRANCHES) {
@@ -195,7 +196,7 @@ impl GitJobRunner {
     }
 
     /// Returns the objects that tag objects lead to when all tags are followed.
-    fn peel_tags<'a>(&self, view: &ObjectView<'_>, tags: &[&'a str]) -> Result<BTreeMap<&'a str, String>, ApplyError> {
+    fn peel_tags<'a>(&self, view: &ObjectView<'_>, tags: &[&'a str]) -> Result<BTreeMap<&'a str, String>, ActionError> {
         if tags.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -212,7 +213,7 @@ impl GitJobRunner {
         let mut lines = output.lines();
         let peeled = tags.iter().map(|tag| match lines.next() {
             Some(oid) if is_sha1_oid(oid) => Ok((*tag, oid.to_owned())),
-            _ => Err(ApplyError::Tag((*tag).to_owned())),
+            _ => Err(ActionError::Tag((*tag).to_owned())),
         });
         peeled.collect()
     }
@@ -222,7 +223,7 @@ impl GitJobRunner {
         &self,
         view: &ObjectView<'_>,
         pull_requests: &'a [PullRequestRef],
-    ) -> Result<(Vec<&'a PullRequestRef>, Vec<&'a PullRequestRef>), ApplyError> {
+    ) -> Result<(Vec<&'a PullRequestRef>, Vec<&'a PullRequestRef>), ActionError> {
         let (mut complete, mut incomplete) = (Vec::new(), Vec::new());
         for pull_request in pull_requests.iter().filter(|pull_request| is_sha1_oid(&pull_request.tip)) {
             let is_present = view.is_verified || view.is_commit(&pull_request.tip)?;
@@ -246,7 +247,7 @@ impl GitJobRunner {
         tips: &[&str],
         sources: &[RepoPath],
         target: &TargetRepo<'_>,
-    ) -> Result<bool, ApplyError> {
+    ) -> Result<bool, ActionError> {
         for source in sources.iter().map(|source| self.layout.repo_dir(source)) {
             if source == target.folder || !repo_exists(&source) {
                 continue;
@@ -280,7 +281,7 @@ impl GitJobRunner {
         before: &Refs,
         next: &Refs,
         changed: &mut Vec<(RepoPath, Refs)>,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<(), ActionError> {
         let folder = self.layout.repo_dir(repo_path);
         let result = write_changes(&folder, before, next);
         // The refs on disk are served even if the change failed in the middle.

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use super::inspection::{MULTI_PACK_INDEX, PoolPack};
 use super::scratch_dir::ScratchDir;
-use super::{MAX_OUTPUT, MaintenanceContext, MaintenanceError, PoolMaintainer};
+use super::{MAX_OUTPUT, PoolMaintainer};
+use crate::action_error::{ActionContext, ActionError};
 use crate::process::{GitError, ProcessInput};
 use crate::refs::Refs;
 
@@ -44,7 +45,7 @@ impl PoolMaintainer {
         scratch: &ScratchDir,
         packs: &[&PoolPack],
         tips: &RefTips,
-    ) -> Result<FileChange, MaintenanceError> {
+    ) -> Result<FileChange, ActionError> {
         let Some(largest) = packs.iter().max_by_key(|pack| pack.objects) else { return Ok(FileChange::Remove) };
         let list = scratch.lists.join("tips");
         fs::write(&list, &tips.0).context("list refs")?;
@@ -70,7 +71,7 @@ impl PoolMaintainer {
     }
 
     /// Writes the commit-graph, if the pool has all commits that the tips lead to.
-    pub(super) fn write_graph(&self, scratch: &ScratchDir, tips: &RefTips) -> Result<FileChange, MaintenanceError> {
+    pub(super) fn write_graph(&self, scratch: &ScratchDir, tips: &RefTips) -> Result<FileChange, ActionError> {
         let mut command = scratch.command(self);
         command.args(["commit-graph", "write", "--stdin-commits", "--no-progress"]);
         let input = ProcessInput::Bytes(tips.0.as_bytes());
@@ -97,7 +98,7 @@ pub(super) fn bitmaps_of(midx: &Path) -> std::io::Result<Option<PathBuf>> {
 
 impl RefTips {
     /// Reads the refs of a repository; if `among` is given, only those that point to one of these objects.
-    pub(super) fn read(folder: &Path, among: Option<&BTreeSet<String>>) -> Result<Self, MaintenanceError> {
+    pub(super) fn read(folder: &Path, among: Option<&BTreeSet<String>>) -> Result<Self, ActionError> {
         let refs = Refs::read(folder).context("read refs")?;
         let targets = refs.iter().map(|(_, target)| target);
         let targets = targets.filter(|target| among.is_none_or(|among| among.contains(&target.oid)));

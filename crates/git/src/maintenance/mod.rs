@@ -39,14 +39,13 @@
 //! Git assumes without a check that the commits in a commit-graph exist. So a commit-graph contains only commits whose
 //! objects are in the same pool, and a prune replaces it before it removes anything.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use grasp_core::repo::RepoPath;
 
 use crate::layout::Layout;
-use crate::process::{Git, GitError};
+use crate::process::Git;
 
 mod index;
 mod inspection;
@@ -82,27 +81,6 @@ pub struct PoolMaintainer {
     timeout: Duration,
 }
 
-/// The reason why the maintenance of a pool failed. The pool is not changed, or has files that it does not need.
-#[derive(Debug, thiserror::Error)]
-pub enum MaintenanceError {
-    /// A file cannot be read or written.
-    #[error("cannot {action}: {source}")]
-    Io {
-        /// What was being done.
-        action: &'static str,
-        /// The reason.
-        source: io::Error,
-    },
-    /// A git process failed.
-    #[error("cannot {action}: {source}")]
-    Git {
-        /// What was being done.
-        action: &'static str,
-        /// The reason.
-        source: GitError,
-    },
-}
-
 /// The outcome of maintenance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MaintenanceOutcome {
@@ -112,23 +90,6 @@ pub enum MaintenanceOutcome {
     Done,
     /// A concurrent change prevented it; it should be tried again later.
     Deferred,
-}
-
-/// Adds to an error what was being done.
-trait MaintenanceContext<T> {
-    fn context(self, action: &'static str) -> Result<T, MaintenanceError>;
-}
-
-impl<T> MaintenanceContext<T> for io::Result<T> {
-    fn context(self, action: &'static str) -> Result<T, MaintenanceError> {
-        self.map_err(|source| MaintenanceError::Io { action, source })
-    }
-}
-
-impl<T> MaintenanceContext<T> for Result<T, GitError> {
-    fn context(self, action: &'static str) -> Result<T, MaintenanceError> {
-        self.map_err(|source| MaintenanceError::Git { action, source })
-    }
 }
 
 impl PoolMaintainer {

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use grasp_core::repo::RepoPath;
 use grasp_core::repo::state::is_oid;
 
-use super::{MAX_OUTPUT, MaintenanceContext, MaintenanceError, PoolMaintainer};
+use super::{MAX_OUTPUT, PoolMaintainer};
+use crate::action_error::{ActionContext, ActionError};
 use crate::apply::alternates::Alternates;
 use crate::objects::ObjectLookup;
-use crate::process::{Git, GitError, ProcessInput};
+use crate::process::{Git, GitError, ProcessInput, walk_input};
 use crate::refs::Refs;
 
 /// Largest number of git processes that search for incomplete objects: a held event may name a few. One incomplete
@@ -48,7 +49,7 @@ impl PoolMaintainer {
         &self,
         repo_path: &RepoPath,
         needed_oids: &mut NeededOidsFn<'_>,
-    ) -> Result<Option<NeededObjects>, MaintenanceError> {
+    ) -> Result<Option<NeededObjects>, ActionError> {
         let readers = self.readers(repo_path).context("find the readers of a pool")?;
         let Some(named) = needed_oids(&readers) else { return Ok(None) };
         let mut needed = NeededObjects { pools: vec![self.layout.pool(repo_path)], tips: BTreeSet::new(), named };
@@ -85,7 +86,7 @@ impl PoolMaintainer {
         access: &ObjectAccess<'_>,
         named: &BTreeSet<String>,
         known: &BTreeSet<String>,
-    ) -> Result<Option<BTreeSet<String>>, MaintenanceError> {
+    ) -> Result<Option<BTreeSet<String>>, ActionError> {
         let lookup = ObjectLookup::open(access.pools).context("read a pool")?;
         let mut present = Vec::new();
         for oid in named.difference(known) {
@@ -106,7 +107,7 @@ impl PoolMaintainer {
             }
             let mut command = (access.command)().context("prepare a connectivity check")?;
             command.args(["-c", "core.commitGraph=false", "rev-list", "--objects", "--quiet", "--stdin"]);
-            let input = rev_list_input(oids.iter().copied(), known);
+            let input = walk_input(oids.iter(), known.iter());
             match access.git.run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, MAX_OUTPUT) {
                 Ok(_) => complete.extend(oids.iter().map(|oid| (*oid).to_owned())),
                 Err(GitError::Failed { .. }) if oids.len() > 1 => {
@@ -127,11 +128,11 @@ impl PoolMaintainer {
         tips: &BTreeSet<String>,
         known: &BTreeSet<String>,
         mut on_line: impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<(), MaintenanceError> {
+    ) -> Result<(), ActionError> {
         let mut command = (access.command)().context("prepare a walk over objects")?;
         // Git would assume that commits in a commit-graph exist.
         command.args(["-c", "core.commitGraph=false", "rev-list", "--objects", "--stdin"]);
-        let input = rev_list_input(tips.iter().map(String::as_str), known);
+        let input = walk_input(tips.iter(), known.iter());
         let mut line = LineBuffer::default();
         access
             .git
@@ -140,13 +141,6 @@ impl PoolMaintainer {
             })
             .context("list needed objects")
     }
-}
-
-/// Returns the input of `rev-list`.
-fn rev_list_input<'o>(tips: impl Iterator<Item = &'o str>, known: &BTreeSet<String>) -> String {
-    let mut input: String = tips.map(|tip| format!("{tip}\n")).collect();
-    input.extend(known.iter().map(|known| format!("^{known}\n")));
-    input
 }
 
 /// The beginning of a line of `rev-list`, which is an object id and possibly a path.

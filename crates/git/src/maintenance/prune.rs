@@ -14,7 +14,8 @@ use super::inspection::{PoolInspection, PoolPack};
 use super::needed_objects::{NeededObjects, NeededOidsFn, ObjectAccess};
 use super::scratch_dir::ScratchDir;
 use super::swap::{PoolSwap, remove_if_exists};
-use super::{LOCK_TIMEOUT, MAX_OUTPUT, MaintenanceContext, MaintenanceError, MaintenanceOutcome, PoolMaintainer};
+use super::{LOCK_TIMEOUT, MAX_OUTPUT, MaintenanceOutcome, PoolMaintainer};
+use crate::action_error::{ActionContext, ActionError};
 use crate::objects::ObjectLookup;
 use crate::process::{Git, ProcessInput};
 
@@ -84,7 +85,7 @@ impl PoolMaintainer {
         repo_path: &RepoPath,
         grace: Duration,
         needed_oids: &mut NeededOidsFn<'_>,
-    ) -> Result<MaintenanceOutcome, MaintenanceError> {
+    ) -> Result<MaintenanceOutcome, ActionError> {
         if !self.has_pool(repo_path) {
             return Ok(MaintenanceOutcome::NothingToDo);
         }
@@ -116,7 +117,7 @@ impl PoolMaintainer {
         run: &PruneRun<'_>,
         needed: &NeededObjects,
         git: &Git,
-    ) -> Result<Option<BTreeSet<String>>, MaintenanceError> {
+    ) -> Result<Option<BTreeSet<String>>, ActionError> {
         let command = || run.scratch.pools_command(self, &needed.pools);
         let access = ObjectAccess { git, pools: &needed.pools, command: &command };
         self.find_complete(&access, &needed.named, &needed.tips)
@@ -128,7 +129,7 @@ impl PoolMaintainer {
         needed: &NeededObjects,
         grace: Duration,
         needed_oids: &mut NeededOidsFn<'_>,
-    ) -> Result<MaintenanceOutcome, MaintenanceError> {
+    ) -> Result<MaintenanceOutcome, ActionError> {
         let all: u64 = run.inspection.normal().map(|pack| pack.objects).sum();
         if needed.pools.len() == 1
             && run.inspection.cruft().next().is_none()
@@ -166,7 +167,7 @@ impl PoolMaintainer {
     }
 
     /// Counts the needed objects of a pool that only its own repository reads. With bitmaps this takes milliseconds.
-    fn count_needed(&self, run: &PruneRun<'_>) -> Result<Option<u64>, MaintenanceError> {
+    fn count_needed(&self, run: &PruneRun<'_>) -> Result<Option<u64>, ActionError> {
         run.scratch.link_index(&run.pool).context("create a scratch folder")?;
         let mut command = run.scratch.command(self);
         command.args(["-c", "core.commitGraph=false", "rev-list", "--objects", "--count", "--use-bitmap-index"]);
@@ -179,7 +180,7 @@ impl PoolMaintainer {
     }
 
     /// Lists the needed objects of the pool.
-    fn list_needed(&self, run: &PruneRun<'_>, needed: &NeededObjects) -> Result<NeededLists, MaintenanceError> {
+    fn list_needed(&self, run: &PruneRun<'_>, needed: &NeededObjects) -> Result<NeededLists, ActionError> {
         let scratch = &run.scratch;
         let lookup = |packs: Vec<&PoolPack>| lookup_in(&scratch.packs(), packs.into_iter());
         let normal = lookup(run.inspection.normal().collect()).context("read a pool")?;
@@ -202,13 +203,13 @@ impl PoolMaintainer {
     }
 
     /// Writes a pack of the needed objects and a cruft pack of the unneeded ones.
-    fn split_packs(&self, run: &PruneRun<'_>, lists: NeededLists) -> Result<Vec<PoolPack>, MaintenanceError> {
+    fn split_packs(&self, run: &PruneRun<'_>, lists: NeededLists) -> Result<Vec<PoolPack>, ActionError> {
         let listed = lists.normal.objects + lists.rescued.objects;
         let list = lists.normal.into_joined_file(lists.rescued).context("list objects")?;
         let mut added = run.scratch.pack_objects(self, &[], ProcessInput::File(list))?;
         if added.iter().map(|pack| pack.objects).sum::<u64>() != listed {
             let source = io::Error::new(ErrorKind::InvalidData, "a new pack does not have the listed objects");
-            return Err(MaintenanceError::Io { action: "pack objects", source });
+            return Err(ActionError::Io { action: "pack objects", source });
         }
         // The cruft pack gets the objects of the packs that are marked with a minus, except those of the other packs.
         let mut input: String = added.iter().map(|pack| format!("{}.pack\n", pack.name)).collect();
@@ -221,7 +222,7 @@ impl PoolMaintainer {
 
     /// Returns the multi-pack index and the commit-graph after the swap. Git would assume that the removed commits of
     /// an old commit-graph exist.
-    fn index_changes(&self, run: &PruneRun<'_>, swap: &PoolSwap) -> Result<IndexChanges, MaintenanceError> {
+    fn index_changes(&self, run: &PruneRun<'_>, swap: &PoolSwap) -> Result<IndexChanges, ActionError> {
         // A ref that was set later may point to an object that is removed.
         let tips = RefTips::read(&self.layout.repo_dir(run.repo_path), Some(&run.tips))?;
         let remaining = swap.remaining(&run.inspection.packs);
@@ -246,7 +247,7 @@ impl PoolMaintainer {
         run: &PruneRun<'_>,
         swap: &PoolSwap,
         needed_oids: &mut NeededOidsFn<'_>,
-    ) -> Result<bool, MaintenanceError> {
+    ) -> Result<bool, ActionError> {
         let Some(needed) = self.needed_objects(run.repo_path, needed_oids)? else { return Ok(true) };
         let command = || run.scratch.pools_command(self, &needed.pools);
         let access = ObjectAccess { git: &self.git, pools: &needed.pools, command: &command };
@@ -273,7 +274,7 @@ impl PoolMaintainer {
     }
 
     /// Removes old files of incomplete packs, which a crash or a full disk has left.
-    fn remove_leftovers(&self, repo_path: &RepoPath, grace: Duration) -> Result<(), MaintenanceError> {
+    fn remove_leftovers(&self, repo_path: &RepoPath, grace: Duration) -> Result<(), ActionError> {
         let packs = self.layout.pool(repo_path).join("pack");
         let now = SystemTime::now();
         if find_leftovers(&packs, now, grace).context("read a pool")?.is_empty() {

@@ -6,7 +6,8 @@ use super::index::{FileChange, IndexChanges, RefTips};
 use super::inspection::{PoolInspection, PoolPack};
 use super::scratch_dir::ScratchDir;
 use super::swap::PoolSwap;
-use super::{LOCK_TIMEOUT, MaintenanceContext, MaintenanceError, MaintenanceOutcome, PoolMaintainer};
+use super::{LOCK_TIMEOUT, MaintenanceOutcome, PoolMaintainer};
+use crate::action_error::{ActionContext, ActionError};
 use crate::process::ProcessInput;
 
 impl PoolMaintainer {
@@ -24,7 +25,7 @@ impl PoolMaintainer {
     ///
     /// # Errors
     /// If the pool or the scratch folder cannot be read or written, or if git fails.
-    pub fn repack(&self, repo_path: &RepoPath) -> Result<MaintenanceOutcome, MaintenanceError> {
+    pub fn repack(&self, repo_path: &RepoPath) -> Result<MaintenanceOutcome, ActionError> {
         if !self.has_pool(repo_path) {
             return Ok(MaintenanceOutcome::NothingToDo);
         }
@@ -60,7 +61,7 @@ impl PoolMaintainer {
     }
 
     /// Merges some packs into one.
-    fn merge_packs(&self, scratch: &ScratchDir, packs: &[PoolPack]) -> Result<Vec<PoolPack>, MaintenanceError> {
+    fn merge_packs(&self, scratch: &ScratchDir, packs: &[PoolPack]) -> Result<Vec<PoolPack>, ActionError> {
         if packs.is_empty() {
             return Ok(Vec::new());
         }

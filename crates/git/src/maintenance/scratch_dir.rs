@@ -12,8 +12,9 @@ use std::{fs, io};
 use grasp_core::admission::git_job::ReceivedPack;
 
 use super::inspection::{MULTI_PACK_INDEX, PoolPack};
-use super::{MAX_OUTPUT, MaintenanceContext, MaintenanceError, PoolMaintainer};
-use crate::layout::Layout;
+use super::{MAX_OUTPUT, PoolMaintainer};
+use crate::action_error::{ActionContext, ActionError};
+use crate::layout::{Layout, write_alternates};
 use crate::process::{Git, ProcessInput};
 use crate::serve::upload_pack::MEMORY_SETTINGS;
 
@@ -81,12 +82,7 @@ impl ScratchDir {
     /// environment variable can hold.
     pub(super) fn pools_command(&self, maintainer: &PoolMaintainer, pools: &[PathBuf]) -> io::Result<Command> {
         let view = self.folder.join("view");
-        let mut names = Vec::new();
-        for pool in pools {
-            names.extend_from_slice(pool.as_os_str().as_encoded_bytes());
-            names.push(b'\n');
-        }
-        fs::write(view.join("info/alternates"), names)?;
+        write_alternates(&view, pools)?;
         Ok(maintainer.command(&view))
     }
 
@@ -96,7 +92,7 @@ impl ScratchDir {
         maintainer: &PoolMaintainer,
         arguments: &[&str],
         input: ProcessInput<'_>,
-    ) -> Result<Vec<PoolPack>, MaintenanceError> {
+    ) -> Result<Vec<PoolPack>, ActionError> {
         let mut command = self.command(maintainer);
         command.args(["pack-objects", "-q", "--non-empty", "--delta-base-offset"]).args(arguments);
         command.arg(self.packs().join("pack"));

@@ -19,7 +19,7 @@ use super::pack_error::{GitErrorTranslator, PackError};
 use super::quarantine::{PackData, PackLimits, Quarantine, SpooledBytes};
 use crate::layout::Layout;
 use crate::objects::ObjectKind;
-use crate::process::{Git, ProcessInput};
+use crate::process::{Git, ProcessInput, walk_input};
 
 /// Checks every object and every reference between objects. Three faults are ignored, because the published history of
 /// well-known projects has them and cannot be changed.
@@ -198,11 +198,11 @@ impl PackChecker<'_> {
         let pack_contents = visible.quarantine.map(PackContents::read).transpose()?.unwrap_or_default();
         let mut walk = ObjectWalk::new(tips, pack_contents);
         let new = tips.iter().filter(|tip| !known.contains(tip.oid));
-        let mut input: String = new.map(|tip| tip.revision() + "\n").collect();
-        if input.is_empty() {
+        let mut new = new.map(|tip| tip.revision()).peekable();
+        if new.peek().is_none() {
             return Ok(walk);
         }
-        input.extend(known.iter().map(|oid| format!("^{oid}\n")));
+        let input = walk_input(new, known.iter());
         let mut command = self.command(visible);
         command.args(["rev-list", "--objects", "--stdin"]);
         self.git
@@ -221,8 +221,7 @@ impl PackChecker<'_> {
         tips: &BTreeSet<&str>,
         known: &BTreeSet<&str>,
     ) -> Result<(), PackError> {
-        let mut input: String = tips.iter().map(|oid| format!("{oid}\n")).collect();
-        input.extend(known.iter().map(|oid| format!("^{oid}\n")));
+        let input = walk_input(tips.iter(), known.iter());
         let mut command = self.command(visible);
         // The window is limited in bytes: the default of ten objects can exceed the memory limit of a process.
         command.args(["-c", "pack.windowMemory=64m", "pack-objects", "--revs", "--non-empty", "-q"]);

@@ -19,6 +19,6 @@ pub mod report;
 
 pub use check::{Connectivity, PackChecker, PeeledObject, VisibleObjects};
 pub use commands::{ClientCapabilities, PushLimits, PushParseProgress, PushParser, PushRequest, PushRequestError};
-pub use object_walk::RequiredTips;
+pub use object_walk::{RequiredTips, is_oid};
 pub use pack_error::PackError;
 pub use quarantine::{PackData, PackLimits, PackSink, Quarantine, UncheckedPack};

@@ -106,6 +106,7 @@ impl<'t> ObjectWalk<'t> {
 }
 
 /// Returns whether a text is an object id, and so nothing that git could parse as an option.
-pub(super) fn is_oid(text: &str) -> bool {
+#[must_use]
+pub fn is_oid(text: &str) -> bool {
     hex::decode::<20>(text).is_some()
 }

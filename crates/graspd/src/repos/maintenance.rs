@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use grasp_core::repo::{Identifier, RepoPath};
+use grasp_git::action_error::ActionError;
 use grasp_git::layout::Layout;
 use grasp_git::maintenance;
-use grasp_git::maintenance::{MaintenanceError, MaintenanceOutcome, PoolMaintainer};
+use grasp_git::maintenance::{MaintenanceOutcome, PoolMaintainer};
 use tracing::{debug, warn};
 
 use super::ref_cache::RefCache;
@@ -196,7 +197,7 @@ impl Maintenance {
                 debug!(target: "git", repo = %repo_path, repacked, pruned, ?took, "maintenance done");
             }
             // The repository may have been deleted meanwhile.
-            Err(MaintenanceError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(ActionError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => {
                 warn!(target: "git", repo = %repo_path, %error, "maintenance failed, it will be tried again");
                 if schedule.failed.len() < MAX_REMEMBERED_REPOS {

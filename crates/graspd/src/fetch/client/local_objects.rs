@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use grasp_core::disk_budget::QuotaUser;
 use grasp_core::limits;
-use grasp_core::nostr::hex;
 use grasp_core::repo::RepoPath;
 use grasp_git::layout::Layout;
 use grasp_git::objects::ObjectLookup;
 use grasp_git::process::Git;
+use grasp_git::receive::is_oid;
 use grasp_git::receive::{PackChecker, PackData, PackError, PackLimits, Quarantine, RequiredTips, VisibleObjects};
 
 use super::FetchError;
@@ -214,8 +214,4 @@ fn find_present(pools: &ObjectLookup, oids: &[String]) -> Result<Vec<String>, Pa
         }
     }
     Ok(present)
-}
-
-fn is_oid(text: &str) -> bool {
-    hex::decode::<20>(text).is_some()
 }
