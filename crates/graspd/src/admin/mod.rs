@@ -41,7 +41,6 @@ use crate::reload::Reloader;
 use crate::repos::ref_cache::RefCache;
 use crate::sync::status::SyncHandle;
 use crate::web::status_cache::StatusCache;
-use crate::writer::command::WriterHandle;
 use crate::writer::queue::EventQueue;
 
 /// Runs the endpoint of a request. Its result is the last line of the response.
@@ -82,7 +81,6 @@ pub(crate) struct AdminState {
     pub(crate) event_queue: Arc<EventQueue>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) ref_cache: Arc<RefCache>,
-    pub(crate) writer: WriterHandle,
     pub(crate) status: Arc<StatusCache>,
     pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) proxy_probe: Arc<ProxyProbe>,

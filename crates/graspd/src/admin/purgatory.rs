@@ -29,7 +29,7 @@ pub(super) async fn list(
     let now = admin.clock.wall().0;
     let (mut after, mut count) = (None, 0);
     loop {
-        let page = admin.writer.held_events(after).await.ok_or_else(writer_unavailable)?;
+        let page = admin.event_queue.held_events(after).await.ok_or_else(writer_unavailable)?;
         let Some(last) = page.last() else { return Ok(json!({ "held": count })) };
         after = Some(last.id);
         for held in &page {
@@ -79,7 +79,7 @@ pub(super) async fn drop_one(
     let arguments = request.arguments().await?;
     let what = arguments["what"].as_str().unwrap_or_default();
     let held = find(admin, &writer, what).await?;
-    if !admin.writer.drop_held(held.id).await.ok_or_else(writer_unavailable)? {
+    if !admin.event_queue.drop_held(held.id).await.ok_or_else(writer_unavailable)? {
         return Err(not_found(what));
     }
     let view = admin.status.fetch.as_ref().map(|views| views.borrow().clone());
@@ -97,7 +97,7 @@ async fn find(admin: &Arc<AdminState>, writer: &ResponseWriter, what: &str) -> R
     let mut after: Option<EventId> = None;
     loop {
         writer.check_open()?;
-        let page = admin.writer.held_events(after).await.ok_or_else(writer_unavailable)?;
+        let page = admin.event_queue.held_events(after).await.ok_or_else(writer_unavailable)?;
         let Some(last) = page.last() else { break };
         after = Some(last.id);
         for held in page.into_iter().filter(|held| held.id.to_string().starts_with(&what)) {

@@ -34,7 +34,7 @@ pub(super) async fn list(
     repo_paths.sort_unstable();
     let mut shown = 0;
     for page in repo_paths.chunks(PAGE_SIZE) {
-        let books = admin.writer.repo_summaries(page.to_vec()).await.ok_or_else(super::writer_unavailable)?;
+        let books = admin.event_queue.repo_summaries(page.to_vec()).await.ok_or_else(super::writer_unavailable)?;
         let repos = page.iter().map(|repo_path| repo_path.repo().clone()).collect();
         let reports = match &admin.sync {
             Some(sync) => sync.repo_relays_of_all(repos).await,

@@ -37,7 +37,8 @@ use crate::http::response::status;
 use crate::metrics::Metrics;
 use crate::metrics::git::{GitOperation, GitOperationKind};
 use crate::repos::ref_cache::RefCache;
-use crate::writer::command::{PushGuard, WriterHandle};
+use crate::writer::command::PushGuard;
+use crate::writer::queue::EventQueue;
 
 /// Content type of the report.
 const RESULT: &str = "application/x-git-receive-pack-result";
@@ -101,7 +102,7 @@ pub(crate) struct ReceivePackHandler {
     git: Git,
     layout: Arc<Layout>,
     ref_cache: Arc<RefCache>,
-    writer: WriterHandle,
+    writer: Arc<EventQueue>,
     packs: PackReceiver,
     /// Limits pushes that are being received.
     receive_permits: Arc<FairSemaphore>,
@@ -123,7 +124,7 @@ impl ReceivePackHandler {
         git: Git,
         layout: Arc<Layout>,
         ref_cache: Arc<RefCache>,
-        writer: WriterHandle,
+        writer: Arc<EventQueue>,
         packs: PackReceiver,
         metrics: Metrics,
     ) -> Self {

@@ -48,7 +48,6 @@ use crate::repos::ref_cache::RefCache;
 use crate::sd_notify::NotifyState;
 use crate::web::repository_handler::RepositoryPages;
 use crate::web::status_cache::StatusCache;
-use crate::writer::command::WriterHandle;
 use crate::writer::policy::{CoverageBasis, CurrentPolicy, PolicyHandle};
 use crate::{backup, config, reload, sd_notify, socket_activation};
 
@@ -127,7 +126,7 @@ impl Services {
         shutdown: watch::Receiver<bool>,
     ) -> Result<(Self, Drivers)> {
         let Resources { clock, settings, ref_cache, metrics, .. } = resources;
-        let writer = WriterHandle::new(threads.event_queue.clone());
+        let writer = threads.event_queue.clone();
         let (upload_pack, receive_pack) = resources.git_handlers(writer.clone())?;
         let check_permits = receive_pack.check_permits();
         let drivers = Drivers::start(config, resources, &threads.event_queue, check_permits, runtime)?;
@@ -173,7 +172,6 @@ impl Services {
             event_queue: threads.event_queue.clone(),
             layout: resources.layout.clone(),
             ref_cache: resources.ref_cache.clone(),
-            writer: WriterHandle::new(threads.event_queue.clone()),
             status: self.status.clone(),
             connection_limit: self.connection_limit.clone(),
             proxy_probe: self.proxy_probe.clone(),

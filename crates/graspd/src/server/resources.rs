@@ -22,9 +22,9 @@ use crate::metrics::Metrics;
 use crate::monitor::disk_budget::DiskBudgetTracker;
 use crate::monitor::disk_usage;
 use crate::repos::ref_cache::RefCache;
-use crate::writer::command::WriterHandle;
 use crate::writer::fetch_feed::FetchFeed;
 use crate::writer::policy::CurrentPolicy;
+use crate::writer::queue::EventQueue;
 use crate::writer::sync_feed::SyncFeed;
 
 /// What all parts of the server share.
@@ -116,7 +116,7 @@ impl Resources {
     ///
     /// # Errors
     /// Fails if the cache folder cannot be created.
-    pub(super) fn git_handlers(&self, writer: WriterHandle) -> Result<(UploadPackHandler, ReceivePackHandler)> {
+    pub(super) fn git_handlers(&self, writer: Arc<EventQueue>) -> Result<(UploadPackHandler, ReceivePackHandler)> {
         let upload_pack = UploadPackHandler::new(
             self.settings.clone(),
             (self.git.clone(), self.capabilities.clone()),

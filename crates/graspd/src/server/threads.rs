@@ -26,7 +26,7 @@ use crate::repos::ref_cache;
 use crate::repos::ref_cache::RefCache;
 use crate::repos::workers::{GitWorkers, JobDoneFn};
 use crate::writer::Writer;
-use crate::writer::command::{WriterCommand, WriterHandle};
+use crate::writer::command::WriterCommand;
 use crate::writer::queue::EventQueue;
 
 /// Handles of the threads outside the tokio runtime.
@@ -55,7 +55,7 @@ impl WorkerThreads {
             layout: layout.clone(),
             ref_cache: ref_cache.clone(),
             needed: {
-                let writer = WriterHandle::new(event_queue.clone());
+                let writer = event_queue.clone();
                 Box::new(move |repo_paths| writer.needed_objects(repo_paths))
             },
             inbox: worked_on,

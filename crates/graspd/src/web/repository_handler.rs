@@ -25,12 +25,13 @@ use crate::sync::status::SyncHandle;
 use crate::web::purgatory::{WaitingEvent, purgatory_json};
 use crate::web::replication::{Replication, replication_json};
 use crate::web::repository::{RefView, RepositoryPage, repository};
-use crate::writer::command::{RepoHeldEvent, RepoView, WriterHandle};
+use crate::writer::command::{RepoHeldEvent, RepoView};
+use crate::writer::queue::EventQueue;
 
 /// Answers requests for the pages and JSON documents of repositories.
 pub(crate) struct RepositoryPages {
     ref_cache: Arc<RefCache>,
-    writer: WriterHandle,
+    writer: Arc<EventQueue>,
     /// Limits requests, because the writer collects their data between two batches.
     permits: Arc<FairSemaphore>,
     pub(super) web_url: String,
@@ -56,7 +57,7 @@ impl RepositoryPages {
     pub(crate) fn new(
         config: &Config,
         ref_cache: Arc<RefCache>,
-        writer: WriterHandle,
+        writer: Arc<EventQueue>,
         sync: Option<SyncHandle>,
         fetch: Option<FetchHandle>,
     ) -> Self {

@@ -1,4 +1,4 @@
-//! Commands to the writer thread other than submitted events, and the handle that sends them.
+//! Commands to the writer thread other than submitted events, and the functions that send them and wait for the answer.
 //!
 //! HTTP handlers, git workers, the fetch and sync drivers, maintenance and the admin socket send commands through
 //! [`EventQueue::send`]. The writer handles them inside the transaction of its next batch, before the events of the
@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use grasp_core::admission::Admission;
@@ -157,13 +157,6 @@ pub(crate) struct RepoHeldEvent {
     pub(crate) needed_oids: Vec<String>,
 }
 
-/// Sends commands to the writer and waits for the answers.
-#[derive(Clone)]
-pub(crate) struct WriterHandle {
-    queue: Arc<EventQueue>,
-    next_push_id: Arc<AtomicU64>,
-}
-
 /// A push that the writer knows. Dropping it informs the writer that the push is over.
 pub(crate) struct PushGuard {
     push: RequestedPush,
@@ -188,11 +181,8 @@ fn shutting_down() -> PushRejection {
     PushRejection::Failed("the server is shutting down".to_owned())
 }
 
-impl WriterHandle {
-    pub(crate) fn new(queue: Arc<EventQueue>) -> Self {
-        Self { queue, next_push_id: Arc::new(AtomicU64::new(1)) }
-    }
-
+/// Commands that wait for an answer of the writer.
+impl EventQueue {
     /// Returns the objects that the events of repositories need beside those that their refs lead to; `None` if there
     /// are too many events to read, or the writer does not answer in time.
     ///
@@ -200,7 +190,7 @@ impl WriterHandle {
     pub(crate) fn needed_objects(&self, repo_paths: &[RepoPath]) -> Option<BTreeSet<String>> {
         let (reply, answer) = crossbeam_channel::bounded(1);
         let repo_paths = repo_paths.to_vec();
-        self.queue.send(WriterCommand::Read(Box::new(move |admission, txn, _| {
+        self.send(WriterCommand::Read(Box::new(move |admission, txn, _| {
             let needed = lookups::needed_events(admission, txn, &repo_paths)?;
             Ok(Box::new(move || drop(reply.send(needed))))
         })));
@@ -215,15 +205,15 @@ impl WriterHandle {
 
     /// Requests a permit for a push.
     pub(crate) async fn request_push(
-        &self,
+        self: &Arc<Self>,
         repo_path: RepoPath,
         commands: Vec<PushCommand>,
         network: Option<String>,
     ) -> Result<(PushGuard, PushPermit), PushRejection> {
         let id = PushId(self.next_push_id.fetch_add(1, Ordering::Relaxed));
-        let guard = PushGuard { push: RequestedPush { id, repo_path, commands, network }, queue: self.queue.clone() };
+        let guard = PushGuard { push: RequestedPush { id, repo_path, commands, network }, queue: self.clone() };
         let (reply, answer) = oneshot::channel();
-        self.queue.send(WriterCommand::PushRequested(guard.push.clone(), reply));
+        self.send(WriterCommand::PushRequested(guard.push.clone(), reply));
         let permit = answer.await.unwrap_or_else(|_| Err(shutting_down()))?;
         Ok((guard, permit))
     }
@@ -237,13 +227,13 @@ impl WriterHandle {
     ) -> Result<(), PushRejection> {
         let (reply, answer) = oneshot::channel();
         let pending = PendingPush { packs, reply };
-        self.queue.send(WriterCommand::PushReceived(Box::new(received_push), pending));
+        self.send(WriterCommand::PushReceived(Box::new(received_push), pending));
         answer.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
     /// Returns a page of held events in order of their ids, starting after `after`; `None` if the writer cannot answer.
     pub(crate) async fn held_events(&self, after: Option<EventId>) -> Option<Vec<HeldEventView>> {
-        self.queue.read(move |admission, txn, now| lookups::held_events(admission, txn, now, after)).await.ok()
+        self.read(move |admission, txn, now| lookups::held_events(admission, txn, now, after)).await.ok()
     }
 
     /// Returns a summary of each repository, in the same order; `None` if the writer cannot answer.
@@ -251,13 +241,13 @@ impl WriterHandle {
         let summaries = move |admission: &Admission, _: &WriteTransaction<'_>, _| {
             Ok(repo_paths.iter().map(|repo_path| lookups::repo_summary(admission, repo_path)).collect())
         };
-        self.queue.read(summaries).await.ok()
+        self.read(summaries).await.ok()
     }
 
     /// Removes a held event and returns whether it existed; `None` if the removal could not be written.
     pub(crate) async fn drop_held(&self, id: EventId) -> Option<bool> {
         let (reply, answer) = oneshot::channel();
-        self.queue.send(WriterCommand::DropHeld(id, reply));
+        self.send(WriterCommand::DropHeld(id, reply));
         answer.await.ok()
     }
 
@@ -266,11 +256,9 @@ impl WriterHandle {
         let view = move |admission: &Admission, txn: &WriteTransaction<'_>, now| {
             lookups::repo_view(admission, txn, now, &repo_path)
         };
-        self.queue.read(view).await.unwrap_or_default()
+        self.read(view).await.unwrap_or_default()
     }
-}
 
-impl EventQueue {
     /// Lets the writer read inside its next transaction, and returns where the result arrives after the commit.
     fn read<T: Send + 'static>(
         &self,

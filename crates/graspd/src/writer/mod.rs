@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `queue` | queue of events and commands, verification of signatures |
 //! | `submission` | events before and after verification |
-//! | `command` | commands to the writer, and the handle that sends them |
+//! | `command` | commands to the writer, and the functions that send them |
 //! | `transaction`, `lookups` | one batch: decisions, reads and writes inside the transaction |
 //! | `effects` | what follows from a batch after its commit |
 //! | `policy` | the current admission policy, and how it is changed while the server runs |
@@ -28,7 +28,7 @@
 //! `ngit_commit_duration_seconds` measures transactions, and `ngit_queue_depth` counts waiting events and commands.
 //!
 //! The features above (relay sessions, git handlers, sync, fetch, admin, web) call the writer through
-//! [`EventQueue`], [`WriterHandle`](command::WriterHandle) and [`PolicyHandle`](policy::PolicyHandle). It may call
+//! [`EventQueue`] and [`PolicyHandle`](policy::PolicyHandle). It may call
 //! `repos`, `monitor` (types of its statistics), `metrics`, `config` and `clock`; results for the features above leave
 //! through reply channels, feeds and [`CommitListener`].
 

@@ -9,6 +9,7 @@
 //! client's event is left to verify, and they get at most half of a batch while clients' events are ready.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -146,6 +147,7 @@ pub(crate) struct EventQueue {
     /// Signalled when there is something for the writer.
     writer: Condvar,
     budget: Arc<Semaphore>,
+    pub(super) next_push_id: AtomicU64,
 }
 
 impl EventQueue {
@@ -155,6 +157,7 @@ impl EventQueue {
             verifiers: Condvar::new(),
             writer: Condvar::new(),
             budget: Arc::new(Semaphore::new(limits::MAX_VERIFY_QUEUE_EVENTS * MIN_UNITS_PER_EVENT)),
+            next_push_id: AtomicU64::new(1),
         })
     }
 
