@@ -1,28 +1,28 @@
 //! `git`: measures git over HTTP, of graspd and of `git http-backend`.
 //!
-//! - [`make`]: generated repositories. `repo`: publishes them on a server.
+//! - [`generated_repo`]: generated repositories. `repo`: publishes them on a server.
 //! - [`request`], [`pktline`] and [`client`]: the requests of git, and a client that only counts the responses.
 //! - `refs`, `fetch`, `push`: one measurement each.
-//! - [`host`] and [`nginx`]: the servers. `ledger` and `watch`: their CPU time and memory.
-//! - [`compare`]: all measurements of both servers. `sheet`: the result table.
+//! - [`host`] and [`nginx`]: the servers. `cpu_time` and `memory_sampler`: their CPU time and memory.
+//! - [`compare`]: all measurements of both servers. `result_table`: the result table.
 //! - `bots`: crawlers that request web pages while users push and clone.
 
 mod bots;
 pub mod client;
 pub mod compare;
+mod cpu_time;
 mod fetch;
+pub mod generated_repo;
 pub mod host;
-mod ledger;
-pub mod make;
+pub(crate) mod installed_git;
+pub(crate) mod memory_sampler;
 pub mod nginx;
 pub mod pktline;
 mod push;
 mod refs;
 mod repo;
 pub mod request;
-mod sheet;
-pub(crate) mod stock;
-pub(crate) mod watch;
+mod result_table;
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub use self::bots::BotsArgs;
 use self::compare::Compare;
-use self::ledger::CpuAccount;
-use self::make::Make;
+use self::cpu_time::CpuAccount;
+use self::generated_repo::Make;
 use self::refs::RefsRun;
 use self::request::{Protocol, RepoUrl};
 use crate::report;

@@ -1,27 +1,28 @@
 //! `sync`: measures how graspd syncs from other relays.
 //!
 //! - `corpus` and `folders`: events, signed once, and git data that is already on every server.
-//! - `server`, `wire` (`frames`) and `world`: a source, a syncing server (the follower), and a counting proxy between
-//!   them.
-//! - `cold`: first sync and restart. `propagation`: single events. `crowd` (`stub`): many relays.
-//! - `archive`: a follower without git data. `automaton`: the sync state machine alone. `sheet`: the result table.
+//! - `server`, `counting_proxy` (`frames`) and `world`: a source, a syncing server (the follower), and a counting proxy
+//!   between them.
+//! - `first_sync`: first sync and restart. `propagation`: single events. `many_relays` (`stub`): many relays.
+//! - `archive`: a follower without git data. `state_machine`: the sync state machine alone. `result_table`: the result
+//!   table.
 //! - `start`: start of a server with many repositories, with sync disabled.
 
 mod archive;
-mod automaton;
-mod cold;
 mod corpus;
-mod crowd;
+mod counting_proxy;
+mod first_sync;
 mod folders;
-mod foreign;
 mod frames;
+mod independent_relay;
+mod many_relays;
 mod propagation;
 mod publish;
+pub(crate) mod result_table;
 mod server;
-pub(crate) mod sheet;
 mod start;
+mod state_machine;
 mod stub;
-mod wire;
 mod world;
 
 use std::path::PathBuf;
@@ -31,9 +32,9 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::cold::{SyncFigures, SyncRun};
+use self::first_sync::{SyncFigures, SyncRun};
+use self::result_table::ResultRow;
 use self::server::ServerPlan;
-use self::sheet::ResultRow;
 pub use self::start::StartArgs;
 use self::world::{FOLLOWER, SyncSetup};
 use crate::report;
@@ -127,17 +128,17 @@ impl SyncCommand {
             Self::All(args) => {
                 let setup = SyncSetup::prepare(&args)?;
                 let mut rows = cold(&setup, &args).await?;
-                rows.extend(foreign::run(&setup).await?);
+                rows.extend(independent_relay::run(&setup).await?);
                 rows.extend(many_relays(&setup, &args).await?);
-                sheet::print(&rows)
+                result_table::print(&rows)
             }
-            Self::Cold(args) => sheet::print(&cold(&SyncSetup::prepare(&args)?, &args).await?),
-            Self::Foreign(args) => sheet::print(&foreign::run(&SyncSetup::prepare(&args)?).await?),
-            Self::Relays(args) => sheet::print(&many_relays(&SyncSetup::prepare(&args)?, &args).await?),
-            Self::Archive(args) => sheet::print(&archive(&SyncSetup::prepare(&args)?).await?),
-            Self::Start(args) => sheet::print(&start::run(&args).await?),
+            Self::Cold(args) => result_table::print(&cold(&SyncSetup::prepare(&args)?, &args).await?),
+            Self::Foreign(args) => result_table::print(&independent_relay::run(&SyncSetup::prepare(&args)?).await?),
+            Self::Relays(args) => result_table::print(&many_relays(&SyncSetup::prepare(&args)?, &args).await?),
+            Self::Archive(args) => result_table::print(&archive(&SyncSetup::prepare(&args)?).await?),
+            Self::Start(args) => result_table::print(&start::run(&args).await?),
             Self::Machine(args) if args.growth => run_growth(&args),
-            Self::Machine(args) => sheet::print(&machine(&args)?),
+            Self::Machine(args) => result_table::print(&machine(&args)?),
         }
     }
 }
@@ -211,7 +212,7 @@ fn rows(source: &str, first: &SyncFigures, second: &SyncFigures) -> Vec<ResultRo
 }
 
 async fn many_relays(setup: &SyncSetup, args: &SyncArgs) -> Result<Vec<ResultRow>> {
-    let figures = crowd::run(setup, args.relays as usize).await?;
+    let figures = many_relays::run(setup, args.relays as usize).await?;
     report::print("sync relays", "graspd", &figures)?;
     Ok(vec![
         ResultRow::at_most(format!("{} relays, MB above idle", figures.relays), figures.above_idle_mb, 64.0),
@@ -238,7 +239,7 @@ async fn archive(setup: &SyncSetup) -> Result<Vec<ResultRow>> {
 
 fn machine(args: &MachineArgs) -> Result<Vec<ResultRow>> {
     let MachineArgs { repositories, roots, relays, .. } = *args;
-    let figures = automaton::run(automaton::MachineSize { repositories, roots, relays })?;
+    let figures = state_machine::run(state_machine::MachineSize { repositories, roots, relays })?;
     report::print("sync machine", "none", &figures)?;
     let what = format!("{repositories} x {roots} x {relays}");
     Ok(vec![

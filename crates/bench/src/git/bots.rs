@@ -18,13 +18,13 @@ use super::client::Client;
 use super::host::{GitServer, subfolder};
 use super::push::Pusher;
 use super::repo::GeneratedRepo;
-use super::{make, stock};
+use super::{generated_repo, installed_git};
 use crate::latency::percentile;
 use crate::process_usage::rounded;
 use crate::progress::Progress;
 use crate::random::Random;
-use crate::sync::sheet;
-use crate::sync::sheet::{ResultRow, print_progress};
+use crate::sync::result_table;
+use crate::sync::result_table::{ResultRow, print_progress};
 use crate::{machine, report};
 
 /// Number of crawlers, each from its own network.
@@ -228,7 +228,7 @@ pub(super) async fn run(args: BotsArgs) -> Result<()> {
         rows.push(ResultRow::without_target(format!("{what} p95 with crawlers, ms"), crawled.p95_ms));
         rows.push(ResultRow::without_target(format!("{what} p95, ratio"), crawled.p95_ms / quiet.p95_ms.max(1e-3)));
     }
-    sheet::print(&rows)
+    result_table::print(&rows)
 }
 
 impl BotsRun {
@@ -237,7 +237,7 @@ impl BotsRun {
         let settings = [("NGIT_TRUSTED_PROXY_CIDRS", "127.0.0.0/8")];
         let server = GitServer::start_graspd_with(&args.graspd, &subfolder(folder, "server")?, &settings)?;
         let source = folder.join("source");
-        make::linear_history(&source, 1, 50)?;
+        generated_repo::linear_history(&source, 1, 50)?;
         let progress = Progress::start("repositories", args.repositories + PUSHED_REPOSITORIES);
         let mut paths = Vec::new();
         for number in 0..args.repositories {
@@ -322,11 +322,11 @@ impl BotsRun {
             while next < end {
                 sleep_until(next).await;
                 let url = server.url(&paths[cloned % paths.len()]).to_string();
-                let mut git = stock::git(&folder);
+                let mut git = installed_git::git(&folder);
                 git.args(["clone", "--quiet", "--bare", &url, &format!("clone-{cloned}")]);
                 let cloning = spawn_blocking(move || {
                     let started = std::time::Instant::now();
-                    stock::run(&mut git).map(|_| started.elapsed())
+                    installed_git::run(&mut git).map(|_| started.elapsed())
                 });
                 times.push(cloning.await??);
                 cloned += 1;

@@ -16,17 +16,17 @@ use serde::Serialize;
 use tempfile::TempDir;
 use tokio::task::spawn_blocking;
 
+use super::cpu_time::{CostFigures, CostMeter};
+use super::generated_repo::RepositorySize;
 use super::host::{GitServer, ServerKind, subfolder};
-use super::ledger::{CostFigures, CostMeter};
-use super::make::RepositorySize;
+use super::memory_sampler::{MemorySampler, PeakMemory};
 use super::nginx::ReferencePrograms;
 use super::push::Pusher;
 use super::refs::RefsRun;
 use super::repo::GeneratedRepo;
 use super::request::Protocol;
-use super::sheet::{ComparisonTable, Samples};
-use super::watch::{MemoryWatch, PeakMemory};
-use super::{fetch, make, push, stock, watch};
+use super::result_table::{ComparisonTable, Samples};
+use super::{fetch, generated_repo, installed_git, memory_sampler, push};
 use crate::latency::Latencies;
 use crate::process_usage::rounded;
 use crate::ratio::{Bound, Figure};
@@ -127,7 +127,7 @@ impl Compare {
     pub async fn run(&self) -> Result<()> {
         let folder = TempDir::with_prefix_in("grasp-bench-git-", &self.dir)
             .with_context(|| format!("cannot create a temporary folder in {}", self.dir.display()))?;
-        let disk = watch::measure_fsync(folder.path())?;
+        let disk = memory_sampler::measure_fsync(folder.path())?;
         report::print("git disk", "none", &disk)?;
         let mut run =
             ComparisonRun { plan: self, folder: folder.path(), servers: Vec::new(), table: ComparisonTable::default() };
@@ -156,7 +156,7 @@ impl Compare {
         if is_selected(Measure::Push) {
             run.pushes().await?;
         }
-        let version = stock::run(stock::git(folder.path()).arg("--version"))?;
+        let version = installed_git::run(installed_git::git(folder.path()).arg("--version"))?;
         let (p50, p99) = (disk.p50_us, disk.p99_us);
         writeln!(stderr().lock(), "\n{version}; write and fsync of 4 KiB: p50 {p50} µs, p99 {p99} µs")?;
         run.table.print()
@@ -181,8 +181,8 @@ impl ComparisonRun<'_> {
 
     async fn refs(&mut self) -> Result<()> {
         let (small, many) = (self.folder.join("small"), self.folder.join("many"));
-        make::single_commit(&small, self.plan.size.seed)?;
-        make::many_refs(&many, self.plan.size.seed, self.plan.refs)?;
+        generated_repo::single_commit(&small, self.plan.size.seed)?;
+        generated_repo::many_refs(&many, self.plan.size.seed, self.plan.refs)?;
         let time = Duration::from_secs(self.plan.seconds);
         for (name, source) in [("small", small), ("many", many)] {
             let mut repo = GeneratedRepo::new(self.plan.size.seed, name, &source)?;
@@ -223,7 +223,7 @@ impl ComparisonRun<'_> {
             None => {
                 let source = self.folder.join("large");
                 let (place, size) = (source.clone(), self.plan.size);
-                let made = spawn_blocking(move || make::large_repository(&place, size)).await??;
+                let made = spawn_blocking(move || generated_repo::large_repository(&place, size)).await??;
                 report::print("git make", "none", &made)?;
                 source
             }
@@ -244,7 +244,7 @@ impl ComparisonRun<'_> {
 
     async fn fetches(&mut self, repo: &mut GeneratedRepo) -> Result<()> {
         let mut seen: Vec<[FetchSamples; 2]> = self.servers.iter().map(|_| Default::default()).collect();
-        let watches: Vec<_> = self.servers.iter().map(|server| server.process().map(MemoryWatch::start)).collect();
+        let samplers: Vec<_> = self.servers.iter().map(|server| server.process().map(MemorySampler::start)).collect();
         for round in 0..self.plan.rounds {
             repo.add_tag(round, &self.servers).await?;
             for time in 0..=REPEATS {
@@ -257,8 +257,8 @@ impl ComparisonRun<'_> {
                 }
             }
         }
-        for watch in watches.into_iter().flatten() {
-            let peak = watch.stop()?;
+        for sampler in samplers.into_iter().flatten() {
+            let peak = sampler.stop()?;
             report::print("git fetch memory", &ServerKind::Graspd.to_string(), &peak)?;
             record_memory(&mut self.table, "fetch", Some(peak));
         }
@@ -277,9 +277,9 @@ impl ComparisonRun<'_> {
             for (server, samples) in self.servers.iter().zip(&mut seen) {
                 self.wait_until_idle().await?;
                 let target = self.folder.join("clone");
-                let mut git = stock::git(self.folder);
+                let mut git = installed_git::git(self.folder);
                 git.args(["clone", "--quiet", "--bare", &server.url(&repo.path()).to_string()]).arg(&target);
-                let cloning = async { spawn_blocking(move || stock::run(&mut git)).await? };
+                let cloning = async { spawn_blocking(move || installed_git::run(&mut git)).await? };
                 let timed = timed(server, cloning).await?;
                 std::fs::remove_dir_all(target)?;
                 let result = if round == 0 { "git clone first" } else { "git clone again" };
@@ -371,10 +371,10 @@ fn record_memory(table: &mut ComparisonTable, name: &str, peak: Option<PeakMemor
 
 /// Measures the duration and cost of a step and the memory of the server.
 async fn timed<T>(server: &GitServer, step: impl Future<Output = Result<T>>) -> Result<TimedStep> {
-    let watch = server.process().map(MemoryWatch::start);
+    let sampler = server.process().map(MemorySampler::start);
     let cost = CostMeter::start(&server.cpu_account)?;
     let started = Instant::now();
     step.await?;
     let milliseconds = rounded(started.elapsed().as_secs_f64() * 1e3);
-    Ok(TimedStep { milliseconds, cost: cost.stop()?, memory: watch.map(MemoryWatch::stop).transpose()? })
+    Ok(TimedStep { milliseconds, cost: cost.stop()?, memory: sampler.map(MemorySampler::stop).transpose()? })
 }

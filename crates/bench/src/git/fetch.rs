@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::client::Client;
-use super::ledger::{CostFigures, CostMeter, CpuAccount};
+use super::cpu_time::{CostFigures, CostMeter, CpuAccount};
 use super::pktline::FetchResponseParser;
 use super::request::RepoUrl;
 use crate::process_usage::rounded;

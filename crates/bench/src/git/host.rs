@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::ledger::{ControlGroup, CpuAccount};
+use super::cpu_time::{ControlGroup, CpuAccount};
 use super::nginx;
 use super::request::RepoUrl;
 use crate::process::Process;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use super::host::subfolder;
-use super::stock;
+use super::installed_git;
 
 /// Programs of the reference server.
 #[derive(Debug, Clone, Args)]
@@ -64,9 +64,9 @@ impl ReferenceSetup {
 /// Returns the relevant parts of Debian's `nginx.conf` and `fastcgi_params`.
 fn configuration(folder: &Path, repositories: &Path, socket: &Path, port: u16) -> Result<String> {
     let (here, root, socket) = (folder.display(), repositories.display(), socket.display());
-    let backend = format!("{}/git-http-backend", stock::exec_path()?);
+    let backend = format!("{}/git-http-backend", installed_git::exec_path()?);
     // As root, nginx would drop its privileges and could not read the folder.
-    let user = if stock::is_root()? { "user root;" } else { "" };
+    let user = if installed_git::is_root()? { "user root;" } else { "" };
     Ok(format!(
         r#"daemon off;
 {user}

@@ -9,10 +9,10 @@ use serde::Serialize;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::client::Client;
+use super::cpu_time::{CostFigures, CostMeter};
 use super::host::{GitServer, ServerKind};
-use super::ledger::{CostFigures, CostMeter};
 use super::repo::{EventPublisher, GeneratedRepo};
-use super::{make, stock};
+use super::{generated_repo, installed_git};
 use crate::latency::{Latencies, Percentiles};
 use crate::process_usage::rounded;
 
@@ -51,9 +51,9 @@ impl Pusher {
     pub(super) async fn open(server: &GitServer, folder: &Path, number: u64, commits: u64) -> Result<Self> {
         let source = folder.join(format!("push-{number}"));
         if !source.exists() {
-            make::linear_history(&source, number, commits)?;
+            generated_repo::linear_history(&source, number, commits)?;
         }
-        let text = stock::run(stock::git(&source).args(["rev-list", "--reverse", BRANCH]))?;
+        let text = installed_git::run(installed_git::git(&source).args(["rev-list", "--reverse", BRANCH]))?;
         let commits: Arc<[String]> = text.lines().map(String::from).collect();
         let mut repo = GeneratedRepo::new(number, &format!("push-{number}"), &source)?;
         repo.refs = vec![(BRANCH.into(), commits[0].clone())];
@@ -76,11 +76,11 @@ impl Pusher {
             if let Some(publisher) = &mut publisher {
                 publisher.publish(self.repo.state()?).await?;
             }
-            let mut git = stock::git(&self.repo.source);
+            let mut git = installed_git::git(&self.repo.source);
             git.args(["push", "--quiet", &url, &format!("{next}:{BRANCH}")]);
             let pushing = spawn_blocking(move || {
                 let started = Instant::now();
-                stock::run(&mut git).map(|_| started.elapsed())
+                installed_git::run(&mut git).map(|_| started.elapsed())
             });
             times.push(pushing.await??);
             self.pushed += 1;

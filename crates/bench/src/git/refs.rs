@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::client::Client;
-use super::ledger::{CostFigures, CostMeter, CpuAccount};
+use super::cpu_time::{CostFigures, CostMeter, CpuAccount};
 use super::request::{Protocol, RepoUrl};
 use crate::latency::{Latencies, Percentiles};
 use crate::process_usage::rounded;

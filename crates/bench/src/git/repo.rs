@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::client::Client;
 use super::host::{DOMAIN, GitServer, ServerKind};
-use super::stock;
+use super::installed_git;
 use crate::connection::{Connection, Traffic};
 use crate::event::{Author, Draft, SignedEvent};
 use crate::message::RelayMessage;
@@ -49,7 +49,7 @@ impl GeneratedRepo {
         let owner = Author::from_seed(seed, OWNER_STREAM)?;
         let npub = PublicKey::from_hex(&owner.public_key)?.to_bech32()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-        let refs = stock::refs(source)?;
+        let refs = installed_git::refs(source)?;
         Ok(Self { owner, npub, identifier: identifier.into(), source: source.into(), refs, time: now - STATE_AGE_SECS })
     }
 
@@ -100,8 +100,13 @@ impl GeneratedRepo {
             ServerKind::Reference => {
                 let folder = self.folder(server)?;
                 fs::create_dir_all(&folder)?;
-                stock::run(stock::git(&folder).args(["init", "--quiet", "--bare", "--initial-branch=main"]))?;
-                stock::run(stock::git(&folder).args(["config", "http.receivepack", "true"]))?;
+                installed_git::run(installed_git::git(&folder).args([
+                    "init",
+                    "--quiet",
+                    "--bare",
+                    "--initial-branch=main",
+                ]))?;
+                installed_git::run(installed_git::git(&folder).args(["config", "http.receivepack", "true"]))?;
                 Ok(())
             }
         }
@@ -109,24 +114,26 @@ impl GeneratedRepo {
 
     /// Pushes all refs.
     pub(super) async fn push(&self, server: &GitServer) -> Result<()> {
-        let mut git = stock::git(&self.source);
+        let mut git = installed_git::git(&self.source);
         git.args(["push", "--quiet", &server.url(&self.path()).to_string()]);
         git.args(self.refs.iter().map(|(name, oid)| format!("{oid}:{name}")));
-        spawn_blocking(move || stock::run(&mut git)).await??;
+        spawn_blocking(move || installed_git::run(&mut git)).await??;
         Ok(())
     }
 
     /// Adds a tag on an existing commit on every server, so that cached responses no longer match.
     pub(super) async fn add_tag(&mut self, number: u64, servers: &[Arc<GitServer>]) -> Result<()> {
         let name = format!("refs/tags/touch-{number}");
-        let oid = stock::run(stock::git(&self.source).args(["rev-parse", &format!("refs/heads/main~{}", number + 1)]))?;
+        let oid = installed_git::run(
+            installed_git::git(&self.source).args(["rev-parse", &format!("refs/heads/main~{}", number + 1)]),
+        )?;
         self.refs.push((name.clone(), oid.clone()));
         for server in servers {
             match server.kind {
                 ServerKind::Graspd => EventPublisher::open(server).await?.publish(self.state()?).await?,
                 ServerKind::Reference => {
                     let folder = self.folder(server)?;
-                    stock::run(stock::git(&folder).args(["update-ref", &name, &oid]))?;
+                    installed_git::run(installed_git::git(&folder).args(["update-ref", &name, &oid]))?;
                 }
             }
             self.wait_for_ref(server, &name).await?;
@@ -172,8 +179,8 @@ impl GeneratedRepo {
         if let Some(graspd) = with_kind(ServerKind::Graspd) {
             link_objects(&self.folder(graspd)?.join("objects"), &folder.join("objects"))?;
         }
-        stock::run(stock::git(&folder).args(["pack-refs", "--all"]))?;
-        stock::run(stock::git(&folder).args(["rev-list", "--all", "--count"]))?;
+        installed_git::run(installed_git::git(&folder).args(["pack-refs", "--all"]))?;
+        installed_git::run(installed_git::git(&folder).args(["rev-list", "--all", "--count"]))?;
         Ok(())
     }
 }
@@ -246,13 +253,13 @@ impl EventPublisher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::git::make;
+    use crate::git::generated_repo;
 
     #[test]
     fn events_list_the_service_and_have_increasing_timestamps() {
         let folder = tempfile::tempdir().expect("a folder");
         let source = folder.path().join("small");
-        make::single_commit(&source, 1).expect("makes");
+        generated_repo::single_commit(&source, 1).expect("makes");
         let mut repo = GeneratedRepo::new(1, "small", &source).expect("signs");
         assert!(repo.path().starts_with("/npub1") && repo.path().ends_with("/small.git"));
         let (announcement, state) = (repo.announcement().expect("signs"), repo.state().expect("signs"));
@@ -265,19 +272,19 @@ mod tests {
     fn linked_repository_has_the_same_objects() {
         let folder = tempfile::tempdir().expect("a folder");
         let (served, mirror) = (folder.path().join("served"), folder.path().join("mirror"));
-        make::single_commit(&served, 1).expect("makes");
-        make::linear_history(&mirror, 2, 3).expect("makes");
+        generated_repo::single_commit(&served, 1).expect("makes");
+        generated_repo::linear_history(&mirror, 2, 3).expect("makes");
         // The layout of graspd: packs in a pool, and a repository with the pool as alternate.
         fs::rename(served.join("objects"), served.join("pool")).expect("a folder");
         fs::create_dir_all(served.join("objects/info")).expect("a folder");
         let pool = served.join("pool");
         fs::write(served.join("objects/info/alternates"), format!("{}\n", pool.display())).expect("a file");
-        let (_, tip) = stock::refs(&served).expect("refs").remove(0);
+        let (_, tip) = installed_git::refs(&served).expect("refs").remove(0);
 
         link_objects(&served.join("objects"), &mirror.join("objects")).expect("links");
         fs::remove_dir_all(&served).expect("removes");
-        let mut git = stock::git(&mirror);
-        assert_eq!(stock::run(git.args(["rev-list", "--count", &tip])).expect("the same objects"), "1");
+        let mut git = installed_git::git(&mirror);
+        assert_eq!(installed_git::run(git.args(["rev-list", "--count", &tip])).expect("the same objects"), "1");
     }
 
     #[test]

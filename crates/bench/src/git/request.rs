@@ -179,7 +179,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::git::stock;
+    use crate::git::installed_git;
 
     #[test]
     fn only_plain_http_urls_are_accepted() {
@@ -240,7 +240,7 @@ mod tests {
         let url = RepoUrl::new(&listener.local_addr().expect("an address").to_string(), "/a.git");
         let folder = tempfile::tempdir().expect("a folder");
         let clone = folder.path().join("clone");
-        let mut git = stock::git(folder.path());
+        let mut git = installed_git::git(folder.path());
         git.args(["clone", "--quiet", "--bare", &url.to_string()]).arg(clone);
         let git = tokio::task::spawn_blocking(move || git.output());
         let posted = record(listener, &refs).await;

@@ -14,8 +14,8 @@ use tokio::time::sleep;
 
 use super::corpus::Project;
 use super::publish::{count, publish, served, wait_until_count};
+use super::result_table::print_progress;
 use super::server::{GraspdServer, POLL_INTERVAL, ServerPlan, SyncSources, create_empty_folder};
-use super::sheet::print_progress;
 use super::world::{FOLLOWER, SOURCE, SYNC_TIMEOUT, SyncSetup, seconds};
 use crate::connection::{Connection, Traffic};
 use crate::event::{Draft, SignedEvent};

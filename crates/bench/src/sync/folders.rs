@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::corpus::Project;
-use crate::git::{make, stock};
+use crate::git::{generated_repo, installed_git};
 
 /// The repository that all others are copies of.
 #[derive(Debug)]
@@ -25,13 +25,13 @@ impl TemplateRepo {
     pub(super) fn open_or_create(folder: &Path) -> Result<Self> {
         let folder = folder.join("original.git");
         if !folder.join("HEAD").exists() {
-            make::single_commit(&folder, 1)?;
+            generated_repo::single_commit(&folder, 1)?;
         }
-        let refs: BTreeMap<String, String> = stock::refs(&folder)?.into_iter().collect();
+        let refs: BTreeMap<String, String> = installed_git::refs(&folder)?.into_iter().collect();
         let commit = refs.get("refs/heads/main").context("the template repository has no main branch")?.clone();
         let pull_request_commit = match refs.get("refs/heads/offer") {
             Some(pull_request_commit) => pull_request_commit.clone(),
-            None => make::add_commit(&folder, &commit, "refs/heads/offer")?,
+            None => generated_repo::add_commit(&folder, &commit, "refs/heads/offer")?,
         };
         Ok(Self { folder, commit, pull_request_commit })
     }

@@ -11,7 +11,7 @@ use super::server::GraspdServer;
 use super::world::SyncSetup;
 use crate::connection::{Connection, Traffic};
 use crate::event::SignedEvent;
-use crate::git::watch;
+use crate::git::memory_sampler;
 use crate::latency::{Latencies, Percentiles};
 use crate::message::{RelayMessage, event_id};
 
@@ -52,7 +52,7 @@ pub(super) async fn run(
     while !matches!(RelayMessage::parse(&listener.next().await?), RelayMessage::Eose { .. }) {}
     let mut publisher = Connection::open(&source.url()?, Traffic::Light).await?;
 
-    let fsync = watch::measure_fsync(&setup.path("."))?;
+    let fsync = memory_sampler::measure_fsync(&setup.path("."))?;
     let (mut after_ok, mut after_sending) = (Latencies::default(), Latencies::default());
     for event in fresh {
         let sent = Instant::now();

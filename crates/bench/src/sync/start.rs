@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::SyncArgs;
+use super::result_table::{ResultRow, print_progress};
 use super::server::{GraspdServer, ServerPlan, SyncSources};
-use super::sheet::{ResultRow, print_progress};
 use super::world::{SOURCE, SyncSetup};
 use crate::process_usage::rounded;
 use crate::{machine, report};

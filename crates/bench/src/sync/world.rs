@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::SyncArgs;
 use super::corpus::{CorpusSize, SyncCorpus};
+use super::counting_proxy::CountingProxy;
 use super::folders::TemplateRepo;
 use super::publish::{publish, wait_until_count};
 use super::server::{GraspdServer, ServerPlan, SyncSources, create_empty_folder};
-use super::wire::CountingProxy;
 use crate::event::SignedEvent;
 use crate::progress::Progress;
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE};

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::stock;
+use super::installed_git;
 use crate::progress::Progress;
 use crate::random::Random;
 use crate::{report, repository, sample_text};
@@ -110,7 +110,7 @@ pub(super) fn large_repository(folder: &Path, size: RepositorySize) -> Result<Ma
     }
     import.finish()?;
     drop(progress);
-    stock::run(stock::git(folder).args(["-c", NO_DELTAS_FROM, "repack", "-a", "-d", "-f", "--quiet"]))?;
+    installed_git::run(installed_git::git(folder).args(["-c", NO_DELTAS_FROM, "repack", "-a", "-d", "-f", "--quiet"]))?;
     let (objects, pack_bytes) = pack_size(folder)?;
     if pack_bytes < size.bytes {
         bail!("the pack has {pack_bytes} bytes, at least {} are required", size.bytes);
@@ -121,14 +121,14 @@ pub(super) fn large_repository(folder: &Path, size: RepositorySize) -> Result<Ma
 /// Adds an empty commit on top of another under a ref, packs everything into one pack, and returns the commit.
 pub(crate) fn add_commit(folder: &Path, parent: &str, name: &str) -> Result<String> {
     let person = [("NAME", "A U Thor"), ("EMAIL", "author@example.com"), ("DATE", "1700000000 +0000")];
-    let mut command = stock::git(folder);
+    let mut command = installed_git::git(folder);
     for (what, value) in person {
         command.env(format!("GIT_AUTHOR_{what}"), value).env(format!("GIT_COMMITTER_{what}"), value);
     }
     let tree = format!("{parent}^{{tree}}");
-    let commit = stock::run(command.args(["commit-tree", &tree, "-p", parent, "-m", "offer"]))?;
-    stock::run(stock::git(folder).args(["update-ref", name, &commit]))?;
-    stock::run(stock::git(folder).args(["repack", "-a", "-d", "-q"]))?;
+    let commit = installed_git::run(command.args(["commit-tree", &tree, "-p", parent, "-m", "offer"]))?;
+    installed_git::run(installed_git::git(folder).args(["update-ref", name, &commit]))?;
+    installed_git::run(installed_git::git(folder).args(["repack", "-a", "-d", "-q"]))?;
     Ok(commit)
 }
 
@@ -189,7 +189,7 @@ fn random_bytes(random: &mut Random, length: usize) -> Vec<u8> {
 
 /// Returns the number of objects and the bytes of all packs of a repository.
 fn pack_size(folder: &Path) -> Result<(u64, u64)> {
-    let text = stock::run(stock::git(folder).args(["count-objects", "-v"]))?;
+    let text = installed_git::run(installed_git::git(folder).args(["count-objects", "-v"]))?;
     let objects = text.lines().find_map(|line| line.strip_prefix("in-pack: ")?.parse().ok());
     let mut bytes = 0;
     for entry in fs::read_dir(folder.join("objects/pack"))? {
@@ -213,8 +213,8 @@ impl FastImport {
             bail!("{} already exists", folder.display());
         }
         fs::create_dir_all(folder)?;
-        stock::run(stock::git(folder).args(["init", "--quiet", "--bare", "--initial-branch=main"]))?;
-        let mut importer = stock::git(folder)
+        installed_git::run(installed_git::git(folder).args(["init", "--quiet", "--bare", "--initial-branch=main"]))?;
+        let mut importer = installed_git::git(folder)
             .args(["-c", "fastimport.unpackLimit=0", "fast-import", "--quiet"])
             .stdin(Stdio::piped())
             .spawn()
@@ -224,7 +224,7 @@ impl FastImport {
     }
 
     fn commit(&mut self, branch: &str, number: u64, subject: &str) -> Result<()> {
-        let (author, when) = (stock::AUTHOR, commit_time(number));
+        let (author, when) = (installed_git::AUTHOR, commit_time(number));
         write!(self.to, "commit {branch}\ncommitter {author} {when} +0000\n")?;
         self.data(subject.as_bytes())
     }
@@ -239,7 +239,7 @@ impl FastImport {
     }
 
     fn tag(&mut self, name: &str, from: &str, number: u64) -> Result<()> {
-        let (author, when) = (stock::AUTHOR, commit_time(number));
+        let (author, when) = (installed_git::AUTHOR, commit_time(number));
         write!(self.to, "tag {name}\nfrom {from}\ntagger {author} {when} +0000\n")?;
         self.data(name.as_bytes())
     }
@@ -301,7 +301,7 @@ mod tests {
             let made = large_repository(&path, size).expect("makes");
             assert!(made.pack_bytes >= size.bytes);
             assert!(large_repository(&path, size).is_err(), "an existing folder is not overwritten");
-            stock::refs(&path).expect("refs")
+            installed_git::refs(&path).expect("refs")
         };
         let first = refs("a", size);
         assert_eq!(first.len(), 10, "{first:?}");
@@ -314,7 +314,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("many");
         many_refs(&path, 1, 50).expect("makes");
-        let refs = stock::refs(&path).expect("refs");
+        let refs = installed_git::refs(&path).expect("refs");
         assert_eq!(refs.len(), 50);
         assert_eq!(refs.iter().filter(|(name, _)| name.starts_with("refs/tags/")).count(), 15);
     }

@@ -2,22 +2,22 @@
 
 use anyhow::Result;
 
-use super::sheet::ResultRow;
+use super::result_table::ResultRow;
 use super::world::SyncSetup;
 
 /// Prints a hint: the independent relay is not part of this build.
 #[cfg(not(feature = "compare"))]
 #[allow(clippy::unused_async, reason = "the variant with the feature is async")]
 pub(super) async fn run(_: &SyncSetup) -> Result<Vec<ResultRow>> {
-    super::sheet::print_progress("the independent relay is not included; build with --features compare");
+    super::result_table::print_progress("the independent relay is not included; build with --features compare");
     Ok(Vec::new())
 }
 
 /// Fills the independent relay unless an earlier run did, and measures the first sync of a follower and its restart.
 #[cfg(feature = "compare")]
 pub(super) async fn run(setup: &SyncSetup) -> Result<Vec<ResultRow>> {
-    use super::cold::SyncRun;
-    use super::wire::CountingProxy;
+    use super::counting_proxy::CountingProxy;
+    use super::first_sync::SyncRun;
     use super::world::{FOLLOWER, SOURCE};
 
     let size = setup.corpus.size;

@@ -34,16 +34,16 @@ pub(super) struct PeakMemory {
 
 /// Samples the memory of a process in a separate thread.
 #[derive(Debug)]
-pub(super) struct MemoryWatch {
+pub(super) struct MemorySampler {
     stop: Sender<()>,
-    watcher: JoinHandle<Result<PeakMemory>>,
+    thread: JoinHandle<Result<PeakMemory>>,
 }
 
-impl MemoryWatch {
+impl MemorySampler {
     /// Starts sampling.
     pub(super) fn start(process: Process) -> Self {
         let (stop, stopped) = mpsc::channel();
-        let watcher = thread::spawn(move || {
+        let thread = thread::spawn(move || {
             let mut peak = PeakMemory::default();
             loop {
                 let memory = process.memory()?;
@@ -55,13 +55,13 @@ impl MemoryWatch {
                 }
             }
         });
-        Self { stop, watcher }
+        Self { stop, thread }
     }
 
     /// Stops sampling and returns the peak.
     pub(super) fn stop(self) -> Result<PeakMemory> {
         drop(self.stop);
-        self.watcher.join().map_err(|_| anyhow!("the memory sampling thread panicked"))?
+        self.thread.join().map_err(|_| anyhow!("the memory sampling thread panicked"))?
     }
 }
 
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn peak_memory_is_recorded() {
-        let watch = MemoryWatch::start(Process::Own);
-        let peak = watch.stop().expect("own accounting");
+        let sampler = MemorySampler::start(Process::Own);
+        let peak = sampler.stop().expect("own accounting");
         assert!(peak.rss_anon_kb > 0 && peak.rss_kb >= peak.rss_anon_kb && peak.ever_kb > 0);
     }
 

@@ -20,7 +20,7 @@ use grasp_core::sync::{SyncConfig, SyncMachine};
 use grasp_core::time::{MonoTime, Now, Timestamp};
 use serde::Serialize;
 
-use super::sheet;
+use super::result_table;
 use super::stub::stub_address;
 use crate::process::Process;
 use crate::process_usage::rounded;
@@ -267,7 +267,7 @@ impl MachineDriver {
         self.phase.most_said_bytes = self.phase.most_said_bytes.max(bytes);
         if self.shown.elapsed().as_secs() >= 10 {
             self.shown = Instant::now();
-            sheet::print_progress(&format!(
+            result_table::print_progress(&format!(
                 "{} of {} relays, {} steps",
                 self.caught_up, self.size.relays, self.phase.steps
             ));

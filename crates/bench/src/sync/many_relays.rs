@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use tokio::time::sleep;
 
+use super::result_table;
 use super::server::{GraspdServer, POLL_INTERVAL, SyncSources};
-use super::sheet;
 use super::stub::{StubFigures, StubRelays};
 use super::world::{FOLLOWER, SYNC_TIMEOUT, SyncSetup, seconds};
 use crate::process::Memory;
@@ -49,7 +49,7 @@ pub(super) struct RelaysFigures {
 /// Fills a server, then lets it sync from `relays` relays without events.
 pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigures> {
     let stubs = StubRelays::start(relays).await?;
-    let plan = setup.with_git_data("crowd", FOLLOWER)?;
+    let plan = setup.with_git_data("many-relays", FOLLOWER)?;
     let server = plan.start()?;
     let each = RELAYS_PER_REPOSITORY.min(relays);
     let named = |index: usize| {
@@ -83,7 +83,7 @@ pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigure
         if shown.elapsed().as_secs() >= 10 {
             shown = Instant::now();
             let requests = stubs.counters.figures();
-            sheet::print_progress(&format!("{connected} of {relays} relays in sync; {requests:?}"));
+            result_table::print_progress(&format!("{connected} of {relays} relays in sync; {requests:?}"));
         }
         if started.elapsed() > SYNC_TIMEOUT {
             bail!(

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use tokio::time::sleep;
 
+use super::counting_proxy::{CountingProxy, ProxyTraffic};
 use super::frames::MessageCounts;
 use super::publish::{count, served};
 use super::server::{GraspdServer, POLL_INTERVAL, ServerPlan, SyncSources, metric_sum};
-use super::wire::{CountingProxy, ProxyTraffic};
 use super::world::{SOURCE, SYNC_TIMEOUT, SyncSetup, seconds};
 use crate::connection::Connection;
 use crate::process::{Memory, Process};
@@ -119,16 +119,16 @@ impl SyncRun<'_> {
         let mut shown = Instant::now();
         loop {
             let metrics = follower.metrics().await?;
-            let judged = metric_sum(&metrics, "ngit_sync_judged_total", &[]).unwrap_or(0.0) as u64;
-            if judged + projects >= wanted && served(&mut connection).await? >= wanted {
+            let decided = metric_sum(&metrics, "ngit_sync_judged_total", &[]).unwrap_or(0.0) as u64;
+            if decided + projects >= wanted && served(&mut connection).await? >= wanted {
                 return Ok(Instant::now());
             }
             if shown.elapsed().as_secs() >= 5 {
                 shown = Instant::now();
                 let announced = count(&mut connection, &serde_json::json!({ "kinds": [ANNOUNCEMENT, STATE] })).await?;
                 let traffic = self.proxy.traffic();
-                crate::sync::sheet::print_progress(&format!(
-                    "{judged} events, {announced} announcements and states served, {} kB sent, {} kB received",
+                crate::sync::result_table::print_progress(&format!(
+                    "{decided} events, {announced} announcements and states served, {} kB sent, {} kB received",
                     traffic.sent / 1000,
                     traffic.received / 1000
                 ));
