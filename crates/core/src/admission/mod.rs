@@ -8,14 +8,14 @@
 //!
 //! - [`policy`]: decisions about single events. This file applies them to the [`Catalog`] and to [`purgatory`].
 //! - [`push`]: authorisation of pushes.
-//! - `git_jobs`, `git_job_results`, `repo_queue`: planning of git jobs and what follows from their results.
+//! - `git_job_planner`, `git_job_results`, `repo_queue`: planning of git jobs and what follows from their results.
 //! - `removal`, `expiry`, `policy_change`, [`moderation`]: everything that removes events.
 //! - `sync_targets`, `wanted_git_data`: what [`sync`](crate::sync) and [`fetch`](crate::fetch) should do.
 
 mod expiry;
 pub mod git_job;
+mod git_job_planner;
 mod git_job_results;
-mod git_jobs;
 pub mod io;
 pub mod moderation;
 pub mod policy;
@@ -37,7 +37,7 @@ use policy::{AdmissionMode, AdmissionPolicy, PolicyContext};
 use purgatory::{HeldEvent, HeldKind, Purgatory, SearchStatus};
 use repo_queue::{RepoQueues, RepoTask};
 
-use git_jobs::LookupPurpose;
+use git_job_planner::LookupPurpose;
 use uploads::PendingUploads;
 
 use crate::disk_budget::DiskLevel;

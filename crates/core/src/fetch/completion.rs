@@ -96,29 +96,29 @@ impl FetchMachine {
         let retries_busy = !self.has_fault(Fault::BusySourceNotRetried);
         let remembers_form = !self.has_fault(Fault::FormForgotten);
         let Some((source_id, source)) = job.source_of(id) else { return };
-        source.visit.outcome = Some(source_outcome(outcome, received));
+        source.history.outcome = Some(source_outcome(outcome, received));
         let (state, asked) = match outcome {
             FetchOutcome::Sent => {
                 if received == running.oids.len() {
                     // The next request will ask for other objects.
-                    source.visit.record_complete(running.form);
+                    source.history.record_complete(running.form);
                 }
                 if received > 0 {
-                    source.visit.form = Some(running.form);
+                    source.history.form = Some(running.form);
                 } else if running.form == RequestForm::ByRef {
                     // All of its refs contained nothing wanted. Requests for exact objects cost the server little.
-                    source.visit.form = Some(RequestForm::ByOid);
-                    source.visit.useless_refs_until = Some(now.plus_secs(limits::USELESS_REFS_RETRY_SECS));
+                    source.history.form = Some(RequestForm::ByOid);
+                    source.history.useless_refs_until = Some(now.plus_secs(limits::USELESS_REFS_RETRY_SECS));
                 }
                 (SourceState::Resting, true)
             }
             // Events that came since were not asked for yet.
-            FetchOutcome::NotByOid if source.visit.useless_refs_until.is_some_and(|until| now < until) => {
+            FetchOutcome::NotByOid if source.history.useless_refs_until.is_some_and(|until| now < until) => {
                 (SourceState::Resting, false)
             }
             // The source is asked by ref in the same round.
             FetchOutcome::NotByOid => {
-                source.visit.form = remembers_form.then_some(RequestForm::ByRef);
+                source.history.form = remembers_form.then_some(RequestForm::ByRef);
                 (SourceState::Waiting, false)
             }
             FetchOutcome::Absent | FetchOutcome::Failed => (SourceState::Resting, true),
@@ -129,7 +129,7 @@ impl FetchMachine {
                 if last || !retries_busy { (SourceState::Resting, true) } else { (SourceState::Waiting, false) }
             }
             FetchOutcome::InvalidData => {
-                source.visit.invalid_until = Some(now.plus_secs(limits::INVALID_SOURCE_QUIET_SECS));
+                source.history.invalid_until = Some(now.plus_secs(limits::INVALID_SOURCE_QUIET_SECS));
                 (SourceState::Resting, true)
             }
             FetchOutcome::Cancelled | FetchOutcome::LocalError => (SourceState::Waiting, false),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::HostId;
 use super::fair_queue::{Priority, QueuePosition};
 use super::io::{FetchId, RequestForm, WantedEvent, WantedKind};
-use super::source::{Source, SourceId, SourceState, VisitRecord};
+use super::source::{Source, SourceHistory, SourceId, SourceState};
 use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::EventId;
@@ -44,7 +44,7 @@ pub(super) struct QueueEntry {
     pub(super) is_queued: bool,
 }
 
-/// A fetch job.
+/// The objects that one repository lacks, the events that need them, and the sources that may have them.
 #[derive(Clone, Debug)]
 pub(super) struct FetchJob {
     pub(super) repo_path: RepoPath,
@@ -54,7 +54,7 @@ pub(super) struct FetchJob {
     pub(super) order: Vec<SourceId>,
     pub(super) next_source_id: u32,
     /// What is known about sources that no event lists any more.
-    pub(super) past_visits: BTreeMap<String, VisitRecord>,
+    pub(super) past_sources: BTreeMap<String, SourceHistory>,
     /// Rounds since the last new event.
     pub(super) attempts: u32,
     /// When the next round begins, if it is scheduled.
@@ -81,7 +81,7 @@ impl FetchJob {
             sources: BTreeMap::new(),
             order: Vec::new(),
             next_source_id: 0,
-            past_visits: BTreeMap::new(),
+            past_sources: BTreeMap::new(),
             attempts: 0,
             scheduled_round: None,
             paused_until: MonoTime(0),
@@ -128,15 +128,15 @@ impl FetchJob {
     /// Returns when a source may be asked, or `None` if it does not wait or has nothing that is needed.
     pub(super) fn ready_at(&self, id: SourceId, source: &Source) -> Option<MonoTime> {
         (source.state == SourceState::Waiting && self.is_useful(id))
-            .then(|| source.visit.next_request_at(source.form()))
+            .then(|| source.history.next_request_at(source.form()))
     }
 
     /// Returns until when a source must not be asked: because of invalid data, or because only dormant events need it.
     pub(super) fn blocked_until(&self, id: SourceId, source: &Source) -> Option<MonoTime> {
         let dormant_until =
-            source.visit.last_request_at().filter(|at| *at >= self.woken_at && !self.is_useful_for_active(id));
+            source.history.last_request_at().filter(|at| *at >= self.woken_at && !self.is_useful_for_active(id));
         let dormant_until = dormant_until.map(|at| at.plus_secs(limits::FETCH_DORMANT_INTERVAL_SECS));
-        source.visit.invalid_until.max(dormant_until)
+        source.history.invalid_until.max(dormant_until)
     }
 
     /// Returns the pause before the next round.

@@ -75,7 +75,7 @@ pub(super) struct Mirrors {
     waiting_hosts: BTreeSet<HostId>,
 }
 
-/// A mirror.
+/// A git server URL of a served repository whose refs are compared with the served ones, and its schedule.
 #[derive(Debug)]
 struct Mirror {
     repo_path: RepoPath,

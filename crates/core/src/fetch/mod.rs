@@ -25,6 +25,7 @@ mod job;
 mod mirror_check;
 mod network_limit;
 pub mod origin;
+mod past_jobs;
 mod reset_limiter;
 mod round;
 mod scheduler;
@@ -34,7 +35,6 @@ mod source;
 mod tests;
 mod throttle;
 mod view;
-mod visit_history;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,12 +47,12 @@ use self::mirror_check::Mirrors;
 pub use self::mirror_check::{MirrorCheckSchedule, MirrorStatus, MirrorView};
 use self::network_limit::{Network, NetworkLimits};
 use self::origin::Origin;
+use self::past_jobs::PastJobs;
 use self::reset_limiter::ResetLimiter;
 use self::source::SourceId;
 pub use self::source::SourceOutcome;
 pub use self::throttle::QuietReason;
 pub use self::view::{FetchStats, FetchView, HostView, JobView, SourceView};
-use self::visit_history::VisitHistory;
 use crate::limits;
 use crate::net::AddressPolicy;
 use crate::nostr::event::EventId;
@@ -136,14 +136,14 @@ enum SurveyRequester {
     Mirror(MirrorId),
 }
 
-/// The state machine.
+/// State machine that decides which source is asked for which git data, and when.
 pub struct FetchMachine {
     config: FetchConfig,
     fault: Option<Fault>,
     now: Now,
     jobs_by_identifier: BTreeMap<Identifier, BTreeMap<RepoPath, JobId>>,
     jobs: BTreeMap<JobId, Box<FetchJob>>,
-    history: VisitHistory,
+    past_jobs: PastJobs,
     hosts: HostTable,
     networks: NetworkLimits,
     reset_limiter: ResetLimiter,
@@ -176,7 +176,7 @@ impl FetchMachine {
             now: Now::default(),
             jobs_by_identifier: BTreeMap::new(),
             jobs: BTreeMap::new(),
-            history: VisitHistory::default(),
+            past_jobs: PastJobs::default(),
             hosts: HostTable::default(),
             networks: NetworkLimits::default(),
             reset_limiter: ResetLimiter::default(),

@@ -291,7 +291,7 @@ impl FetchMachine {
         let repo_path = job.repo_path.clone();
         if let Some(source) = job.sources.get_mut(&id) {
             source.state = SourceState::Resting;
-            source.visit.outcome = Some(match unavailable {
+            source.history.outcome = Some(match unavailable {
                 Unavailable::Down => SourceOutcome::Failed,
                 Unavailable::NoAddress => SourceOutcome::NoAddress,
                 Unavailable::Forbidden(_) => SourceOutcome::Forbidden,

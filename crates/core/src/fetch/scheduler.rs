@@ -187,7 +187,7 @@ impl FetchMachine {
         let Some(source) = job.sources.get_mut(&source_id) else { return StartResult::NotNow(None) };
         source.state = SourceState::Fetching { id: fetch, since: now.mono, has_answered: false };
         source.has_new_events = false;
-        source.visit.record_request(now.mono, form);
+        source.history.record_request(now.mono, form);
         job.has_asked = true;
         let target = source.target.clone();
         let named = events.iter().map(|(event, _)| *event).collect();
@@ -229,7 +229,7 @@ impl FetchMachine {
         if let Some(source) = job.sources.get(&source_id) {
             let host = self.hosts.get_mut(source.host);
             let open = host.is_some_and(|host| matches!(host.capacity(now, host.limits(fault)), HostCapacity::Free(_)));
-            let again = source.visit.next_request_at(source.form()) <= now;
+            let again = source.history.next_request_at(source.form()) <= now;
             if open
                 && again
                 && !must_wait

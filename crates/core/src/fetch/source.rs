@@ -58,9 +58,9 @@ impl SourceOutcome {
     }
 }
 
-/// What is known about a source. It outlives the job for a while.
+/// Results of earlier requests to a source. Kept for a while after the end of its job.
 #[derive(Clone, Debug, Default)]
-pub(super) struct VisitRecord {
+pub(super) struct SourceHistory {
     /// When it was last asked, by form.
     requested_at: [Option<MonoTime>; 2],
     /// Whether it had everything then, by form.
@@ -76,7 +76,7 @@ pub(super) struct VisitRecord {
     pub(super) is_reported: bool,
 }
 
-impl VisitRecord {
+impl SourceHistory {
     pub(super) fn record_request(&mut self, now: MonoTime, form: RequestForm) {
         self.requested_at[form as usize] = Some(now);
         self.had_everything[form as usize] = false;
@@ -118,7 +118,7 @@ pub(super) enum SourceState {
     Fetching { id: FetchId, since: MonoTime, has_answered: bool },
 }
 
-/// A source.
+/// A URL from which a job can fetch, with its host and what it is doing now.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) url: String,
@@ -127,7 +127,7 @@ pub(super) struct Source {
     pub(super) host: HostId,
     pub(super) is_grasp: bool,
     pub(super) state: SourceState,
-    pub(super) visit: VisitRecord,
+    pub(super) history: SourceHistory,
     /// Busy answers in this round.
     pub(super) busy_answers: u8,
     /// Whether events arrived that the running fetch does not cover.
@@ -136,7 +136,7 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn form(&self) -> RequestForm {
-        self.visit.form.unwrap_or(if self.is_grasp { RequestForm::ByOid } else { RequestForm::ByRef })
+        self.history.form.unwrap_or(if self.is_grasp { RequestForm::ByOid } else { RequestForm::ByRef })
     }
 
     pub(super) fn is_active(&self) -> bool {

@@ -161,7 +161,7 @@ impl FetchMachine {
                     url: source.url.clone(),
                     is_asking: source.is_active(),
                     is_waiting: source.state == SourceState::Waiting,
-                    outcome: source.visit.outcome,
+                    outcome: source.history.outcome,
                 })
                 .collect(),
         }

@@ -43,7 +43,7 @@ impl FetchMachine {
     fn update_wanted(&mut self, id: JobId, data: WantedGitData) {
         let mut job = self.jobs.remove(&id).unwrap_or_else(|| {
             let mut job = Box::new(FetchJob::new(data.repo_path.clone()));
-            (job.past_visits, job.reported_urls) = self.history.take(&data.repo_path);
+            (job.past_sources, job.reported_urls) = self.past_jobs.take(&data.repo_path);
             job
         });
         let is_new = job.events.is_empty();
@@ -70,7 +70,7 @@ impl FetchMachine {
         }
         if !fresh.is_empty() {
             job.attempts = 0;
-            job.sources.values_mut().for_each(|source| source.visit.useless_refs_until = None);
+            job.sources.values_mut().for_each(|source| source.history.useless_refs_until = None);
         }
         for nth in &fresh {
             let event = &mut job.events[*nth];
@@ -159,10 +159,10 @@ impl FetchMachine {
             self.add_host_source(host);
             job.next_source_id += 1;
             let id = SourceId(job.next_source_id);
-            let visit = job.past_visits.remove(&url).unwrap_or_default();
+            let history = job.past_sources.remove(&url).unwrap_or_default();
             let (is_grasp, state) = (listed.is_grasp, SourceState::Resting);
             let source =
-                Source { url, target, origin, host, is_grasp, state, visit, busy_answers: 0, has_new_events: false };
+                Source { url, target, origin, host, is_grasp, state, history, busy_answers: 0, has_new_events: false };
             job.sources.insert(id, source);
             sources.insert(id);
         }
@@ -183,12 +183,12 @@ impl FetchMachine {
         let Some(source) = job.sources.remove(&id) else { return };
         job.order.retain(|other| *other != id);
         self.remove_host_source(source.host);
-        if source.visit.last_request_at().is_some() {
-            job.past_visits.insert(source.url, source.visit);
-            if job.past_visits.len() > limits::MAX_SOURCES_PER_PAST_JOB {
-                let oldest = job.past_visits.iter().min_by_key(|(_, visit)| visit.last_request_at());
+        if source.history.last_request_at().is_some() {
+            job.past_sources.insert(source.url, source.history);
+            if job.past_sources.len() > limits::MAX_SOURCES_PER_PAST_JOB {
+                let oldest = job.past_sources.iter().min_by_key(|(_, history)| history.last_request_at());
                 let oldest = oldest.map(|(url, _)| url.clone());
-                oldest.map(|url| job.past_visits.remove(&url));
+                oldest.map(|url| job.past_sources.remove(&url));
             }
         }
     }
@@ -238,7 +238,7 @@ impl FetchMachine {
             }
             self.remove_host_source(source.host);
         }
-        self.history.store(self.now.mono, *job);
+        self.past_jobs.store(self.now.mono, *job);
     }
 
     /// Reports once that a URL must not be dialled.
@@ -248,7 +248,7 @@ impl FetchMachine {
         source: &mut Source,
         reason: crate::net::OutboundError,
     ) {
-        if !std::mem::replace(&mut source.visit.is_reported, true) {
+        if !std::mem::replace(&mut source.history.is_reported, true) {
             self.outputs.push_back(FetchOutput::UrlForbidden(repo_path.clone(), source.url.clone(), reason));
         }
     }

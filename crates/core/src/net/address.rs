@@ -47,7 +47,7 @@ impl fmt::Display for AddressScope {
     }
 }
 
-/// Checks that an address is public. An address that contains another one is judged by that one, because a server
+/// Checks that an address is public. An address that contains another one is checked by that one, because a server
 /// behind NAT64 reaches all of IPv4 that way.
 ///
 /// # Errors

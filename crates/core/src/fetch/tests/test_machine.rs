@@ -1,4 +1,4 @@
-//! A test rig: a fetch machine with a manual clock and simulated name lookups. The address of a host is derived from
+//! Test machine: a fetch machine with a manual clock and simulated name lookups. The address of a host is derived from
 //! its name.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::repo::{Identifier, RepoId, RepoPath};
 use crate::state_machine::StateMachine;
 use crate::time::{MonoTime, Now, Timestamp};
 
-pub(super) struct Rig {
+pub(super) struct TestMachine {
     pub(super) machine: FetchMachine,
     pub(super) now: Now,
     /// Limits that servers state, by host.
@@ -38,7 +38,7 @@ pub(super) fn config() -> FetchConfig {
     }
 }
 
-impl Rig {
+impl TestMachine {
     pub(super) fn new() -> Self {
         Self::with(config())
     }
@@ -54,7 +54,7 @@ impl Rig {
         }
     }
 
-    /// Returns a rig for a process that starts later on the same server.
+    /// Returns a test for a process that starts later on the same server.
     pub(super) fn restarted(&self, config: FetchConfig, millis: u64) -> Self {
         let wall = Timestamp(self.now.wall.0 + millis / 1_000);
         Self { now: Now { mono: MonoTime(0), wall }, stated_limits: self.stated_limits.clone(), ..Self::with(config) }
