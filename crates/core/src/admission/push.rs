@@ -122,7 +122,7 @@ pub enum PushRejection {
         /// What the ref would be after the push.
         found: Option<String>,
     },
-    /// The repository is not hosted here (any more).
+    /// The repository is not hosted here (or no longer hosted).
     NotHosted,
     /// This service is a read-only archive.
     ReadOnly,
@@ -196,7 +196,7 @@ impl PushRejection {
 
 impl fmt::Display for PushRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let oid_or_nothing = |oid: &Option<String>| oid.clone().unwrap_or_else(|| "nothing".to_owned());
+        let oid_or_no_ref = |oid: &Option<String>| oid.clone().unwrap_or_else(|| "no such ref".to_owned());
         match self {
             Self::UnsupportedNamespace(name) => {
                 write!(f, "{name}: only refs/heads/, refs/tags/ and refs/nostr/<event id> are accepted")
@@ -217,27 +217,27 @@ impl fmt::Display for PushRejection {
                 write!(f, "{name}: the event does not name this repository: push to one that it names")
             }
             Self::UploadsFull => f.write_str(
-                "too many pull requests without an event are stored: publish the event first, or try again later",
+                "the limit of uploads without a published event is reached: publish the event first, or try again later",
             ),
             Self::TooManyUploads => write!(
                 f,
-                "at most {} pull requests without an event are accepted in one push: publish the events first",
+                "at most {} pull requests without a published event are accepted in one push: publish the events first",
                 limits::MAX_UPLOADS_PER_PUSH
             ),
             Self::RefMoved { name, expected, found } => {
                 write!(
                     f,
-                    "{name} is at {}, not at {}: fetch and try again",
-                    oid_or_nothing(expected),
-                    oid_or_nothing(found)
+                    "{name}: the server has {}, but the push expects {}: fetch and try again",
+                    oid_or_no_ref(expected),
+                    oid_or_no_ref(found)
                 )
             }
-            Self::NoState => f.write_str("no state event waits for this push: publish a state (kind 30618) first"),
+            Self::NoState => f.write_str("no pending state event for this repository: publish a state (kind 30618) first"),
             Self::StateMismatch { name, expected, found } => write!(
                 f,
-                "{name}: the newest state declares {}, the push would leave {}: push exactly what the state declares",
-                oid_or_nothing(expected),
-                oid_or_nothing(found)
+                "{name}: the newest state declares {}, but the push would result in {}: push exactly what the state declares",
+                oid_or_no_ref(expected),
+                oid_or_no_ref(found)
             ),
             Self::NotHosted => {
                 f.write_str("this repository is not hosted here: publish an announcement (kind 30617) first")

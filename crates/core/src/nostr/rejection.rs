@@ -49,7 +49,10 @@ impl fmt::Display for AwaitedData {
         match self {
             Self::GitData => f.write_str("won't be served until git data arrives"),
             Self::Commit(commit) => {
-                write!(f, "won't be served until commit {commit} is pushed to refs/nostr/<event id>")
+                write!(
+                    f,
+                    "won't be served until commit {commit} is pushed to refs/nostr/<event id> or fetched from a git server"
+                )
             }
         }
     }
@@ -195,15 +198,41 @@ impl Rejection {
     /// Returns whether the event was rejected only for lack of capacity. It may be accepted when it is sent again.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::TooManyHeld
-                | Self::PurgatoryFull
-                | Self::RateLimited
-                | Self::DiskFull
-                | Self::NoNewRepositories
-                | Self::StoreFailed
-        )
+            | Self::PurgatoryFull
+            | Self::RateLimited
+            | Self::DiskFull
+            | Self::NoNewRepositories
+            | Self::StoreFailed => true,
+            Self::Malformed(_)
+            | Self::Forged(_)
+            | Self::TooLarge { .. }
+            | Self::TooManyTags(_)
+            | Self::InFuture
+            | Self::Expired
+            | Self::Protected
+            | Self::AuthEvent
+            | Self::Deleted
+            | Self::Vanished
+            | Self::Withdrawn
+            | Self::InvalidIdentifier
+            | Self::NotListed
+            | Self::Delisted
+            | Self::RepositoryBanned
+            | Self::EventBanned
+            | Self::NotWhitelisted
+            | Self::NotArchived
+            | Self::NoAnnouncement
+            | Self::NotMaintainer
+            | Self::NoCommit
+            | Self::Unrelated
+            | Self::ForeignDeletionTarget
+            | Self::DeletionTargetCount(_)
+            | Self::NoVanishRelay
+            | Self::OtherVanishRelay
+            | Self::TooManyRepositories(_) => false,
+        }
     }
 }
 
@@ -263,8 +292,8 @@ impl fmt::Display for Rejection {
             Self::RateLimited => f.write_str("rate-limited: too many events from your network, slow down"),
             Self::DiskFull => f.write_str("error: the disk is full, nothing was stored"),
             Self::NoNewRepositories => f.write_str(
-                "error: the disk of this service is nearly full, new repositories are not accepted at the \
-                 moment; existing repositories are not affected",
+                "error: the disk of this service is nearly full (disk budget above its soft limit): new repositories are \
+                 rejected, existing repositories are not affected",
             ),
             Self::TooManyRepositories(quota) => {
                 write!(f, "restricted: repository quota reached, this key has {quota} repositories here")
