@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((first[0], second), (1, &[1, 7][..]));
     }
 
-    /// The bytes of a rejected push: docs/protocol.md#refusal-of-a-push.
+    /// The bytes of a rejected push: docs/protocol.md#rejection-of-a-push.
     #[test]
     fn error_packets_have_the_specified_bytes() {
         let mut plain = Vec::new();

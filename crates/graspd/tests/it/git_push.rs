@@ -171,7 +171,7 @@ fn annotated_tag_is_declared_by_its_tag_object() {
     clone.fsck();
 }
 
-/// See `docs/protocol.md#refusal-of-a-push`.
+/// See `docs/protocol.md#rejection-of-a-push`.
 #[test]
 fn rejection_is_reported_with_any_capabilities() {
     let mut server = TestServer::new();

@@ -103,7 +103,7 @@ fn push_without_commands_is_parsed() {
     assert_eq!((request.shallow, request.commands.len(), rest.len()), (1, 0, 0));
 }
 
-/// The first command of the example in docs/protocol.md#refusal-of-a-push.
+/// The first command of the example in docs/protocol.md#rejection-of-a-push.
 #[test]
 fn first_command_has_the_specified_bytes() {
     let bytes = body(&["0arefs/heads/main"], " report-status side-band-64k agent=git/2.47.3");
