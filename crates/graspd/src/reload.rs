@@ -1,4 +1,5 @@
-//! Reads the settings again while the server runs, and applies those that can change without a restart.
+//! Reads the settings again while the server runs, and applies those that can change without a restart: the ones that are
+//! declared with `.reloads()`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,52 +9,12 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::config::{Config, ConfigErrors, EffectiveSetting, LoadedConfig, SettingOrigin};
+use crate::config;
+use crate::config::{Config, ConfigErrors, EffectiveSetting, LoadedConfig, SettingGroup, SettingOrigin};
 use crate::logging::SetLevel;
 use crate::sd_notify;
 use crate::sd_notify::NotifyState;
 use crate::writer::policy::{PolicyChange, PolicyHandle};
-
-/// Copies one setting from the new settings to the current ones.
-type ApplySetting = fn(&mut Config, &Config);
-
-/// Settings that can change while the server runs. All others need a restart.
-const CHANGEABLE: &[(&str, ApplySetting)] = &[
-    ("RELAY_NAME", |old, new| old.relay_name.clone_from(&new.relay_name)),
-    ("RELAY_DESCRIPTION", |old, new| old.relay_description.clone_from(&new.relay_description)),
-    ("DISK_BUDGET_BYTES", |old, new| old.disk = new.disk),
-    ("DISK_SOFT_PERCENT", |old, new| old.disk = new.disk),
-    ("PURGATORY_EXPIRY_SECS", |old, new| old.purgatory_expiry = new.purgatory_expiry),
-    ("MAX_CONNECTIONS", |old, new| old.max_connections = new.max_connections),
-    ("RELAY_MAX_EVENT_SIZE_BYTES", |old, new| old.max_event_bytes = new.max_event_bytes),
-    ("GIT_MAX_PUSH_BYTES", |old, new| old.git.max_push_bytes = new.git.max_push_bytes),
-    ("GIT_MAX_UNSIGNED_PUSH_BYTES", |old, new| old.git.max_unsigned_push_bytes = new.git.max_unsigned_push_bytes),
-    ("GIT_MAX_OBJECTS", |old, new| old.git.max_objects = new.git.max_objects),
-    ("GIT_PACK_CACHE_BYTES", |old, new| old.git.pack_cache_bytes = new.git.pack_cache_bytes),
-    ("GIT_PEER_CONCURRENT", |old, new| old.git.peer_limits = new.git.peer_limits),
-    ("GIT_PEER_RATE_LIMIT", |old, new| old.git.peer_limits = new.git.peer_limits),
-    ("QUOTA_REPOSITORIES_PER_KEY", |old, new| old.quotas = new.quotas),
-    ("QUOTA_BYTES_PER_REPOSITORY", |old, new| old.quotas = new.quotas),
-    ("QUOTA_BYTES_PER_KEY", |old, new| old.quotas = new.quotas),
-    ("RELAY_MAX_SUBSCRIPTIONS", |old, new| old.max_subscriptions = new.max_subscriptions),
-    ("RELAY_MAX_NEG_SESSIONS", |old, new| old.max_neg_sessions = new.max_neg_sessions),
-    ("RELAY_FILTER_LIMIT", |old, new| old.filter_limit = new.filter_limit),
-    ("NETWORK_MAX_CONNECTIONS", |old, new| old.network_max_connections = new.network_max_connections),
-    ("NETWORK_EVENTS_PER_MINUTE", |old, new| old.network_events_per_minute = new.network_events_per_minute),
-    ("REPOSITORY_WHITELIST", apply_lists),
-    ("REPOSITORY_BLACKLIST", apply_lists),
-    ("EVENT_BLACKLIST", apply_lists),
-    ("ARCHIVE_ALL", apply_lists),
-    ("ARCHIVE_WHITELIST", apply_lists),
-    ("ARCHIVE_GRASP_SERVICES", apply_lists),
-    ("ARCHIVE_READ_ONLY", apply_lists),
-    ("LOG_LEVEL", |old, new| old.log_level.clone_from(&new.log_level)),
-];
-
-/// Copies all lists together, because the content of a list file can change while the setting stays the same.
-fn apply_lists(old: &mut Config, new: &Config) {
-    old.lists.clone_from(&new.lists);
-}
 
 /// Reads all settings from the same sources as at the start.
 type ReadSettings = Box<dyn Fn() -> Result<LoadedConfig, ConfigErrors> + Send + Sync>;
@@ -158,17 +119,12 @@ fn apply_changeable(old: &Config, new: &mut Config) -> (Config, ReloadReport) {
     let mut config = old.clone();
     let mut report = ReloadReport { lists_changed: *old.lists != *new.lists, ..ReloadReport::default() };
     for (before, now) in config.effective.iter_mut().zip(&new.effective) {
-        let is_changeable = CHANGEABLE.iter().any(|(name, _)| *name == before.name);
+        let is_changeable = config::find(before.name).is_some_and(|setting| setting.can_reload);
         // A list in a file can change although the variable cannot.
         if is_changeable && now.origin == SettingOrigin::Environment && !now.value.starts_with('@') {
             report.fixed_by_environment.push(now.name);
         }
-        let is_other_secret = match before.name {
-            "RELAY_OWNER_NSEC" => old.owner_secret != new.owner_secret,
-            "METRICS_TOKEN" => old.metrics.token != new.metrics.token,
-            _ => false,
-        };
-        if before.value == now.value && !is_other_secret {
+        if before.value == now.value && before.secret == now.secret {
             continue;
         }
         if is_changeable {
@@ -178,9 +134,7 @@ fn apply_changeable(old: &Config, new: &mut Config) -> (Config, ReloadReport) {
             report.restart.push(before.name);
         }
     }
-    for (_, take) in CHANGEABLE {
-        take(&mut config, new);
-    }
+    config.reload(new);
     (config, report)
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
+use grasp_core::admission::policy::AdmissionMode;
 use grasp_core::nostr::hex;
 use grasp_git::backup::HardLinkSnapshot;
 use grasp_git::layout::Layout;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::AdminState;
 use super::wire::{AdminError, AdminRequest, JobCancelled, ResponseWriter};
-use crate::config::{Config, EventPolicy};
+use crate::config::Config;
 
 /// Receives the progress of a long operation: what is done, how much of it, and the total if it is known. An error
 /// stops the operation.
@@ -143,7 +144,7 @@ impl ServiceSettings {
         Self {
             domain: config.domain.clone(),
             base_path: config.base_path.clone(),
-            is_open_relay: matches!(config.policy, EventPolicy::Open),
+            is_open_relay: matches!(config.policy, AdmissionMode::Open),
             strict_maintainers: config.strict_maintainers,
             submissions: config.submissions,
         }
@@ -153,7 +154,7 @@ impl ServiceSettings {
     pub(crate) fn apply_to(&self, config: &mut Config) {
         config.domain.clone_from(&self.domain);
         config.base_path.clone_from(&self.base_path);
-        config.policy = if self.is_open_relay { EventPolicy::Open } else { EventPolicy::Grasp };
+        config.policy = if self.is_open_relay { AdmissionMode::Open } else { AdmissionMode::Grasp };
         config.strict_maintainers = self.strict_maintainers;
         config.submissions = self.submissions;
     }

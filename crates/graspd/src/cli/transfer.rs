@@ -11,6 +11,7 @@ use super::{CommandContext, CommandError, json_argument, print_line};
 use crate::backup::export::EventExport;
 use crate::backup::import::{EventImport, ImportCounts};
 use crate::backup::progress::Progress;
+use crate::config::timestamp;
 use crate::text_format::count;
 
 fn list(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
@@ -18,7 +19,7 @@ fn list(name: &'static str, placeholder: &'static str, help: &'static str) -> Ar
 }
 
 pub(super) fn export_command() -> Command {
-    let time = |name, help| Arg::new(name).long(name).value_name("SECONDS").help(help).value_parser(value_parser!(u64));
+    let time = |name, help| Arg::new(name).long(name).value_name("TIME").help(help).value_parser(timestamp);
     Command::new("export")
         .about("Write the served events to a file, one JSON object per line")
         .long_about(
@@ -37,8 +38,14 @@ pub(super) fn export_command() -> Command {
         .arg(list("kinds", "KIND", "Only events of these kinds").value_parser(value_parser!(u64)))
         .arg(list("authors", "KEY", "Only events of these authors, as npub or hex"))
         .arg(Arg::new("repo").long("repo").value_name("NAME").help("Only events of repositories of this name"))
-        .arg(time("since", "Only events created at this time or later, in unix seconds"))
-        .arg(time("until", "Only events created at this time or earlier, in unix seconds"))
+        .arg(time(
+            "since",
+            "Only events created at this time or later: unix seconds, or a date such as 2026-01-01 (UTC)",
+        ))
+        .arg(time(
+            "until",
+            "Only events created at this time or earlier: unix seconds, or a date such as 2026-01-01 (UTC)",
+        ))
         .arg(Arg::new("held").long("held").help("Also events that wait for git data").action(ArgAction::SetTrue))
         .arg(
             Arg::new("after-seq")

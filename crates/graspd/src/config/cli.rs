@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::settings::{SETTINGS, Setting, ValueKind};
+use super::declaration::{SETTINGS, SettingInfo};
 use super::sources::CommandLineFlags;
 
 /// Id of the argument with the path of the TOML file.
@@ -19,29 +19,8 @@ that a maintainer has signed. There are no accounts and no passwords.
 
 Without a subcommand graspd starts the server. No settings are needed to try it on this machine.";
 
-const EXAMPLES: &str = "\
-Examples:
-  graspd                                    try it at 127.0.0.1:7334, with data below ./data
-  graspd --domain code.example              serve code.example behind a reverse proxy
-  NGIT_DOMAIN=code.example graspd serve     the same, with an environment variable
-  graspd config                             show the effective settings and where each value came from
-  graspd config --reference                 print the reference of all settings";
-
-const PRECEDENCE_HELP: &str = "\
-Settings:
-  Each setting can be given in four ways. The first one in this list that has a value is used:
-    1. a flag                               --bind-address 127.0.0.1:7334
-    2. an environment variable              NGIT_BIND_ADDRESS=127.0.0.1:7334
-    3. the file .env in the current folder  NGIT_BIND_ADDRESS=127.0.0.1:7334
-    4. a TOML file (see --config)           bind_address = \"127.0.0.1:7334\"
-  If no source has a value, the default is used. An empty variable counts as not set.
-  The private key of the operator (NGIT_RELAY_OWNER_NSEC) and the metrics token (NGIT_METRICS_TOKEN) have no flag,
-  because other users of the machine can read the arguments of a process. If no key is given, one is generated and
-  stored in .relay-owner.nsec in the relay's data folder.
-  If settings are invalid, all errors are listed in one message, and graspd exits with status 2.";
-
 /// Settings that tell a command how to find the running server. The help of every command shows them.
-const LOCATION_SETTINGS: [&str; 2] = ["ADMIN_SOCKET", "RELAY_DATA_PATH"];
+pub(super) const LOCATION_SETTINGS: [&str; 2] = ["ADMIN_SOCKET", "RELAY_DATA_PATH"];
 
 /// Heading of [`LOCATION_SETTINGS`] in the help of commands.
 const LOCATION_HEADING: &str = "Location of the server";
@@ -99,7 +78,7 @@ pub(crate) fn command() -> Command {
         .about(ABOUT)
         .long_about(LONG_ABOUT)
         .after_help("See `graspd --help` for all settings and examples.")
-        .after_long_help(format!("{EXAMPLES}\n\n{PRECEDENCE_HELP}"))
+        .after_long_help(include_str!("help.txt").trim_end())
         .arg(file_argument())
         .args(SETTINGS.iter().filter_map(argument))
         .subcommand(Command::new("serve").about("Run the server (this is the default)"))
@@ -107,25 +86,23 @@ pub(crate) fn command() -> Command {
 }
 
 /// The flag of a setting. All flags are global: they have the same meaning before, after and without a subcommand.
-fn argument(setting: &'static Setting) -> Option<Arg> {
-    let flag = setting.flag()?;
+fn argument(setting: &'static SettingInfo) -> Option<Arg> {
     let mut notes = format!("[env: {}]", setting.variable());
-    if let Some(allowed) = setting.kind.allowed() {
+    if let Some(allowed) = &setting.allowed {
         notes.push_str(&format!(" [allowed: {allowed}]"));
     }
-    if let Some(default) = setting.default.as_text() {
-        notes.push_str(&format!(" [default: {default}]"));
+    if !setting.default.is_empty() {
+        notes.push_str(&format!(" [default: {}]", setting.default));
     }
-    let summary = setting.help.split_once(". ").map_or(setting.help, |(first, _)| first).trim_end_matches('.');
-    let action = if matches!(setting.kind, ValueKind::Networks) { ArgAction::Append } else { ArgAction::Set };
+    let summary = setting.help.split_once(". ").map_or(setting.help.as_str(), |(first, _)| first);
     Some(
         Arg::new(setting.name)
-            .long(flag)
-            .value_name(setting.kind.placeholder())
-            .help(summary.to_owned())
+            .long(setting.flag()?)
+            .value_name(setting.placeholder)
+            .help(summary.trim_end_matches('.'))
             .long_help(format!("{}\n{notes}", setting.help))
             .help_heading(setting.section)
-            .action(action)
+            .action(if setting.can_repeat { ArgAction::Append } else { ArgAction::Set })
             .global(true),
     )
 }
@@ -172,7 +149,7 @@ mod tests {
     #[test]
     fn list_flag_can_be_repeated() {
         let matches = parse("graspd --trusted-proxy-cidrs ::1 --trusted-proxy-cidrs 10.0.0.0/8").expect("correct");
-        assert_eq!(flags(&matches).settings["TRUSTED_PROXY_CIDRS"], "::1,10.0.0.0/8");
+        assert_eq!(flags(&matches).settings, [("TRUSTED_PROXY_CIDRS", "::1,10.0.0.0/8".to_owned())]);
     }
 
     #[test]
@@ -187,7 +164,7 @@ mod tests {
     #[test]
     fn help_lists_every_setting_and_examples() {
         let help = command().render_long_help().to_string();
-        for setting in SETTINGS {
+        for setting in SETTINGS.iter() {
             let variable = setting.variable();
             assert!(help.contains(&variable), "{variable}");
         }

@@ -1,52 +1,45 @@
 //! The `.env` file.
 //!
 //! It is often shared with other tools, so only lines that set a variable of this program are read. `$NAME` is not
-//! expanded, and a value cannot continue on the next line.
+//! expanded, and a value cannot continue on the next line. The dotenvy crate would expand `$` in tokens, reject the lines
+//! of other tools and values with spaces, let an open quote take the lines after it, and quote the line in its errors.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
+use super::declaration::PREFIX;
 use super::problem::{ConfigError, SettingOrigin};
-use super::settings::PREFIX;
 
-/// The variables of a `.env` file. They can contain secrets, so there is no `Debug`.
-pub(crate) struct DotEnv {
-    /// Path of the file as messages show it.
-    pub(crate) path: PathBuf,
-    /// Variable to value and line number. The last assignment of a variable counts.
-    pub(crate) entries: BTreeMap<String, (String, usize)>,
-}
-
-impl DotEnv {
-    /// Parses a file. Errors do not quote the line, because it can contain a secret.
-    pub(crate) fn parse(path: PathBuf, text: &str, errors: &mut Vec<ConfigError>) -> Self {
-        let mut entries = BTreeMap::new();
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        for (index, line) in text.lines().enumerate() {
-            let number = index + 1;
-            let line = line.trim();
-            let assignment = match line.strip_prefix("export") {
-                Some(rest) if rest.starts_with([' ', '\t']) => rest.trim_start(),
-                _ => line,
-            };
-            if !assignment.starts_with(PREFIX) {
-                continue;
-            }
-            let origin = SettingOrigin::DotEnv { path: path.clone(), line: number };
-            let Some((name, rest)) = assignment.split_once('=') else {
-                errors.push(ConfigError::new(origin.to_string(), "has no `=` after the name of the variable"));
-                continue;
-            };
-            let name = name.trim_end();
-            match value(rest.trim_start()) {
-                Ok(value) => {
-                    entries.insert(name.to_owned(), (value, number));
-                }
-                Err(message) => errors.push(ConfigError::new(format!("{name} ({origin})"), message)),
-            }
+/// Returns the variables of this program: name to value and origin. The last assignment of a variable counts. Errors do
+/// not quote the line, because it can contain a secret.
+pub(crate) fn parse(
+    path: &Path,
+    text: &str,
+    errors: &mut Vec<ConfigError>,
+) -> BTreeMap<String, (String, SettingOrigin)> {
+    let mut variables = BTreeMap::new();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let assignment = match line.strip_prefix("export") {
+            Some(rest) if rest.starts_with([' ', '\t']) => rest.trim_start(),
+            _ => line,
+        };
+        if !assignment.starts_with(PREFIX) {
+            continue;
         }
-        DotEnv { path, entries }
+        let origin = SettingOrigin::DotEnv { path: path.display().to_string(), line: index + 1 };
+        let Some((name, rest)) = assignment.split_once('=') else {
+            errors.push(ConfigError::new(origin.to_string(), "has no `=` after the name of the variable"));
+            continue;
+        };
+        let name = name.trim_end();
+        match value(rest.trim_start()) {
+            Ok(value) => drop(variables.insert(name.to_owned(), (value, origin))),
+            Err(message) => errors.push(ConfigError::new(format!("{name} ({origin})"), message)),
+        }
     }
+    variables
 }
 
 /// Returns the value at the start of `text`, without a comment after it.
@@ -91,9 +84,15 @@ fn quoted(text: &str, quote: char) -> Result<(String, &str), &'static str> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> (DotEnv, Vec<ConfigError>) {
+    /// Returns the variables with their values and line numbers.
+    fn parse(text: &str) -> (BTreeMap<String, (String, usize)>, Vec<ConfigError>) {
         let mut errors = Vec::new();
-        (DotEnv::parse(PathBuf::from(".env"), text, &mut errors), errors)
+        let variables = super::parse(Path::new(".env"), text, &mut errors).into_iter();
+        let with_line = variables.map(|(name, (value, origin))| match origin {
+            SettingOrigin::DotEnv { line, .. } => (name, (value, line)),
+            other => panic!("{other}"),
+        });
+        (with_line.collect(), errors)
     }
 
     #[test]
@@ -116,30 +115,30 @@ mod tests {
             ("NGIT_X=\"\"", ""),
             ("NGIT_X=it's", "it's"),
         ] {
-            let (file, errors) = parse(line);
+            let (variables, errors) = parse(line);
             assert_eq!(errors, [], "{line}");
-            assert_eq!(file.entries["NGIT_X"], (expected.to_owned(), 1), "{line}");
+            assert_eq!(variables["NGIT_X"], (expected.to_owned(), 1), "{line}");
         }
     }
 
     #[test]
     fn lines_of_other_tools_are_ignored() {
-        let (file, errors) = parse(
+        let (variables, errors) = parse(
             "# NGIT_A=1\n\nOTHER='open\nexported NGIT_B=2\r\n-----BEGIN-----\n\u{a0}\nNGIT_C=3\r\nNGIT_C=\"4\"\r\n",
         );
         assert_eq!(errors, []);
-        assert_eq!(file.entries.into_iter().collect::<Vec<_>>(), [("NGIT_C".to_owned(), ("4".to_owned(), 8))]);
+        assert_eq!(variables.into_iter().collect::<Vec<_>>(), [("NGIT_C".to_owned(), ("4".to_owned(), 8))]);
     }
 
     #[test]
     fn byte_order_mark_is_skipped() {
-        assert_eq!(parse("\u{feff}NGIT_A=1").0.entries["NGIT_A"].0, "1");
+        assert_eq!(parse("\u{feff}NGIT_A=1").0["NGIT_A"].0, "1");
     }
 
     #[test]
     fn broken_lines_are_reported_without_their_text() {
-        let (file, errors) = parse("NGIT_A\nNGIT_B='hush\nNGIT_C=\"hush\\\nNGIT_D=\"a\"hush\n");
-        assert!(file.entries.is_empty());
+        let (variables, errors) = parse("NGIT_A\nNGIT_B='hush\nNGIT_C=\"hush\\\nNGIT_D=\"a\"hush\n");
+        assert!(variables.is_empty());
         let shown: Vec<String> = errors.iter().map(ConfigError::to_string).collect();
         assert_eq!(
             shown,

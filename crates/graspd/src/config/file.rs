@@ -1,49 +1,35 @@
 //! The TOML file: one key per setting, at the top level.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
+use super::declaration::SETTINGS;
 use super::problem::{ConfigError, quote};
-use super::settings::SETTINGS;
-use super::suggest;
-use super::unknown_variables::UNSUPPORTED;
+use super::unknown_names::{UNSUPPORTED, nearest_setting};
 
-/// The settings of a TOML file. They can contain secrets, so there is no `Debug`.
-pub(crate) struct TomlFile {
-    /// Path of the file as messages show it.
-    pub(crate) path: PathBuf,
-    /// Setting name to the text of its value.
-    pub(crate) entries: BTreeMap<&'static str, String>,
-}
-
-impl TomlFile {
-    /// Parses a file. An unknown key is an error, unlike an unknown variable, because only this program uses the file.
-    pub(crate) fn parse(path: PathBuf, text: &str, errors: &mut Vec<ConfigError>) -> Self {
-        let mut entries = BTreeMap::new();
-        match text.parse::<toml::Table>() {
-            Ok(table) => {
-                for (key, value) in &table {
-                    let place = format!("{} ({})", quote(key).trim_matches('`'), path.display());
-                    match setting(key, value) {
-                        Ok((name, text)) => {
-                            entries.insert(name, text);
-                        }
-                        Err(message) => errors.push(ConfigError::new(place, message)),
-                    }
-                }
-            }
-            Err(error) => {
-                // The display of the error would quote the line, which can contain a secret.
-                let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
-                let place = match line {
-                    Some(line) => format!("{} line {line}", path.display()),
-                    None => path.display().to_string(),
-                };
-                errors.push(ConfigError::new(place, format!("is not valid TOML: {}", error.message())));
+/// Returns the settings of a TOML file, as text. An unknown key is an error, unlike an unknown variable, because only
+/// this program uses the file.
+pub(crate) fn parse(path: &Path, text: &str, errors: &mut Vec<ConfigError>) -> Vec<(&'static str, String)> {
+    let table = match text.parse::<toml::Table>() {
+        Ok(table) => table,
+        Err(error) => {
+            // The display of the error would quote the line, which can contain a secret.
+            let line = error.span().map(|span| format!(" line {}", 1 + text[..span.start].matches('\n').count()));
+            let location = format!("{}{}", path.display(), line.unwrap_or_default());
+            errors.push(ConfigError::new(location, format!("is not valid TOML: {}", error.message())));
+            return Vec::new();
+        }
+    };
+    let mut settings = Vec::new();
+    for (key, value) in &table {
+        match setting(key, value) {
+            Ok(setting) => settings.push(setting),
+            Err(message) => {
+                let location = format!("{} ({})", quote(key).trim_matches('`'), path.display());
+                errors.push(ConfigError::new(location, message));
             }
         }
-        TomlFile { path, entries }
     }
+    settings
 }
 
 /// Returns the setting of a key, with its value as text.
@@ -53,7 +39,7 @@ fn setting(key: &str, value: &toml::Value) -> Result<(&'static str, String), Str
         if UNSUPPORTED.contains(&key.to_ascii_uppercase().as_str()) {
             return Err("is not used by this version of graspd".to_owned());
         }
-        return Err(match (suggest::nearest(key), value) {
+        return Err(match (nearest_setting(key), value) {
             (Some(near), _) => format!("is not a setting; did you mean `{}`?", near.key()),
             (None, toml::Value::Table(_)) => "is a table; settings must be at the top level of the file".to_owned(),
             (None, _) => "is not a setting; `graspd config --reference` lists them all".to_owned(),
@@ -83,20 +69,20 @@ fn text(value: &toml::Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> (TomlFile, Vec<String>) {
+    fn parse(text: &str) -> (Vec<(&'static str, String)>, Vec<String>) {
         let mut errors = Vec::new();
-        let file = TomlFile::parse(PathBuf::from("graspd.toml"), text, &mut errors);
-        (file, errors.iter().map(ConfigError::to_string).collect())
+        let settings = super::parse(Path::new("graspd.toml"), text, &mut errors);
+        (settings, errors.iter().map(ConfigError::to_string).collect())
     }
 
     #[test]
     fn toml_values_are_converted_to_text() {
-        let (file, errors) = parse(
+        let (settings, errors) = parse(
             "domain = 'code.example'\nmax_connections = 7\ntrusted_proxy_cidrs = ['10.0.0.0/8', '::1']\n\
              relay_description = '''\nTwo\nlines'''\n",
         );
         assert_eq!(errors, [""; 0]);
-        let entries: Vec<_> = file.entries.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let entries: Vec<_> = settings.iter().map(|(name, text)| (*name, text.as_str())).collect();
         assert_eq!(
             entries,
             [

@@ -1,8 +1,7 @@
 //! Moderation lists: given in the value of a setting, or in a file with one entry per line (`@path`), which can change
 //! while the service runs.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use grasp_core::admission::policy::lists::{
@@ -12,104 +11,88 @@ use grasp_core::limits;
 use grasp_core::repo::ServiceAddress;
 use grasp_core::sync::relay_url::RelayUrl;
 
-use super::parse;
-use super::problem::quote;
+use super::declaration::{SettingGroup, SettingReader};
+use super::problem::{ConfigError, quote};
+use super::settings::ListSettings;
+use super::sources::FileAccess;
+use super::{parse, uses_tls};
 
-/// Maximum number of invalid lines of one list that are reported: a list with more of them is probably the wrong file.
-const MAX_LISTED_ERRORS: usize = 20;
+/// An entry of a list, with its line number if it is from a file.
+pub(super) type Entry<'a> = (Option<usize>, &'a str);
 
-/// The list files that settings name: setting name to path and text, or to the reason why it cannot be read.
-pub(super) type ListFiles = BTreeMap<&'static str, (PathBuf, Result<String, String>)>;
-
-/// Returns the path after `@`, if the value names a file.
-pub(super) fn file_path(text: &str) -> Option<&Path> {
-    text.trim().strip_prefix('@').map(Path::new)
+/// Parses the list in a value, or in the file that it names.
+pub(super) fn read<T>(
+    text: &str,
+    files: &FileAccess,
+    parse: impl Fn(&[Entry<'_>]) -> Result<T, String>,
+) -> Result<T, String> {
+    let Some(path) = text.trim().strip_prefix('@') else { return parse(&split_value(text)) };
+    let in_file = match files.read(Path::new(path)) {
+        Ok(text) if text.len() as u64 > limits::MAX_MODERATION_LIST_BYTES => {
+            let max = limits::MAX_MODERATION_LIST_BYTES;
+            return Err(format!("{path} has {} bytes, but at most {max} are allowed", text.len()));
+        }
+        Ok(text) => text,
+        Err(error) => return Err(format!("{path} cannot be read: {error}")),
+    };
+    parse(&split_file(&in_file)).map_err(|why| format!("{path}: {why}"))
 }
 
-/// The entries of a list, each with its line number if it is from a file.
-pub(super) struct ListText<'a> {
-    entries: Vec<(Option<usize>, &'a str)>,
+/// Splits a value into entries, separated by commas or line breaks.
+fn split_value(text: &str) -> Vec<Entry<'_>> {
+    let entries = text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty());
+    entries.map(|entry| (None, entry)).collect()
 }
 
-impl<'a> ListText<'a> {
-    /// Splits a value into entries, separated by commas or line breaks.
-    pub(super) fn from_value(text: &'a str) -> Self {
-        let entries = text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty());
-        Self { entries: entries.map(|entry| (None, entry)).collect() }
-    }
+/// Splits a file into entries: one per line; `#` at the beginning of a line or after white space begins a comment.
+fn split_file(text: &str) -> Vec<Entry<'_>> {
+    let is_comment = |line: &str, at: usize| line[..at].chars().next_back().is_none_or(char::is_whitespace);
+    let entry = |line| {
+        let comment = str::match_indices(line, '#').find(|(at, _)| is_comment(line, *at));
+        comment.map_or(line, |(at, _)| &line[..at]).trim()
+    };
+    let lines = text.lines().enumerate().map(|(nth, line)| (Some(nth + 1), entry(line)));
+    lines.filter(|(_, entry)| !entry.is_empty()).collect()
+}
 
-    /// Splits a file into entries: one per line; `#` at the beginning of a line or after white space begins a comment.
-    pub(super) fn from_file(text: &'a str) -> Self {
-        let entry = |line: &'a str| {
-            let comment = line.char_indices().find(|(at, character)| {
-                *character == '#' && line[..*at].chars().next_back().is_none_or(char::is_whitespace)
-            });
-            comment.map_or(line, |(at, _)| &line[..at]).trim()
-        };
-        let lines = text.lines().enumerate().map(|(nth, line)| (Some(nth + 1), entry(line)));
-        Self { entries: lines.filter(|(_, entry)| !entry.is_empty()).collect() }
+/// Parses all entries, if there are not too many.
+fn parse_entries<T>(entries: &[Entry<'_>], parse: impl FnMut(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    if entries.len() > limits::MAX_MODERATION_LIST_ENTRIES {
+        let (count, max) = (entries.len(), limits::MAX_MODERATION_LIST_ENTRIES);
+        return Err(format!("has {count} entries, but at most {max} are allowed"));
     }
+    parse::entries(entries.iter().copied(), parse)
+}
 
-    /// Parses all entries, or returns the errors with their line numbers.
-    fn parse_entries(&self, mut parse_entry: impl FnMut(&str) -> Result<(), String>) -> Result<(), String> {
-        if self.entries.len() > limits::MAX_MODERATION_LIST_ENTRIES {
-            let (count, max) = (self.entries.len(), limits::MAX_MODERATION_LIST_ENTRIES);
-            return Err(format!("has {count} entries, but at most {max} are allowed"));
+/// Parses a list of repositories.
+pub(super) fn repositories(entries: &[Entry<'_>]) -> Result<RepoList, String> {
+    let parse = |text: &str| RepoListEntry::parse(text).map_err(|why| describe_bad_entry(text, why));
+    Ok(parse_entries(entries, parse)?.into_iter().collect())
+}
+
+/// Parses a list of authors and events.
+pub(super) fn banned_events(entries: &[Entry<'_>]) -> Result<BannedEvents, String> {
+    let mut banned_events = BannedEvents::default();
+    parse_entries(entries, |text| banned_events.add(text).map_err(|why| describe_bad_entry(text, why)))?;
+    Ok(banned_events)
+}
+
+/// Parses a list of GRASP services, by domain.
+pub(super) fn services(entries: &[Entry<'_>]) -> Result<Vec<ServiceAddress>, String> {
+    let mut services = Vec::new();
+    for service in parse_entries(entries, service)? {
+        if !services.contains(&service) {
+            services.push(service);
         }
-        let mut errors = Vec::new();
-        for (line, entry) in &self.entries {
-            if let Err(why) = parse_entry(entry) {
-                errors.push(match line {
-                    Some(line) => format!("line {line}: {why}"),
-                    None => why,
-                });
-            }
-        }
-        if errors.is_empty() {
-            return Ok(());
-        }
-        let omitted = errors.len().saturating_sub(MAX_LISTED_ERRORS);
-        errors.truncate(MAX_LISTED_ERRORS);
-        if omitted > 0 {
-            errors.push(format!("and {omitted} more"));
-        }
-        Err(errors.join("; "))
     }
+    Ok(services)
+}
 
-    /// Parses a list of repositories.
-    pub(super) fn repositories(&self) -> Result<RepoList, String> {
-        let mut entries = Vec::new();
-        self.parse_entries(|text| {
-            entries.push(RepoListEntry::parse(text).map_err(|why| describe_bad_entry(text, why))?);
-            Ok(())
-        })?;
-        Ok(entries.into_iter().collect())
-    }
-
-    /// Parses a list of authors and events.
-    pub(super) fn banned_events(&self) -> Result<BannedEvents, String> {
-        let mut banned_events = BannedEvents::default();
-        self.parse_entries(|text| banned_events.add(text).map_err(|why| describe_bad_entry(text, why)))?;
-        Ok(banned_events)
-    }
-
-    /// Parses a list of GRASP services, by domain.
-    pub(super) fn services(&self) -> Result<Vec<ServiceAddress>, String> {
-        let mut services = Vec::new();
-        self.parse_entries(|text| {
-            let host_and_path = if text.contains("://") { None } else { text.split_once('/') };
-            let (domain, base) = host_and_path.unwrap_or((text, ""));
-            let base = if base.is_empty() { String::new() } else { parse::base_path(&format!("/{base}"))? };
-            let domain = parse::domain(domain)?;
-            let service =
-                ServiceAddress::new(&domain, &base).ok_or_else(|| format!("{} is not a domain", quote(text)))?;
-            if !services.contains(&service) {
-                services.push(service);
-            }
-            Ok(())
-        })?;
-        Ok(services)
-    }
+fn service(text: &str) -> Result<ServiceAddress, String> {
+    let host_and_path = if text.contains("://") { None } else { text.split_once('/') };
+    let (domain, base) = host_and_path.unwrap_or((text, ""));
+    let base = if base.is_empty() { String::new() } else { parse::base_path(&format!("/{base}"))? };
+    ServiceAddress::new(&parse::domain(domain)?, &base).ok_or_else(|| format!("{} is not a domain", quote(text)))
 }
 
 fn describe_bad_entry(text: &str, why: ListEntryError) -> String {
@@ -117,73 +100,52 @@ fn describe_bad_entry(text: &str, why: ListEntryError) -> String {
     if why == ListEntryError::PrivateKey { format!("an entry {why}") } else { format!("{} {why}", quote(text)) }
 }
 
-/// The values of the list and archive settings, before they are combined.
-pub(super) struct ListSettings {
-    pub(super) whitelist: RepoList,
-    pub(super) blacklist: RepoList,
-    pub(super) banned_events: BannedEvents,
-    pub(super) archive_all: bool,
-    pub(super) archive_whitelist: RepoList,
-    pub(super) archive_services: Vec<ServiceAddress>,
-    /// `None` if it follows from the other settings.
-    pub(super) read_only: Option<bool>,
-}
-
-impl ListSettings {
-    /// Returns the combinations of settings that are invalid: the settings, and what is wrong.
-    pub(super) fn conflicts(&self, sync: bool) -> Vec<(String, String)> {
-        let mut errors = Vec::new();
-        let archives: Vec<&str> = [
-            ("ARCHIVE_ALL", self.archive_all),
-            ("ARCHIVE_WHITELIST", !self.archive_whitelist.is_empty()),
-            ("ARCHIVE_GRASP_SERVICES", !self.archive_services.is_empty()),
-        ]
-        .into_iter()
-        .filter_map(|(name, set)| set.then_some(name))
-        .collect();
+impl SettingGroup for Arc<ModerationLists> {
+    fn read(reader: &mut SettingReader<'_>) -> Self {
+        let lists = ListSettings::read(reader);
+        let archives = [
+            ("ARCHIVE_ALL", lists.archive_all),
+            ("ARCHIVE_WHITELIST", !lists.archive_whitelist.is_empty()),
+            ("ARCHIVE_GRASP_SERVICES", !lists.archive_services.is_empty()),
+        ];
+        let archives: Vec<&str> = archives.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect();
+        let is_read_only = lists.read_only.unwrap_or(!archives.is_empty());
         if archives.len() > 1 {
-            errors.push((archives.join(" and "), "exclude each other; give one of them".to_owned()));
+            reader.errors.push(ConfigError::new(archives.join(" and "), "exclude each other; give one of them"));
         }
-        if let (Some(name), false) = (archives.first(), sync) {
-            let message = "needs SYNC_ENABLE=true, because archived repositories arrive by sync".to_owned();
-            errors.push(((*name).to_owned(), message));
-        }
-        if !self.whitelist.is_empty() && self.is_read_only() {
+        if !lists.whitelist.is_empty() && is_read_only {
             let message = "exclude each other, because a read-only service accepts only what it archives; set \
                            ARCHIVE_READ_ONLY=false, or use ARCHIVE_WHITELIST instead";
-            errors.push(("REPOSITORY_WHITELIST and ARCHIVE_READ_ONLY".to_owned(), message.to_owned()));
+            reader.errors.push(ConfigError::new("REPOSITORY_WHITELIST and ARCHIVE_READ_ONLY", message));
         }
-        errors
-    }
-
-    fn is_archive(&self) -> bool {
-        self.archive_all || !self.archive_whitelist.is_empty() || !self.archive_services.is_empty()
-    }
-
-    pub(super) fn is_read_only(&self) -> bool {
-        self.read_only.unwrap_or(self.is_archive())
-    }
-
-    /// Combines the settings.
-    pub(super) fn into_lists(self) -> Arc<ModerationLists> {
-        let read_only = self.is_read_only();
-        let archive = if self.archive_all {
-            ArchiveScope::Everything
-        } else if !self.archive_whitelist.is_empty() {
-            ArchiveScope::Listed(self.archive_whitelist)
-        } else if !self.archive_services.is_empty() {
-            ArchiveScope::Services(self.archive_services)
-        } else {
-            ArchiveScope::Nothing
+        let archive = match archives.first() {
+            None => ArchiveScope::Nothing,
+            Some(&"ARCHIVE_ALL") => ArchiveScope::Everything,
+            Some(&"ARCHIVE_WHITELIST") => ArchiveScope::Listed(lists.archive_whitelist),
+            Some(_) => ArchiveScope::Services(lists.archive_services),
         };
-        let wanted = (!self.whitelist.is_empty()).then_some(self.whitelist);
         Arc::new(ModerationLists {
-            whitelist: wanted,
-            banned_repos: self.blacklist,
-            banned_events: self.banned_events,
+            whitelist: (!lists.whitelist.is_empty()).then_some(lists.whitelist),
+            banned_repos: lists.blacklist,
+            banned_events: lists.banned_events,
             archive,
-            is_read_only: read_only,
+            is_read_only,
         })
+    }
+
+    /// Copies all lists together, because the content of a list file can change while the setting stays the same.
+    fn reload(&mut self, new: &Self) {
+        self.clone_from(new);
+    }
+}
+
+/// Returns the setting that makes this service an archive, which arrives by sync.
+pub(super) fn archive_setting(lists: &ModerationLists) -> Option<&'static str> {
+    match lists.archive {
+        ArchiveScope::Nothing => None,
+        ArchiveScope::Everything => Some("ARCHIVE_ALL"),
+        ArchiveScope::Listed(_) => Some("ARCHIVE_WHITELIST"),
+        ArchiveScope::Services(_) => Some("ARCHIVE_GRASP_SERVICES"),
     }
 }
 
@@ -192,7 +154,7 @@ pub(crate) fn archived_service_relays(lists: &ModerationLists) -> Vec<RelayUrl> 
     let ArchiveScope::Services(services) = &lists.archive else { return Vec::new() };
     let relay = |service: &ServiceAddress| {
         let (domain, base) = (service.domain(), service.base());
-        let scheme = if super::uses_tls(&domain) { "wss" } else { "ws" };
+        let scheme = if uses_tls(&domain) { "wss" } else { "ws" };
         RelayUrl::parse(&format!("{scheme}://{domain}{base}"))
     };
     services.iter().filter_map(relay).collect()

@@ -1,14 +1,16 @@
 //! Parsers of setting values. Error messages say which values are valid.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
 use grasp_core::fetch::HostLimits;
 use grasp_core::sync::relay_url::RelayUrl;
+use ipnet::IpNet;
 
-use super::cidr::Cidr;
+use super::Secret;
 use super::problem::quote;
+use super::sources::FileAccess;
 
 /// Parses an IP address with a port.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
@@ -105,45 +107,74 @@ pub(crate) fn base_path(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Parses IP networks, separated by commas or white space.
-pub(crate) fn networks(text: &str) -> Result<Vec<Cidr>, String> {
-    let mut networks = Vec::new();
-    let mut errors = Vec::new();
-    let separators = |character: char| character == ',' || character.is_whitespace();
-    for item in text.split(separators).filter(|item| !item.is_empty()) {
-        match item.parse() {
-            Ok(network) => networks.push(network),
-            Err(why) => errors.push(format!("{} {why}", quote(item))),
+/// Maximum number of invalid entries of one list that are reported: a list with more of them is probably the wrong file.
+const MAX_LISTED_ERRORS: usize = 20;
+
+/// Parses all entries of a list, or returns the errors, with line numbers if the list is from a file.
+pub(crate) fn entries<'a, T>(
+    entries: impl Iterator<Item = (Option<usize>, &'a str)>,
+    mut parse: impl FnMut(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let (mut parsed, mut errors) = (Vec::new(), Vec::new());
+    for (line, entry) in entries {
+        match (parse(entry), line) {
+            (Ok(value), _) => parsed.push(value),
+            (Err(why), Some(line)) => errors.push(format!("line {line}: {why}")),
+            (Err(why), None) => errors.push(why),
         }
     }
-    if errors.is_empty() { Ok(networks) } else { Err(errors.join("; ")) }
+    let omitted = errors.len().saturating_sub(MAX_LISTED_ERRORS);
+    errors.truncate(MAX_LISTED_ERRORS);
+    if omitted > 0 {
+        errors.push(format!("and {omitted} more"));
+    }
+    if errors.is_empty() { Ok(parsed) } else { Err(errors.join("; ")) }
+}
+
+/// Parses a list whose entries are separated by a character or white space. Each error follows the quoted entry.
+fn list<T>(text: &str, separator: char, parse: impl Fn(&str) -> Result<T, &'static str>) -> Result<Vec<T>, String> {
+    let items = text.split(|character: char| character == separator || character.is_whitespace());
+    let items = items.filter(|item| !item.is_empty()).map(|item| (None, item));
+    entries(items, |item| parse(item).map_err(|why| format!("{} {why}", quote(item))))
+}
+
+/// Parses IP networks, separated by commas or white space.
+pub(crate) fn networks(text: &str) -> Result<Vec<IpNet>, String> {
+    list(text, ',', network)
+}
+
+/// Parses an IP network, or an address, which becomes a network of one address. `::ffff:a.b.c.d` means IPv4.
+fn network(text: &str) -> Result<IpNet, &'static str> {
+    let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+    let address: IpAddr = address.parse().map_err(|_| "is not an IP network such as 10.0.0.0/8 or fd00::/8")?;
+    let (bits, too_long) = match address {
+        IpAddr::V4(_) => (32, "has a prefix longer than the 32 bits of IPv4"),
+        IpAddr::V6(_) => (128, "has a prefix longer than the 128 bits of IPv6"),
+    };
+    let prefix = match prefix {
+        None => bits,
+        Some(digits) if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            return Err("has no number after the `/`");
+        }
+        Some(digits) => digits.parse().map_err(|_| too_long)?,
+    };
+    let network = IpNet::new(address, prefix).map_err(|_| too_long)?.trunc();
+    match network.addr().to_canonical() {
+        IpAddr::V4(v4) if address.is_ipv6() && prefix >= 96 => IpNet::new(v4.into(), prefix - 96).map_err(|_| too_long),
+        _ => Ok(network),
+    }
 }
 
 /// Parses relay URLs, separated by commas or white space. A URL without a scheme means `wss`.
 pub(crate) fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
-    let mut relays = Vec::new();
-    let mut errors = Vec::new();
-    let separators = |character: char| character == ',' || character.is_whitespace();
-    for item in text.split(separators).filter(|item| !item.is_empty()) {
-        match RelayUrl::parse(item) {
-            Some(relay) => relays.push(relay),
-            None => errors.push(format!("{} is not the URL of a relay, such as wss://relay.example.org", quote(item))),
-        }
-    }
-    if errors.is_empty() { Ok(relays) } else { Err(errors.join("; ")) }
+    let expected = "is not the URL of a relay, such as wss://relay.example.org";
+    list(text, ',', |item| RelayUrl::parse(item).ok_or(expected))
 }
 
 /// Parses limits of git servers, separated by white space or semicolons: `host=5,30` or `host:5,30`.
 pub(crate) fn domain_limits(text: &str) -> Result<BTreeMap<String, HostLimits>, String> {
-    let mut hosts = BTreeMap::new();
-    let mut errors = Vec::new();
-    for item in text.split(|c: char| c == ';' || c.is_whitespace()).filter(|item| !item.is_empty()) {
-        match domain_limit(item) {
-            Some((host, limits)) => drop(hosts.insert(host, limits)),
-            None => errors.push(format!("{} does not have the form github.com=10,60", quote(item))),
-        }
-    }
-    if errors.is_empty() { Ok(hosts) } else { Err(errors.join("; ")) }
+    let limits = list(text, ';', |item| domain_limit(item).ok_or("does not have the form github.com=10,60"));
+    limits.map(|limits| limits.into_iter().collect())
 }
 
 fn domain_limit(item: &str) -> Option<(String, HostLimits)> {
@@ -152,7 +183,7 @@ fn domain_limit(item: &str) -> Option<(String, HostLimits)> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let number = |text: &str, most: u32| text.parse::<u32>().ok().filter(|number| (1..=most).contains(number));
     let limits = HostLimits { concurrent: number(concurrent, 64)?, per_minute: number(per_minute, 6_000)? };
-    (is_host_name(&host) || host.parse::<std::net::IpAddr>().is_ok()).then_some((host, limits))
+    (is_host_name(&host) || host.parse::<IpAddr>().is_ok()).then_some((host, limits))
 }
 
 /// Parses a log level, or a list of levels for parts of the program. A part without a level is an error, although the
@@ -173,14 +204,9 @@ pub(crate) fn log_level(text: &str) -> Result<String, String> {
     Err(format!("{} is neither one of {} nor a list such as info,sync=debug", quote(text), LEVELS.join(", ")))
 }
 
-/// Parses a whole number within a range.
-pub(crate) fn number<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> {
-    let digits = text.trim();
-    let number = digits.parse::<u64>().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
-    number
-        .filter(|number| (min..=max).contains(number))
-        .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| format!("{} is not a whole number from {min} to {max}", quote(text)))
+/// Accepts any text.
+pub(crate) fn text(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
 }
 
 /// Parses a text of one line, for names.
@@ -220,11 +246,11 @@ pub(crate) fn folder(text: &str, current_dir: &Path) -> Result<PathBuf, String> 
 const SOCKET_PATH_BYTES: usize = 107;
 
 /// Parses the path of a unix socket; returns an absolute path, or `None` for `off`.
-pub(crate) fn socket_file(text: &str, current_dir: &Path) -> Result<Option<PathBuf>, String> {
+pub(crate) fn socket_file(text: &str, files: &FileAccess) -> Result<Option<PathBuf>, String> {
     if text.trim().eq_ignore_ascii_case("off") {
         return Ok(None);
     }
-    let path = folder(text, current_dir).map_err(|why| why.replace("a folder", "a path, or off"))?;
+    let path = folder(text, &files.current_dir).map_err(|why| why.replace("a folder", "a path, or off"))?;
     let bytes = path.as_os_str().len();
     if bytes > SOCKET_PATH_BYTES {
         return Err(format!(
@@ -234,6 +260,23 @@ pub(crate) fn socket_file(text: &str, current_dir: &Path) -> Result<Option<PathB
         ));
     }
     Ok(Some(path))
+}
+
+/// Parses a private key. An invalid value is not repeated in the error.
+pub(crate) fn secret_key(text: &str) -> Result<Option<Secret>, String> {
+    match nostr::key::SecretKey::parse(text.trim()) {
+        Ok(_) => Ok(Some(Secret::new(text.trim()))),
+        Err(_) => Err("is not a private key (nsec1… or 64 hex digits); its value is not shown here".to_owned()),
+    }
+}
+
+/// Parses the metrics token; `None` if it is empty. An invalid value is not repeated in the error.
+pub(crate) fn metrics_token(text: &str) -> Result<Option<Secret>, String> {
+    match text.trim() {
+        "" => Ok(None),
+        text if text.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(Some(Secret::new(text))),
+        _ => Err("has characters that are not allowed in a header; its value is not shown here".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -317,6 +360,66 @@ mod tests {
     }
 
     #[test]
+    fn network_contains_addresses() {
+        for (network, address, expected) in [
+            ("10.0.0.0/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.0", false),
+            ("10.1.2.3/8", "10.9.9.9", true),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.7", "192.0.2.8", false),
+            ("192.0.2.0/31", "192.0.2.1", true),
+            ("0.0.0.0/0", "203.0.113.9", true),
+            ("0.0.0.0/0", "2001:db8::1", false),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", true),
+            ("10.0.0.0/8", "::ffff:11.1.2.3", false),
+            ("::ffff:10.0.0.0/104", "10.1.2.3", true),
+            ("::ffff:10.0.0.0/104", "::ffff:10.1.2.3", true),
+            ("::ffff:192.0.2.7", "192.0.2.7", true),
+            ("2001:db8::/32", "2001:db8:ffff::1", true),
+            ("2001:db8::/32", "2001:db9::1", false),
+            ("2001:db8::/33", "2001:db8:8000::", false),
+            ("::1", "::1", true),
+            ("::1/128", "::2", false),
+            ("::/0", "2001:db8::1", true),
+            ("::/0", "10.0.0.1", false),
+        ] {
+            let networks = networks(network).expect(network);
+            let is_in = crate::http::forwarded::is_in(address.parse().expect(address), &networks);
+            assert_eq!(is_in, expected, "{network} {address}");
+        }
+    }
+
+    #[test]
+    fn networks_are_displayed_in_canonical_form() {
+        for (text, expected) in [
+            ("10.1.2.3/8", "10.0.0.0/8"),
+            ("10.1.2.3", "10.1.2.3/32"),
+            ("2001:DB8::1/32", "2001:db8::/32"),
+            ("::ffff:10.1.2.3/104", "10.0.0.0/8"),
+        ] {
+            assert_eq!(network(text).expect(text).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn invalid_networks_are_errors() {
+        for text in [
+            "",
+            "/8",
+            "10.0.0.0/",
+            "10.0.0.0/33",
+            "::/129",
+            "10.0.0/8",
+            "10.0.0.0/+8",
+            "10.0.0.0/8/8",
+            "host",
+            "10.0.0.0/99999999999",
+        ] {
+            assert!(network(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn lists_of_networks() {
         assert_eq!(networks(""), Ok(Vec::new()));
         assert_eq!(networks(" 10.0.0.0/8 ,::1,\n192.0.2.1 ").map(|list| list.len()), Ok(3));
@@ -351,15 +454,6 @@ mod tests {
     }
 
     #[test]
-    fn numbers() {
-        assert_eq!(number::<u8>(" 7 ", 1, 9), Ok(7));
-        for text in ["", "0", "10", "+7", "-1", "7.0", "x", "99999999999999999999999"] {
-            let message = number::<u8>(text, 1, 9).expect_err(text);
-            assert!(message.ends_with("is not a whole number from 1 to 9"), "{message}");
-        }
-    }
-
-    #[test]
     fn folders() {
         let here = Path::new("/srv/x");
         for (text, expected) in
@@ -372,7 +466,7 @@ mod tests {
 
     #[test]
     fn socket_files() {
-        let here = Path::new("/srv/x");
+        let here = &FileAccess { current_dir: PathBuf::from("/srv/x"), ..FileAccess::default() };
         for (text, expected) in [("off", None), (" OFF ", None), ("a.sock", Some("/srv/x/a.sock")), ("/a", Some("/a"))]
         {
             assert_eq!(socket_file(text, here), Ok(expected.map(PathBuf::from)), "{text}");

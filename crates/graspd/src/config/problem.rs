@@ -1,49 +1,39 @@
 //! Errors in settings, and the origin of each value.
 
 use std::fmt;
-use std::path::PathBuf;
 
-use super::settings::Setting;
+use serde::Serialize;
+
+use super::declaration::SettingInfo;
 
 /// Where an effective value came from, strongest first.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "source", rename_all = "lowercase")]
 pub(crate) enum SettingOrigin {
     /// The command line.
     Flag,
     /// The environment of the process.
     Environment,
     /// A `.env` file.
-    DotEnv { path: PathBuf, line: usize },
+    DotEnv { path: String, line: usize },
     /// The TOML file.
-    File(PathBuf),
+    File { path: String },
     /// A file in the folder of systemd credentials.
-    Credential(PathBuf),
+    Credential { path: String },
     /// The setting is given nowhere.
     Default,
 }
 
 impl SettingOrigin {
     /// Returns the setting in the spelling of this source, with the file and line, so that the operator can find it.
-    pub(crate) fn location(&self, setting: &Setting) -> String {
+    pub(crate) fn location(&self, setting: &SettingInfo) -> String {
         match self {
-            SettingOrigin::Flag => format!("--{}", setting.flag().unwrap_or(setting.name)),
+            SettingOrigin::Flag => format!("--{}", setting.flag().unwrap_or_default()),
             SettingOrigin::Environment | SettingOrigin::DotEnv { .. } => {
                 format!("{} ({self})", setting.variable())
             }
-            SettingOrigin::File(_) => format!("{} ({self})", setting.key()),
-            SettingOrigin::Credential(_) | SettingOrigin::Default => format!("{} ({self})", setting.name),
-        }
-    }
-
-    /// Returns the name of this origin in JSON output.
-    pub(crate) fn label(&self) -> &'static str {
-        match self {
-            SettingOrigin::Flag => "flag",
-            SettingOrigin::Environment => "environment",
-            SettingOrigin::DotEnv { .. } => "dotenv",
-            SettingOrigin::File(_) => "file",
-            SettingOrigin::Credential(_) => "credential",
-            SettingOrigin::Default => "default",
+            SettingOrigin::File { .. } => format!("{} ({self})", setting.key()),
+            SettingOrigin::Credential { .. } | SettingOrigin::Default => format!("{} ({self})", setting.name),
         }
     }
 }
@@ -51,10 +41,12 @@ impl SettingOrigin {
 impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SettingOrigin::DotEnv { path, line } => write!(f, "{} line {line}", path.display()),
-            SettingOrigin::File(path) => write!(f, "{}", path.display()),
-            SettingOrigin::Credential(path) => write!(f, "credential {}", path.display()),
-            SettingOrigin::Flag | SettingOrigin::Environment | SettingOrigin::Default => f.write_str(self.label()),
+            SettingOrigin::DotEnv { path, line } => write!(f, "{path} line {line}"),
+            SettingOrigin::File { path } => f.write_str(path),
+            SettingOrigin::Credential { path } => write!(f, "credential {path}"),
+            SettingOrigin::Flag => f.write_str("flag"),
+            SettingOrigin::Environment => f.write_str("environment"),
+            SettingOrigin::Default => f.write_str("default"),
         }
     }
 }

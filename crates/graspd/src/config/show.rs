@@ -4,18 +4,18 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::problem::SettingOrigin;
-use super::settings::{DefaultValue, SETTINGS, Setting};
+use super::declaration::{SETTINGS, SettingInfo};
 use super::{Config, EffectiveSetting};
 
 /// Returns the effective settings and where each value came from, as a table or as JSON. Secrets are hidden.
 pub(crate) fn show(config: &Config, as_json: bool) -> String {
-    if as_json { json(&config.effective) } else { table(&config.effective) }
+    // Values in JSON are texts, as in an environment variable, so that all settings have the same format.
+    if as_json { format!("{:#}\n", json!({ "settings": config.effective })) } else { table(&config.effective) }
 }
 
 fn table(effective: &[EffectiveSetting]) -> String {
     let mut rows = vec![["SETTING".to_owned(), "VALUE".to_owned(), "SOURCE".to_owned()]];
-    for EffectiveSetting { name, value, origin } in effective {
+    for EffectiveSetting { name, value, origin, .. } in effective {
         let value = value.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
         rows.push([(*name).to_owned(), value, origin.to_string()]);
     }
@@ -28,57 +28,11 @@ fn table(effective: &[EffectiveSetting]) -> String {
     text
 }
 
-/// Values are texts, as in an environment variable, so that all settings have the same format.
-fn json(effective: &[EffectiveSetting]) -> String {
-    let settings: Vec<_> = effective
-        .iter()
-        .map(|EffectiveSetting { name, value, origin }| {
-            let mut setting = json!({ "name": name, "value": value, "source": origin.label() });
-            match origin {
-                SettingOrigin::DotEnv { path, line } => {
-                    setting["path"] = json!(path.display().to_string());
-                    setting["line"] = json!(line);
-                }
-                SettingOrigin::File(path) | SettingOrigin::Credential(path) => {
-                    setting["path"] = json!(path.display().to_string());
-                }
-                SettingOrigin::Flag | SettingOrigin::Environment | SettingOrigin::Default => {}
-            }
-            setting
-        })
-        .collect();
-    format!("{:#}\n", json!({ "settings": settings }))
-}
-
-/// Beginning of the reference.
-const INTRODUCTION: &str = "\
-# Settings
-
-This page is generated from the code by `graspd config --reference`.
-
-Each setting can be given in four ways. The first one in this list that has a value is used:
-
-1. a flag: `--bind-address 127.0.0.1:7334`
-2. an environment variable: `NGIT_BIND_ADDRESS=127.0.0.1:7334`
-3. the file `.env` in the current folder, with lines such as `NGIT_BIND_ADDRESS=127.0.0.1:7334`
-4. a TOML file, with lines such as `bind_address = \"127.0.0.1:7334\"`. Its path is given by `--config` or
-   `NGIT_CONFIG`; without them it is `graspd.toml` in the current folder, if that exists.
-
-If no source has a value, the default is used. An empty variable counts as not set. Secrets have no flag, because other
-users of the machine can read the arguments of a process; they can also be systemd credentials that have the name of
-their key.
-
-`graspd config` shows the effective settings and where each value came from. If settings are invalid, graspd lists all
-errors and exits with status 2. `graspd reload` applies changed settings to the running server, and names those that
-need a restart.
-
-";
-
 /// Returns the reference of all settings, in Markdown.
 pub(crate) fn reference() -> String {
-    let mut text = INTRODUCTION.to_owned();
+    let mut text = include_str!("reference.md").to_owned();
     let mut section = "";
-    for setting in SETTINGS {
+    for setting in SETTINGS.iter() {
         if setting.section != section {
             let gap = if section.is_empty() { "" } else { "\n" };
             section = setting.section;
@@ -90,18 +44,18 @@ pub(crate) fn reference() -> String {
     text
 }
 
-fn reference_row(setting: &Setting) -> String {
+fn reference_row(setting: &SettingInfo) -> String {
     let cell = |text: &str| text.replace('|', "\\|");
     let flag = match setting.flag() {
         Some(flag) => format!("`--{flag}`"),
         None => "none".to_owned(),
     };
-    let default = match &setting.default {
-        DefaultValue::Fixed("") => "none".to_owned(),
-        DefaultValue::Fixed(text) => format!("`{text}`"),
-        DefaultValue::Derived(text) => (*text).to_owned(),
+    let default = match setting.default {
+        "" => "none".to_owned(),
+        text if setting.is_derived => text.to_owned(),
+        text => format!("`{text}`"),
     };
-    let allowed = setting.kind.allowed().map(|allowed| format!(" Allowed: {allowed}.")).unwrap_or_default();
+    let allowed = setting.allowed.as_ref().map(|allowed| format!(" Allowed: {allowed}.")).unwrap_or_default();
     let meaning = format!("{}{allowed}", setting.help);
     format!("| `{}` | {flag} | `{}` | {} | {} |", setting.variable(), setting.key(), cell(&default), cell(&meaning))
 }
@@ -161,7 +115,7 @@ mod tests {
     #[test]
     fn reference_lists_every_setting_once() {
         let text = reference();
-        for setting in SETTINGS {
+        for setting in SETTINGS.iter() {
             let rows = text.lines().filter(|line| line.starts_with(&format!("| `{}` |", setting.variable())));
             let rows: Vec<_> = rows.collect();
             assert_eq!(rows.len(), 1, "{}", setting.name);

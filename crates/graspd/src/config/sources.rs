@@ -1,181 +1,168 @@
-//! Collects the texts of all settings from all sources. Access to the system goes through [`ProcessEnvironment`].
+//! Collects the texts of all settings from all sources: flags, environment, `.env`, TOML file, systemd credentials.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use grasp_core::limits;
-
-use super::dotenv::DotEnv;
-use super::file::TomlFile;
-use super::lists;
-use super::lists::ListFiles;
+use super::declaration::{PREFIX, SETTINGS, find};
 use super::problem::{ConfigError, SettingOrigin};
-use super::settings::{FILE_VARIABLE, PREFIX, SETTINGS, Setting};
+use super::unknown_names::{CONTAINER_VARIABLES, UNSUPPORTED, nearest_setting};
+use super::{dotenv, file};
 
 /// TOML file that is read if no other is named.
 const DEFAULT_FILE: &str = "graspd.toml";
+
+/// Name, without the prefix, of the variable that contains the path of the TOML file. It is not a setting, because
+/// settings are read from that file.
+const FILE_VARIABLE: &str = "CONFIG";
+
 /// Variable in which systemd passes the folder of credentials.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
 /// Settings given on the command line.
 #[derive(Default)]
 pub(crate) struct CommandLineFlags {
-    /// Setting name to value.
-    pub(crate) settings: BTreeMap<&'static str, String>,
+    /// Setting name and value.
+    pub(crate) settings: Vec<(&'static str, String)>,
     /// Path of the TOML file.
     pub(crate) file: Option<String>,
 }
 
-/// The environment of a process, as far as settings are concerned.
-pub(crate) struct ProcessEnvironment<'a> {
-    /// Environment variables.
-    pub(crate) variables: Vec<(OsString, OsString)>,
-    /// Current folder.
+/// Function that reads a whole file.
+type ReadFile = Box<dyn Fn(&Path) -> io::Result<String>>;
+
+/// Access to files. Tests replace it.
+pub(crate) struct FileAccess {
     pub(crate) current_dir: PathBuf,
-    /// Function that reads a whole file.
-    pub(crate) read: &'a dyn Fn(&Path) -> io::Result<String>,
+    pub(crate) read: ReadFile,
 }
 
-/// The texts of all sources, before parsing. They can contain secrets, so there is no `Debug`.
+impl Default for FileAccess {
+    /// No files.
+    fn default() -> Self {
+        Self { current_dir: PathBuf::new(), read: Box::new(|_| Err(io::ErrorKind::NotFound.into())) }
+    }
+}
+
+impl FileAccess {
+    /// Reads a file whose path is relative to the current folder.
+    pub(crate) fn read(&self, path: &Path) -> io::Result<String> {
+        (self.read)(&self.current_dir.join(path))
+    }
+}
+
+/// The texts of all settings that are given, before parsing. They can contain secrets, so there is no `Debug`.
 #[derive(Default)]
 pub(crate) struct SettingSources {
-    pub(crate) flags: BTreeMap<&'static str, String>,
-    /// Variables with the prefix of this program.
-    pub(crate) environment: BTreeMap<String, String>,
-    pub(crate) dotenv: Option<DotEnv>,
-    pub(crate) file: Option<TomlFile>,
-    /// Setting name to file and content, for secrets only.
-    pub(crate) credentials: BTreeMap<&'static str, (PathBuf, String)>,
-    /// Moderation lists from files.
-    pub(super) lists: ListFiles,
-    pub(crate) current_dir: PathBuf,
+    /// Setting name to the text of the strongest source that has it.
+    pub(crate) texts: BTreeMap<&'static str, (String, SettingOrigin)>,
+    pub(crate) files: FileAccess,
     /// Errors while reading the sources.
     pub(crate) errors: Vec<ConfigError>,
+    /// Warnings about variables that have no effect.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl SettingSources {
-    /// Reads all sources.
-    pub(crate) fn gather(flags: CommandLineFlags, environment_source: ProcessEnvironment<'_>) -> Self {
-        let mut sources = SettingSources {
-            flags: flags.settings,
-            current_dir: environment_source.current_dir.clone(),
-            ..SettingSources::default()
-        };
-        let credentials = sources.read_environment(&environment_source);
-        sources.read_dotenv(&environment_source);
-        sources.read_file(flags.file, &environment_source);
-        if let Some(folder) = credentials {
-            sources.read_credentials(&folder, &environment_source);
+    /// Reads all sources, the strongest first.
+    pub(crate) fn gather(flags: CommandLineFlags, variables: Vec<(OsString, OsString)>, files: FileAccess) -> Self {
+        let mut sources = Self { files, ..Self::default() };
+        for (name, text) in flags.settings {
+            sources.add(name, text, SettingOrigin::Flag);
         }
-        sources.read_lists(&environment_source);
+        let credentials = variables.iter().find(|(name, _)| name == CREDENTIALS_VARIABLE).map(|(_, path)| path.clone());
+        let mut file = flags.file;
+        let environment = sources.read_environment(variables);
+        let dotenv = sources.read_dotenv();
+        for (variable, (text, origin)) in environment.into_iter().chain(dotenv) {
+            let name = variable.strip_prefix(PREFIX).unwrap_or(&variable);
+            match find(name) {
+                Some(setting) if !text.is_empty() => sources.add(setting.name, text, origin),
+                // Shells and container tools often set an empty variable to mean "not set".
+                Some(_) => {}
+                None if name == FILE_VARIABLE => file = file.or(Some(text).filter(|path| !path.is_empty())),
+                None => sources.warn_of_unknown(&variable, name, &origin),
+            }
+        }
+        sources.read_file(file.as_deref());
+        if let Some(folder) = credentials {
+            sources.read_credentials(Path::new(&folder));
+        }
         sources
     }
 
-    /// Returns the text of the strongest source that has the setting.
-    pub(crate) fn find_text(&self, setting: &Setting) -> Option<(&str, SettingOrigin)> {
-        if let Some(text) = self.flags.get(setting.name) {
-            return Some((text, SettingOrigin::Flag));
-        }
-        let variable = setting.variable();
-        // Shells and container tools often set an empty variable to mean "not set".
-        if let Some(text) = self.environment.get(&variable).filter(|text| !text.is_empty()) {
-            return Some((text, SettingOrigin::Environment));
-        }
-        if let Some(dotenv) = &self.dotenv
-            && let Some((text, line)) = dotenv.entries.get(&variable).filter(|(text, _)| !text.is_empty())
-        {
-            return Some((text, SettingOrigin::DotEnv { path: dotenv.path.clone(), line: *line }));
-        }
-        if let Some(file) = &self.file
-            && let Some(text) = file.entries.get(setting.name)
-        {
-            return Some((text, SettingOrigin::File(file.path.clone())));
-        }
-        let (path, text) = self.credentials.get(setting.name)?;
-        Some((text, SettingOrigin::Credential(path.clone())))
+    /// Adds the text of a setting, unless a stronger source has it.
+    fn add(&mut self, name: &'static str, text: String, origin: SettingOrigin) {
+        self.texts.entry(name).or_insert((text, origin));
     }
 
-    /// Collects the variables of this program, and returns the folder of systemd credentials.
-    fn read_environment(&mut self, environment_source: &ProcessEnvironment<'_>) -> Option<PathBuf> {
-        let mut credentials = None;
-        for (name, value) in &environment_source.variables {
-            let Some(name) = name.to_str() else { continue };
-            if name == CREDENTIALS_VARIABLE {
-                credentials = Some(PathBuf::from(value));
-            }
-            if !name.starts_with(PREFIX) {
-                continue;
-            }
-            match value.to_str() {
-                Some(value) => {
-                    self.environment.insert(name.to_owned(), value.to_owned());
-                }
-                None => self.errors.push(ConfigError::new(format!("{name} (environment)"), "is not valid UTF-8")),
+    /// Returns the variables of this program.
+    fn read_environment(&mut self, all: Vec<(OsString, OsString)>) -> BTreeMap<String, (String, SettingOrigin)> {
+        let mut variables = BTreeMap::new();
+        let names = all.into_iter().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        for (name, value) in names.filter(|(name, _)| name.starts_with(PREFIX)) {
+            match value.into_string() {
+                Ok(value) => drop(variables.insert(name, (value, SettingOrigin::Environment))),
+                Err(_) => self.errors.push(ConfigError::new(format!("{name} (environment)"), "is not valid UTF-8")),
             }
         }
-        credentials
+        variables
     }
 
-    fn read_dotenv(&mut self, environment_source: &ProcessEnvironment<'_>) {
-        let path = PathBuf::from(".env");
-        match (environment_source.read)(&environment_source.current_dir.join(&path)) {
-            Ok(text) => self.dotenv = Some(DotEnv::parse(path, &text, &mut self.errors)),
+    fn read_dotenv(&mut self) -> BTreeMap<String, (String, SettingOrigin)> {
+        let path = Path::new(".env");
+        match self.files.read(path) {
+            Ok(text) => return dotenv::parse(path, &text, &mut self.errors),
             // A folder of this name belongs to another tool.
             Err(error) if is_absent(&error) || error.kind() == io::ErrorKind::IsADirectory => {}
-            Err(error) => self.unreadable(&path, &error),
+            Err(error) => self.add_unreadable(path, &error),
         }
+        BTreeMap::new()
     }
 
-    fn read_file(&mut self, flag: Option<String>, environment_source: &ProcessEnvironment<'_>) {
-        let variable = format!("{PREFIX}{FILE_VARIABLE}");
-        let in_environment = self.environment.get(&variable).cloned();
-        let in_dotenv =
-            self.dotenv.as_ref().and_then(|dotenv| dotenv.entries.get(&variable)).map(|(text, _)| text.clone());
-        let named =
-            flag.or(in_environment.filter(|text| !text.is_empty())).or(in_dotenv.filter(|text| !text.is_empty()));
-        let path = PathBuf::from(named.as_deref().unwrap_or(DEFAULT_FILE));
-        match (environment_source.read)(&environment_source.current_dir.join(&path)) {
-            Ok(text) => self.file = Some(TomlFile::parse(path, &text, &mut self.errors)),
+    fn read_file(&mut self, named: Option<&str>) {
+        let path = Path::new(named.unwrap_or(DEFAULT_FILE));
+        match self.files.read(path) {
+            Ok(text) => {
+                for (name, text) in file::parse(path, &text, &mut self.errors) {
+                    self.add(name, text, SettingOrigin::File { path: path.display().to_string() });
+                }
+            }
             Err(error) if is_absent(&error) && named.is_none() => {}
-            Err(error) => self.unreadable(&path, &error),
+            Err(error) => self.add_unreadable(path, &error),
         }
     }
 
-    fn read_credentials(&mut self, folder: &Path, environment_source: &ProcessEnvironment<'_>) {
-        for setting in SETTINGS.iter().filter(|setting| setting.is_secret()) {
+    fn read_credentials(&mut self, folder: &Path) {
+        for setting in SETTINGS.iter().filter(|setting| setting.is_secret) {
             let path = folder.join(setting.key());
-            match (environment_source.read)(&path) {
+            match self.files.read(&path) {
                 Ok(text) => {
-                    self.credentials.insert(setting.name, (path, text));
+                    let path = path.display().to_string();
+                    self.add(setting.name, text, SettingOrigin::Credential { path });
                 }
                 Err(error) if is_absent(&error) => {}
-                Err(error) => self.unreadable(&path, &error),
+                Err(error) => self.add_unreadable(&path, &error),
             }
         }
     }
 
-    fn read_lists(&mut self, environment_source: &ProcessEnvironment<'_>) {
-        for setting in SETTINGS.iter().filter(|setting| setting.is_list()) {
-            let Some(path) = self.find_text(setting).and_then(|(text, _)| lists::file_path(text).map(Path::to_owned))
-            else {
-                continue;
-            };
-            let text = match (environment_source.read)(&environment_source.current_dir.join(&path)) {
-                Ok(text) if text.len() as u64 > limits::MAX_MODERATION_LIST_BYTES => {
-                    let max = limits::MAX_MODERATION_LIST_BYTES;
-                    Err(format!("has {} bytes, but at most {max} are allowed", text.len()))
-                }
-                Ok(text) => Ok(text),
-                Err(error) => Err(format!("cannot be read: {error}")),
-            };
-            self.lists.insert(setting.name, (path, text));
-        }
+    fn add_unreadable(&mut self, path: &Path, error: &io::Error) {
+        self.errors.push(ConfigError::new(path.display().to_string(), format!("cannot be read: {error}")));
     }
 
-    fn unreadable(&mut self, path: &Path, error: &io::Error) {
-        self.errors.push(ConfigError::new(path.display().to_string(), format!("cannot be read: {error}")));
+    fn warn_of_unknown(&mut self, variable: &str, name: &str, origin: &SettingOrigin) {
+        let about = if CONTAINER_VARIABLES.contains(&name) {
+            return;
+        } else if UNSUPPORTED.contains(&name) {
+            "is not used by this version of graspd".to_owned()
+        } else if let Some(near) = nearest_setting(name) {
+            format!("is not a setting and has no effect; did you mean {}?", near.variable())
+        } else {
+            "is not a setting and has no effect".to_owned()
+        };
+        self.warnings.push(format!("{variable} ({origin}) {about}"));
     }
 }
 
@@ -198,24 +185,20 @@ pub(crate) mod tests {
             settings: settings.map(|(name, value)| (*name, (*value).to_owned())).collect(),
             file: flags.iter().find(|(name, _)| *name == FILE_VARIABLE).map(|(_, value)| (*value).to_owned()),
         };
-        let read = |path: &Path| {
-            let found = files.iter().find(|(name, _)| Path::new("/here").join(name) == path);
-            match found {
-                Some((_, "forbidden")) => Err(io::ErrorKind::PermissionDenied.into()),
-                Some((_, text)) => Ok((*text).to_owned()),
-                None => Err(io::Error::from(io::ErrorKind::NotFound)),
-            }
+        let files: BTreeMap<PathBuf, String> =
+            files.iter().map(|(name, text)| (Path::new("/here").join(name), (*text).to_owned())).collect();
+        let read = move |path: &Path| match files.get(path).map(String::as_str) {
+            Some("forbidden") => Err(io::ErrorKind::PermissionDenied.into()),
+            Some(text) => Ok(text.to_owned()),
+            None => Err(io::Error::from(io::ErrorKind::NotFound)),
         };
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        SettingSources::gather(
-            flags,
-            ProcessEnvironment { variables, current_dir: PathBuf::from("/here"), read: &read },
-        )
+        let files = FileAccess { current_dir: PathBuf::from("/here"), read: Box::new(read) };
+        SettingSources::gather(flags, variables, files)
     }
 
     fn origin(sources: &SettingSources, name: &str) -> Option<(String, SettingOrigin)> {
-        let setting = SETTINGS.iter().find(|setting| setting.name == name).expect("declared");
-        sources.find_text(setting).map(|(text, origin)| (text.to_owned(), origin))
+        sources.texts.get(name).cloned()
     }
 
     #[test]
@@ -233,7 +216,7 @@ pub(crate) mod tests {
             (gather(&[], &[("NGIT_DOMAIN", "")], &[dotenv, file]), in_dotenv()),
             (
                 gather(&[], &[], &[(".env", "NGIT_DOMAIN="), file]),
-                from("file", SettingOrigin::File("graspd.toml".into())),
+                from("file", SettingOrigin::File { path: "graspd.toml".into() }),
             ),
             (gather(&[], &[], &[]), None),
         ];
@@ -275,10 +258,10 @@ pub(crate) mod tests {
         let variables = [("CREDENTIALS_DIRECTORY", "/run/c")];
         let files = [("/run/c/relay_owner_nsec", "from systemd\n"), ("/run/c/domain", "no secret, so not read")];
         let sources = gather(&[], &variables, &files);
-        let path = PathBuf::from("/run/c/relay_owner_nsec");
+        let path = "/run/c/relay_owner_nsec".to_owned();
         assert_eq!(
             origin(&sources, "RELAY_OWNER_NSEC"),
-            Some(("from systemd\n".to_owned(), SettingOrigin::Credential(path)))
+            Some(("from systemd\n".to_owned(), SettingOrigin::Credential { path }))
         );
         assert_eq!(origin(&sources, "DOMAIN"), None);
         let both = gather(&[], &variables, &[files[0], ("graspd.toml", "relay_owner_nsec = 'x'")]);
@@ -292,9 +275,7 @@ pub(crate) mod tests {
         let broken = OsString::from_vec(vec![0xff]);
         let variables =
             vec![("NGIT_DOMAIN".into(), broken.clone()), ("OTHER".into(), broken.clone()), (broken, "x".into())];
-        let read = |_: &Path| Err(io::ErrorKind::NotFound.into());
-        let environment_source = ProcessEnvironment { variables, current_dir: PathBuf::new(), read: &read };
-        let sources = SettingSources::gather(CommandLineFlags::default(), environment_source);
+        let sources = SettingSources::gather(CommandLineFlags::default(), variables, FileAccess::default());
         assert_eq!(sources.errors, [ConfigError::new("NGIT_DOMAIN (environment)", "is not valid UTF-8")]);
     }
 }

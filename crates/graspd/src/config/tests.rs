@@ -1,9 +1,10 @@
 //! Tests of the settings as a whole, from sources to the parsed configuration.
 
+use super::declaration::SETTINGS;
 use super::resolve::resolve;
-use super::settings::{DefaultValue, SETTINGS, ValueKind};
 use super::sources::tests::gather;
 use super::*;
+use grasp_core::admission::policy::AdmissionMode;
 
 fn config(flags: &[(&'static str, &str)], variables: &[(&str, &str)], files: &[(&str, &str)]) -> LoadedConfig {
     resolve(&gather(flags, variables, files)).unwrap_or_else(|errors| panic!("{errors}"))
@@ -24,7 +25,7 @@ fn defaults_apply_when_nothing_is_set() {
     assert_eq!(config.base_path, "");
     assert_eq!(config.git_data_path, PathBuf::from("/here/data/git"));
     assert_eq!(config.relay_data_path, PathBuf::from("/here/data/relay"));
-    assert_eq!(config.policy, EventPolicy::Grasp);
+    assert_eq!(config.policy, AdmissionMode::Grasp);
     assert_eq!((config.max_connections, config.max_subscriptions, config.max_neg_sessions), (10_000, 500, 10));
     assert_eq!((config.max_event_bytes, config.filter_limit), (192 * 1024, 500));
     assert_eq!((config.network_max_connections, config.network_events_per_minute), (512, 6_000));
@@ -34,32 +35,85 @@ fn defaults_apply_when_nothing_is_set() {
 }
 
 #[test]
-fn every_declared_setting_is_read_and_every_default_is_valid() {
+fn every_default_is_valid_and_shown() {
     let LoadedConfig { config, .. } = config(&[], &[], &[]);
     let read: Vec<_> = config.effective.iter().map(|effective| effective.name).collect();
     let declared: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
     assert_eq!(read, declared);
-    for setting in SETTINGS {
-        if let (ValueKind::Number { min, max }, DefaultValue::Fixed(text)) = (&setting.kind, &setting.default) {
-            assert!((*min..=*max).contains(&text.parse().expect("a number")), "{}", setting.name);
-        }
-        if let (ValueKind::Choice(words), DefaultValue::Fixed(text)) = (&setting.kind, &setting.default) {
-            assert!(words.contains(text), "{}", setting.name);
-        }
-    }
 }
 
 #[test]
 fn every_declared_choice_is_accepted() {
-    for setting in SETTINGS {
-        let ValueKind::Choice(words) = &setting.kind else {
-            continue;
-        };
-        for word in *words {
-            config(&[(setting.name, word)], &[], &[]);
+    let choices = SETTINGS.iter().filter(|setting| setting.placeholder == "WORD");
+    let words = |allowed: &str| allowed.split(" or ").map(str::to_owned).collect::<Vec<_>>();
+    let mut accepted = 0;
+    for setting in choices {
+        for word in words(setting.allowed.as_deref().expect("words")) {
+            config(&[(setting.name, &word)], &[], &[]);
+            accepted += 1;
         }
     }
-    assert_eq!(config(&[("POLICY", "open")], &[], &[]).config.policy, EventPolicy::Open);
+    assert!(accepted > 20, "{accepted}");
+    assert_eq!(config(&[("POLICY", "open")], &[], &[]).config.policy, AdmissionMode::Open);
+}
+
+/// The range that the help states is the one that is enforced.
+#[test]
+fn ends_of_every_range_are_accepted() {
+    let ranges = SETTINGS.iter().filter(|setting| ["NUMBER", "SIZE", "TIME"].contains(&setting.placeholder));
+    for setting in ranges {
+        let (min, max) = setting.allowed.as_deref().and_then(|range| range.split_once(" to ")).expect("a range");
+        for text in [min, max] {
+            config(&[(setting.name, text)], &[], &[]);
+        }
+        let above = (max.parse::<u64>().expect("a number") + 1).to_string();
+        let errors = errors(&[(setting.name, &above)], &[], &[]);
+        assert!(errors[0].contains(&format!("is not a whole number from {min} to {max}")), "{errors:?}");
+    }
+}
+
+/// The kind of a setting follows from its name, as docs/settings.md says.
+#[test]
+fn names_state_the_unit_of_plain_numbers() {
+    for setting in SETTINGS.iter() {
+        let expected = match setting.name {
+            name if name.contains("BYTES") => "SIZE",
+            name if name.ends_with("_SECS") || name.ends_with("_MS") => "TIME",
+            _ => continue,
+        };
+        assert_eq!(setting.placeholder, expected, "{}", setting.name);
+    }
+}
+
+#[test]
+fn sizes_and_times_can_have_units_in_every_source() {
+    let LoadedConfig { config, .. } = config(
+        &[("GIT_MAX_PUSH_BYTES", "3GB")],
+        &[("NGIT_DISK_BUDGET_BYTES", "50GB"), ("NGIT_SYNC_BATCH_WINDOW_MS", "2s")],
+        &[
+            (".env", "NGIT_PURGATORY_EXPIRY_SECS=1h30m\nNGIT_REJECTED_COLD_INDEX_EXPIRY_SECS=604800"),
+            ("graspd.toml", "git_pack_cache_bytes = '512MiB'\ngit_process_secs = '10m'\nshutdown_grace_secs = 7"),
+        ],
+    );
+    assert_eq!(config.git.max_push_bytes, 3_000_000_000);
+    assert_eq!(config.disk.budget_bytes, Some(50_000_000_000));
+    assert_eq!(config.sync.batch_window.as_millis(), 2_000);
+    assert_eq!(config.purgatory_expiry.as_secs(), 5_400);
+    assert_eq!(config.sync.rejected_cold_ttl.as_secs(), 604_800);
+    assert_eq!((config.git.pack_cache_bytes, config.git.process_timeout.as_secs()), (512 << 20, 600));
+    assert_eq!(config.shutdown_grace.as_secs(), 7);
+}
+
+#[test]
+fn reload_copies_only_settings_that_are_declared_so() {
+    let mut old = config(&[], &[], &[]).config;
+    let new =
+        [("RELAY_FILTER_LIMIT", "7"), ("GIT_MAX_OBJECTS", "8"), ("GIT_SERVE_PROCESSES", "9"), ("ARCHIVE_ALL", "true")];
+    old.reload(&config(&new, &[], &[]).config);
+    assert_eq!((old.filter_limit, old.git.max_objects, old.git.serve_processes), (7, 8, 4));
+    assert!(old.lists.is_read_only);
+    let reloadable = SETTINGS.iter().filter(|setting| setting.can_reload).count();
+    assert_eq!(reloadable, 29);
 }
 
 #[test]
@@ -78,7 +132,7 @@ fn effective_setting_remembers_its_origin() {
     assert_eq!(config.origin("MAX_CONNECTIONS"), &SettingOrigin::Flag);
     assert_eq!(config.origin("RELAY_FILTER_LIMIT"), &SettingOrigin::Environment);
     assert_eq!(config.origin("RELAY_MAX_SUBSCRIPTIONS"), &SettingOrigin::DotEnv { path: ".env".into(), line: 3 });
-    assert_eq!(config.origin("RELAY_MAX_NEG_SESSIONS"), &SettingOrigin::File("graspd.toml".into()));
+    assert_eq!(config.origin("RELAY_MAX_NEG_SESSIONS"), &SettingOrigin::File { path: "graspd.toml".into() });
     assert_eq!(config.origin("LOG_LEVEL"), &SettingOrigin::Default);
 }
 
@@ -107,12 +161,12 @@ fn all_errors_are_listed_together() {
     let expected = [
         "NGIT_LOG_LEVEL (.env line 2): has a quote that is not closed on the same line",
         "filter_limit (graspd.toml): is not a setting; `graspd config --reference` lists them all",
-        "--bind-address: `localhost:7334` is not an IP address with a port",
         "NGIT_DOMAIN (environment): `https://code.example` has a scheme",
-        "--relay-name: `a\\nb` has a line break",
         "NGIT_BASE_PATH (.env line 1): `grasp` does not begin with `/`",
-        "NGIT_RELAY_OWNER_NSEC (environment): is not a private key",
+        "--bind-address: `localhost:7334` is not an IP address with a port",
         "trusted_proxy_cidrs (graspd.toml): `10.0.0.0/40` has a prefix longer than",
+        "--relay-name: `a\\nb` has a line break",
+        "NGIT_RELAY_OWNER_NSEC (environment): is not a private key",
         "--policy: `closed` is not grasp or open",
         "NGIT_MAX_CONNECTIONS (environment): `0` is not a whole number from 1 to 1000000",
         "shutdown_grace_secs (graspd.toml): `-1` is not a whole number from 0 to 3600",
@@ -295,4 +349,36 @@ fn relays_of_archived_services_are_derived() {
     let lists = config(&[("ARCHIVE_GRASP_SERVICES", value)], &[], &[]).config.lists;
     let relays: Vec<String> = archived_service_relays(&lists).iter().map(ToString::to_string).collect();
     assert_eq!(relays, ["wss://git.example", "ws://127.0.0.1:7000", "wss://other.example:8443/base"]);
+}
+
+#[test]
+fn setting_names_are_unique_and_well_formed() {
+    let mut seen = std::collections::BTreeSet::new();
+    for setting in SETTINGS.iter() {
+        assert!(seen.insert(setting.name), "{} is declared twice", setting.name);
+        assert!(
+            setting.name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_'),
+            "{}",
+            setting.name
+        );
+        assert!(setting.help.ends_with('.') && !setting.help.contains("  "), "{}", setting.name);
+        assert!(!unknown_names::UNSUPPORTED.contains(&setting.name), "{} is used now", setting.name);
+    }
+}
+
+#[test]
+fn settings_are_grouped_by_section() {
+    let mut sections: Vec<_> = SETTINGS.iter().map(|setting| setting.section).collect();
+    sections.dedup();
+    let distinct: std::collections::BTreeSet<_> = sections.iter().collect();
+    assert_eq!((distinct.len(), distinct.contains(&"")), (sections.len(), false), "{sections:?}");
+}
+
+#[test]
+fn variable_flag_and_key_follow_from_the_name() {
+    let setting = find("BIND_ADDRESS").expect("declared");
+    assert_eq!(setting.variable(), "NGIT_BIND_ADDRESS");
+    assert_eq!(setting.flag().as_deref(), Some("bind-address"));
+    assert_eq!(setting.key(), "bind_address");
+    assert_eq!(find("RELAY_OWNER_NSEC").expect("declared").flag(), None);
 }

@@ -117,7 +117,7 @@ pub(crate) struct FetchDriver {
 pub(crate) fn config(config: &Config) -> Result<FetchConfig> {
     Ok(FetchConfig {
         address_policy: if config.sync.allow_non_global { AddressPolicy::Any } else { AddressPolicy::PublicOnly },
-        default_limits: config.sync.git,
+        default_limits: config.sync.git_limits(),
         host_limits: config.sync.git_host_limits.clone(),
         mirror_checks: mirror_check_schedule(),
         seed: u64::from_le_bytes(random::bytes()?),

@@ -3,15 +3,13 @@
 use std::net::IpAddr;
 
 use hyper::HeaderMap;
-
-use crate::config::Cidr;
+use ipnet::IpNet;
 
 /// Returns the client's address: the address of the peer, or, if the peer is a trusted proxy, the rightmost address in
 /// `X-Forwarded-For` that is not itself a trusted proxy. The addresses left of it may have been forged by the client.
-pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[Cidr]) -> IpAddr {
-    let is_trusted = |address: IpAddr| trusted.iter().any(|range| range.contains(address));
+pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let mut client = peer;
-    if !is_trusted(peer) {
+    if !is_in(peer, trusted) {
         return client;
     }
     let forwarded: Vec<&str> = headers
@@ -23,11 +21,17 @@ pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[Cidr]
     for hop in forwarded.iter().rev() {
         let Some(address) = parse(hop.trim()) else { break };
         client = address;
-        if !is_trusted(address) {
+        if !is_in(address, trusted) {
             break;
         }
     }
     client
+}
+
+/// Returns whether an address is in one of the networks. `::ffff:a.b.c.d`, an IPv4 address that arrived on an IPv6 socket,
+/// counts as IPv4.
+pub(crate) fn is_in(address: IpAddr, networks: &[IpNet]) -> bool {
+    networks.iter().any(|network| network.contains(&address.to_canonical()))
 }
 
 /// Parses an address with or without a port and brackets.
@@ -42,7 +46,7 @@ mod tests {
 
     #[test]
     fn forwarded_addresses_count_only_behind_trusted_proxies() {
-        let trusted: Vec<Cidr> =
+        let trusted: Vec<IpNet> =
             ["10.0.0.0/8", "::1/128"].iter().map(|text| text.parse().expect("valid range")).collect();
         for (peer, forwarded, client) in [
             ("203.0.113.9", &["198.51.100.1"][..], "203.0.113.9"),

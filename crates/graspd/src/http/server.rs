@@ -14,6 +14,7 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -21,10 +22,10 @@ use tracing::{debug, warn};
 
 use super::body::HttpResponse;
 use super::connection_limit::{ConnectionLimit, ConnectionSlot};
+use super::forwarded;
 use super::network_limits::{NetworkLimits, NetworkSlot};
 use super::stall_timeout::{ConnectionActivity, HeaderTimer, TrackedStream};
 use crate::clock::Clock;
-use crate::config::Cidr;
 
 /// Delay after a failed `accept`, so that the system can recover if it has no file descriptors or memory left.
 pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -68,7 +69,7 @@ pub(crate) struct HttpServer<H> {
     /// Limits of each network.
     pub(crate) network_limits: NetworkLimits,
     /// Peers that count as proxies: their clients are limited instead of them.
-    pub(crate) trusted_proxies: Vec<Cidr>,
+    pub(crate) trusted_proxies: Vec<IpNet>,
     pub(crate) clock: Clock,
     pub(crate) shutdown: watch::Receiver<bool>,
 }
@@ -105,7 +106,7 @@ impl<H: RequestHandler> HttpServer<H> {
         slot: ConnectionSlot,
         alive: mpsc::Sender<()>,
     ) -> Option<Arc<ConnectionPermit>> {
-        let is_proxy = self.trusted_proxies.iter().any(|range| range.contains(peer));
+        let is_proxy = forwarded::is_in(peer, &self.trusted_proxies);
         let network_slot = if is_proxy { None } else { Some(self.network_limits.claim(peer).await?) };
         Some(Arc::new(ConnectionPermit { _slot: slot, network_slot, _alive: alive, shutdown: self.shutdown.clone() }))
     }

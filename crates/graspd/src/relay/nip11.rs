@@ -7,7 +7,7 @@ use grasp_core::admission::policy::lists::{ArchiveScope, ModerationLists};
 use grasp_core::{disk_budget, limits};
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, EventPolicy};
+use crate::config::Config;
 
 /// The supported NIPs.
 const NIPS: [u16; 10] = [1, 9, 11, 34, 40, 42, 45, 62, 70, 77];
@@ -44,8 +44,8 @@ impl Nip11Document {
 }
 
 fn render(config: &Config, lists: &ModerationLists, owner: &str, instance: &str) -> String {
-    let mode = AdmissionMode::from(config.policy);
-    let peer_limits = &config.git.peer_limits;
+    let mode = config.policy;
+    let peer_limits = config.git.peer_limits();
     let mut document = json!({
         "name": config.relay_name,
         "description": config.relay_description,
@@ -115,7 +115,7 @@ fn storage_limits(config: &Config) -> Value {
 
 /// Returns the GRASP documents that are implemented and enabled.
 pub(crate) fn supported_grasps(config: &Config, lists: &ModerationLists) -> Vec<&'static str> {
-    if config.policy == EventPolicy::Open {
+    if config.policy == AdmissionMode::Open {
         return Vec::new();
     }
     let optional = [

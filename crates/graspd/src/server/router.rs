@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use grasp_core::admission::policy::AdmissionMode;
 use grasp_core::repo::RepoPath;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
@@ -143,7 +142,7 @@ async fn route(
     let proxies = &app.config.trusted_proxies;
     let client = || proxy_probe::ProbedClient {
         address: forwarded::client_address(peer, request.headers(), proxies),
-        is_proxy: proxies.iter().any(|range| range.contains(peer)),
+        is_proxy: forwarded::is_in(peer, proxies),
     };
     let is_probe = app.proxy_probe.record(&request, peer, client, app.sessions.clock.mono());
     if is_probe && proxy_probe::has_counted_body(request.method()) {
@@ -182,7 +181,7 @@ async fn route(
 
 fn landing_page(app: &AppState) -> String {
     let config = app.settings.borrow().clone();
-    let mode = AdmissionMode::from(config.policy);
+    let mode = config.policy;
     let lists = app.policy.policy().lists.clone();
     landing(&LandingPage {
         name: &config.relay_name,

@@ -95,7 +95,7 @@ pub(crate) fn config(config: &Config, policy: &AdmissionPolicy, instance: &str) 
         bootstrap: basis.bootstrap_relays(&policy.lists),
         batch_window_millis: u64::try_from(settings.batch_window.as_millis()).unwrap_or(u64::MAX),
         values_per_filter: settings.values_per_filter,
-        use_negentropy: settings.negentropy,
+        use_negentropy: !settings.disable_negentropy,
         backoff: BackoffConfig {
             base_secs: settings.base_backoff.as_secs(),
             max_secs: settings.max_backoff.max(settings.base_backoff).as_secs(),

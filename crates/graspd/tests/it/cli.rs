@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use grasp_sim::signer::Author;
@@ -140,6 +141,34 @@ fn all_invalid_settings_are_listed_at_once() {
         }
     }
     assert!(!folder.path().join("data").exists(), "the server did not start");
+}
+
+#[test]
+fn sizes_and_times_can_have_units() {
+    let folder = Arc::new(temp_folder());
+    let file = "disk_budget_bytes = \"50GB\"\ngit_max_push_bytes = 5000000\npurgatory_expiry_secs = \"1h30m\"\n";
+    fs::write(folder.path().join("graspd.toml"), file).expect("cannot write");
+    let settings = [("RELAY_MAX_EVENT_SIZE_BYTES", "64KiB"), ("SHUTDOWN_GRACE_SECS", "2s")];
+    let server = Server::start_in(&folder, &settings);
+    let limitation = &nip11(&server)["limitation"];
+    assert_eq!(limitation["max_event_bytes"], 65_536);
+    assert_eq!(limitation["grasp_storage"]["disk_budget_bytes"], 50_000_000_000_u64);
+    assert_eq!(limitation["grasp_storage"]["max_push_bytes"], 5_000_000);
+    let output = run(folder.path(), &settings, &["config"]);
+    for expected in ["64KiB", "1h30m", "50GB"] {
+        assert!(text(&output.stdout).contains(expected), "{expected}: {}", text(&output.stdout));
+    }
+    // An ambiguous or too small unit is an error that shows the value and the accepted forms.
+    let output = run(folder.path(), &[("DISK_BUDGET_BYTES", "50G"), ("GIT_PROCESS_SECS", "500ms")], &["config"]);
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    for expected in [
+        "NGIT_DISK_BUDGET_BYTES (environment): `50G` is not a whole number from 0 to ",
+        "such as 50GB or 512MiB",
+        "NGIT_GIT_PROCESS_SECS (environment): `500ms` is not a whole number from 1 to 86400 (seconds), nor a time",
+    ] {
+        assert!(printed.contains(expected), "{expected:?} is not in: {printed}");
+    }
 }
 
 #[test]
@@ -304,8 +333,12 @@ fn configured_owner_key_is_used_and_not_written_to_disk() {
 
 /// Returns the owner's public key from the NIP-11 document.
 fn owner_key(server: &Server) -> String {
+    nip11(server)["pubkey"].as_str().expect("no key").to_owned()
+}
+
+/// Returns the NIP-11 document.
+fn nip11(server: &Server) -> Value {
     let response = server.get("/", "Accept: application/nostr+json\r\n");
     let (_, body) = response.split_once("\r\n\r\n").expect("no response");
-    let document: Value = serde_json::from_str(body).expect("invalid JSON");
-    document["pubkey"].as_str().expect("no key").to_owned()
+    serde_json::from_str(body).expect("invalid JSON")
 }

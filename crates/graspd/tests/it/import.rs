@@ -96,6 +96,10 @@ fn export_is_canonical_ordered_and_resumable() {
     let two = format!("{},{}", Author::new(1).key(), Author::new(2).key());
     assert_eq!(count(&["--authors", &two, "--since", &(BASE_TIME + 100).to_string()]), 300);
     assert_eq!(count(&["--until", &(BASE_TIME + 9).to_string()]), 10);
+    // All events are of 2023-11-14 22:13:20 UTC and the minutes after it.
+    assert_eq!(count(&["--since", "2023-11-14", "--until", "2023-11-15T12:00:00Z"]), 700);
+    assert_eq!((count(&["--since", "2023-11-15"]), count(&["--until", "2023-11-14"])), (0, 0));
+    assert!(server.run(&["export", "-", "--since", "yesterday"]).expect_failure(2).contains("such as 2026-01-01"));
     assert_eq!(count(&["--after-seq", "650"]), 50);
     assert!(server.run(&["export", "-", "--authors", "not-a-key"]).expect_failure(1).contains("author"));
 
