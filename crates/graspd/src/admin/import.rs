@@ -276,7 +276,7 @@ mod tests {
         let mut window = ImportWindow::default();
         for (decision, end) in [(Decision::Accept, 10), (Decision::Reject(Rejection::Unrelated), 20)] {
             let number = window.push(end, "{}".to_owned());
-            window.record_result(number, Ok(decision)).expect("fine");
+            window.record_result(number, decision).expect("fine");
         }
         window.skip(30, "too_long");
         let item = window.to_json();
