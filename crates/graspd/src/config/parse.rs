@@ -194,12 +194,13 @@ pub(crate) fn log_level(text: &str) -> Result<String, String> {
     let is_part = |word: &str| {
         !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_:-".contains(&byte))
     };
-    let right = text.split(',').map(str::trim).all(|directive| match directive.split_once('=') {
+    let directives: Vec<&str> = text.split(',').map(str::trim).collect();
+    let is_valid = directives.iter().all(|directive| match directive.split_once('=') {
         Some((part, level)) => is_part(part) && is_level(level),
         None => is_level(directive),
     });
-    if right {
-        return Ok(text.split(',').map(str::trim).collect::<Vec<_>>().join(","));
+    if is_valid {
+        return Ok(directives.join(","));
     }
     Err(format!("{} is neither one of {} nor a list such as info,sync=debug", quote(text), LEVELS.join(", ")))
 }

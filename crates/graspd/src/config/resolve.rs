@@ -63,21 +63,18 @@ fn read(sources: &SettingSources) -> (Config, Vec<ConfigError>) {
     (config, reader.errors)
 }
 
-/// Returns an error if one data folder contains the other. A folder that is empty is invalid already.
+/// Returns an error if one data folder contains the other. An empty path is invalid already.
 fn data_path_error(git: &Path, relay: &Path) -> Option<ConfigError> {
-    let relation = if git == Path::new("") || relay == Path::new("") {
+    let (inner, outer) = if git.starts_with(relay) { (git, relay) } else { (relay, git) };
+    if outer == Path::new("") || !inner.starts_with(outer) {
         return None;
-    } else if git == relay {
+    }
+    let relation = if git == relay {
         format!("are the same folder ({})", git.display())
-    } else if git.starts_with(relay) {
-        format!("must not contain each other: {} is inside {}", git.display(), relay.display())
-    } else if relay.starts_with(git) {
-        format!("must not contain each other: {} is inside {}", relay.display(), git.display())
     } else {
-        return None;
+        format!("must not contain each other: {} is inside {}", inner.display(), outer.display())
     };
-    let message = format!("{relation}; give each its own folder");
-    Some(ConfigError::new("GIT_DATA_PATH and RELAY_DATA_PATH", message))
+    Some(ConfigError::new("GIT_DATA_PATH and RELAY_DATA_PATH", format!("{relation}; give each its own folder")))
 }
 
 /// Returns warnings about settings that are valid but probably not intended.

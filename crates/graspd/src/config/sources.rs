@@ -20,6 +20,9 @@ const FILE_VARIABLE: &str = "CONFIG";
 /// Variable in which systemd passes the folder of credentials.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
+/// Errors that mean that a file does not exist.
+const ABSENT: &[io::ErrorKind] = &[io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+
 /// Settings given on the command line.
 #[derive(Default)]
 pub(crate) struct CommandLineFlags {
@@ -112,44 +115,37 @@ impl SettingSources {
 
     fn read_dotenv(&mut self) -> BTreeMap<String, (String, SettingOrigin)> {
         let path = Path::new(".env");
-        match self.files.read(path) {
-            Ok(text) => return dotenv::parse(path, &text, &mut self.errors),
-            // A folder of this name belongs to another tool.
-            Err(error) if is_absent(&error) || error.kind() == io::ErrorKind::IsADirectory => {}
-            Err(error) => self.add_unreadable(path, &error),
-        }
-        BTreeMap::new()
+        // A folder of this name belongs to another tool.
+        let text = self.read(path, &[ABSENT, &[io::ErrorKind::IsADirectory]].concat()).unwrap_or_default();
+        dotenv::parse(path, &text, &mut self.errors)
     }
 
     fn read_file(&mut self, named: Option<&str>) {
         let path = Path::new(named.unwrap_or(DEFAULT_FILE));
-        match self.files.read(path) {
-            Ok(text) => {
-                for (name, text) in file::parse(path, &text, &mut self.errors) {
-                    self.add(name, text, SettingOrigin::File { path: path.display().to_string() });
-                }
-            }
-            Err(error) if is_absent(&error) && named.is_none() => {}
-            Err(error) => self.add_unreadable(path, &error),
+        let Some(text) = self.read(path, if named.is_none() { ABSENT } else { &[] }) else { return };
+        for (name, text) in file::parse(path, &text, &mut self.errors) {
+            self.add(name, text, SettingOrigin::File { path: path.display().to_string() });
         }
     }
 
     fn read_credentials(&mut self, folder: &Path) {
         for setting in SETTINGS.iter().filter(|setting| setting.is_secret) {
             let path = folder.join(setting.key());
-            match self.files.read(&path) {
-                Ok(text) => {
-                    let path = path.display().to_string();
-                    self.add(setting.name, text, SettingOrigin::Credential { path });
-                }
-                Err(error) if is_absent(&error) => {}
-                Err(error) => self.add_unreadable(&path, &error),
+            if let Some(text) = self.read(&path, ABSENT) {
+                self.add(setting.name, text, SettingOrigin::Credential { path: path.display().to_string() });
             }
         }
     }
 
-    fn add_unreadable(&mut self, path: &Path, error: &io::Error) {
-        self.errors.push(ConfigError::new(path.display().to_string(), format!("cannot be read: {error}")));
+    /// Reads a file. An error is recorded, unless it is one of those that do not matter.
+    fn read(&mut self, path: &Path, ignored: &[io::ErrorKind]) -> Option<String> {
+        let result = self.files.read(path);
+        if let Err(error) = &result
+            && !ignored.contains(&error.kind())
+        {
+            self.errors.push(ConfigError::new(path.display().to_string(), format!("cannot be read: {error}")));
+        }
+        result.ok()
     }
 
     fn warn_of_unknown(&mut self, variable: &str, name: &str, origin: &SettingOrigin) {
@@ -164,10 +160,6 @@ impl SettingSources {
         };
         self.warnings.push(format!("{variable} ({origin}) {about}"));
     }
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
