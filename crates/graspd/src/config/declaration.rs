@@ -7,6 +7,10 @@
 //! /// Maximum size of one push, in bytes.
 //! max_push_bytes: u64 = bytes("GIT_MAX_PUSH_BYTES", 1 << 10, 1 << 40).default("2147483648").reloads();
 //! ```
+//!
+//! The doc comment is the help text. `section "Git";` begins a section of the help and of docs/settings.md. A field that
+//! is `Group` contains settings that are declared with its type. A default that depends on other settings is described by
+//! `.derived("…")` and computed in [`resolve`](super::resolve). The kinds of settings are at the end of this file.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
