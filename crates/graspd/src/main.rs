@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
     let set_log_level = logging::start(config.log_format, &config.log_level);
     for warning in warnings {
-        tracing::warn!(target: "admin", "{warning}");
+        tracing::warn!(target: "admin", warning, "problem in the settings");
     }
     let reload_sources = reload::ReloadSources { read: Box::new(move || config::load(&matches)), set_log_level };
     match server::run(config, reload_sources) {

@@ -161,7 +161,7 @@ impl ReloadReport {
             info!(target: "admin", setting = name, before, now, "setting changed");
         }
         for warning in &self.warnings {
-            warn!(target: "admin", "{warning}");
+            warn!(target: "admin", warning, "problem in the settings");
         }
         if !self.restart.is_empty() {
             warn!(target: "admin", settings = self.restart.join(", "), "changed settings need a restart");

@@ -32,8 +32,8 @@ impl NotifyState {
 /// Notifies the service manager, if there is one. Errors are ignored.
 pub(crate) fn notify(state: NotifyState) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    if let Err(problem) = send(&socket, state.message()) {
-        debug!(target: "admin", %problem, "cannot notify the service manager");
+    if let Err(error) = send(&socket, state.message()) {
+        debug!(target: "admin", %error, "cannot notify the service manager");
     }
 }
 

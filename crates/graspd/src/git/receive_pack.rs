@@ -172,13 +172,16 @@ impl ReceivePackHandler {
         client: GitClient,
         request: Request<HttpBody>,
     ) -> HttpResponse {
+        let span = push_span(&repo_path, client);
         let (head, body) = request.into_parts();
         let body = match GitRequestBody::new(&head.headers, body) {
             Ok(body) => body,
-            Err(_) => return status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported content encoding, use gzip\n"),
+            Err(_) => {
+                let text = "unsupported content encoding, use gzip\n";
+                return span.in_scope(|| self.status_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+            }
         };
         let max_bytes = self.settings.borrow().git.max_push_bytes;
-        let span = push_span(&repo_path, client);
         match self.receive(repo_path, client, body).instrument(span).await {
             // The permit to receive is dropped here, before the rest of the body is drained.
             (response, Some(body)) => respond_and_drain(response, body, max_bytes).await,
@@ -195,12 +198,15 @@ impl ReceivePackHandler {
     ) -> (HttpResponse, Option<GitRequestBody>) {
         let _permit = match acquire(&self.receive_permits, client).await {
             Ok(permit) => permit,
-            Err(full) => return (queue_full(full), Some(body)),
+            Err(full) => {
+                self.count_and_log("", "E-BUSY", "too many waiting pushes");
+                return (queue_full(full), Some(body));
+            }
         };
         body.require_rate_if_contended(&self.receive_permits);
         let (request, rest, _large_push_permit) = match self.read_commands(&mut body).await {
             Ok(Some(commands)) => commands,
-            Ok(None) => return (status(StatusCode::BAD_REQUEST, "empty receive-pack request\n"), None),
+            Ok(None) => return (self.status_response(StatusCode::BAD_REQUEST, "empty receive-pack request\n"), None),
             Err((partial, error)) => return (self.rejection_response(&repo_path, &partial, &error), Some(body)),
         };
         body.require_rate_if_contended(&self.receive_permits);
@@ -434,10 +440,22 @@ impl ReceivePackHandler {
         PackLimits { max_bytes, ..limits }
     }
 
+    /// Counts and logs a rejected push.
+    fn count_and_log(&self, refs: &str, code: &'static str, reason: &str) {
+        self.metrics.git().count_refusal(code);
+        info!(target: "git", refs, code, reason, "push rejected");
+    }
+
+    /// Counts and logs a push whose commands cannot be read, and returns an HTTP error: without commands, there is no
+    /// report.
+    fn status_response(&self, code: StatusCode, text: &'static str) -> HttpResponse {
+        self.count_and_log("", "E-PUSH-BODY", text.trim_end());
+        status(code, text)
+    }
+
     /// Counts and logs a rejected push, and returns its report.
     fn rejection_report(&self, repo_path: &RepoPath, request: &PushRequest, error: &PushError) -> Bytes {
-        self.metrics.git().count_refusal(error.code);
-        info!(target: "git", refs = ref_names(request), code = error.code, reason = %error.text, "push rejected");
+        self.count_and_log(&ref_names(request), error.code, &error.text);
         let hint = format!("events in purgatory for this repository: {}/{repo_path}/purgatory", self.web_url);
         let rejection =
             RejectionReport { code: error.code, text: &error.text, ref_name: error.ref_name.as_deref(), hint: &hint };

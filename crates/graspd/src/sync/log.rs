@@ -41,7 +41,7 @@ pub(crate) fn log_note(note: &SyncNote) {
         SyncNote::RelayLacksEvents(_, _, 0) | SyncNote::StatesCompared { .. } => {}
         // URLs and repository names are percent-encoded.
         SyncNote::RelayLacksEvents(relay, repo, count) => {
-            warn!(target: "sync", %relay, repository = %repo, count, "relay lacks events that are served here");
+            warn!(target: "sync", %relay, %repo, count, "relay lacks events that are served here");
         }
         SyncNote::BatchFailed(relay, reason) => warn!(target: "sync", %relay, reason, "historic sync batch failed"),
     }

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::git::{BASE_TIME, MAIN, Maintainer, WorkTree, repo_path};
 use crate::support::test_server::{main_at, one_commit};
+use crate::support::wire::request_with_body;
 use crate::support::{Client, Server, eventually};
 
 /// The targets of the log lines of the server: one per feature.
@@ -107,6 +108,26 @@ fn each_push_gives_one_line_with_repository_refs_and_result() {
     let fields = &rejected[0]["fields"];
     assert!(fields["code"].as_str().is_some_and(|code| code.starts_with("E-")), "{fields}");
     assert!(fields["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{fields}");
+}
+
+/// Pushes without readable commands get an HTTP error instead of a report. They are logged like other rejected pushes.
+#[test]
+fn pushes_that_get_an_http_error_are_logged_as_rejected() {
+    let server = start("info");
+    let HostedRepo { owner, .. } = host_repo(&server);
+    let path = format!("{}/git-receive-pack", repo_path(&owner.npub(), "tool"));
+    for (header, status) in [("Content-Encoding: br", 415), ("Accept: */*", 400)] {
+        let headers = ["Content-Type: application/x-git-receive-pack-request", header];
+        assert_eq!(request_with_body(&server, &path, &headers, b"").status, status);
+    }
+    let rejected = eventually("both pushes are logged", || {
+        let rejected = eventually_logged(&server, "push rejected");
+        (rejected.len() == 2).then_some(rejected)
+    });
+    for line in rejected {
+        assert_eq!(line["fields"]["code"], "E-PUSH-BODY", "{line}");
+        assert_eq!(line["span"]["name"], "push", "{line}");
+    }
 }
 
 #[test]

@@ -18,9 +18,9 @@ impl FailureLog {
     /// Logs a failure. The text may come from the server and is quoted.
     pub(super) fn log(&self, url: &str, error: &str) {
         if self.is_due(url, Instant::now()) {
-            warn!(target: "fetch", url, ?error, "failed to fetch OIDs");
+            warn!(target: "fetch", url, ?error, "fetch failed");
         } else {
-            debug!(target: "fetch", url, ?error, "failed to fetch OIDs");
+            debug!(target: "fetch", url, ?error, "fetch failed");
         }
     }
 
