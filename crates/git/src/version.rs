@@ -31,7 +31,7 @@ pub struct GitVersion {
 /// The git program that commands run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InstalledGit {
-    /// Its file.
+    /// Path of the program.
     pub path: PathBuf,
     /// Its version as git prints it, for example `2.39.5` or `2.39.5 (Apple Git-154)`.
     pub version: String,

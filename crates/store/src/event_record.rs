@@ -19,7 +19,7 @@ const HEADER_BYTES: usize = 84;
 const TAG_SPAN_BYTES: usize = 9;
 const NEVER: u64 = u64::MAX;
 
-/// A stored event.
+/// The bytes of a stored event: a header with what filters need, and the JSON text.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRecord<'a> {
     bytes: &'a [u8],

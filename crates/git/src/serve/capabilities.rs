@@ -94,7 +94,7 @@ pub enum CapabilityError {
         "cannot create a repository to detect the capabilities of git {installed}: {reasons}: free some disk space"
     )]
     ProbeRepo {
-        /// The git.
+        /// The installed git.
         installed: InstalledGit,
         /// The folders that were tried, and why each failed.
         reasons: String,
@@ -102,7 +102,7 @@ pub enum CapabilityError {
     /// It cannot be started, or fails.
     #[error("cannot detect the capabilities of git {installed}: {error}")]
     Git {
-        /// The git.
+        /// The installed git.
         installed: InstalledGit,
         /// The reason.
         error: GitError,
@@ -113,7 +113,7 @@ pub enum CapabilityError {
          install another git, or start graspd with its folder first in PATH"
     )]
     Missing {
-        /// The git.
+        /// The installed git.
         installed: InstalledGit,
         /// The missing capability.
         capability: &'static str,

@@ -18,7 +18,7 @@ use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine}
 /// Interval between two checkpoints.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// An export.
+/// An export of events to a file or to standard output, with its progress.
 pub(crate) struct EventExport {
     out: Box<dyn Write>,
     /// The file, its path, and the path of its checkpoint; `None` for standard output.

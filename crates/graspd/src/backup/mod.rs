@@ -9,7 +9,9 @@
 //! Everything here runs in the process of a command, not in the server. A running server only creates the snapshot
 //! (hard links and a copy of the store, in its own data folder, while the command is connected), and the command copies
 //! from there. So a backup can be written wherever the operator may write, and the server writes only to its own
-//! folders. May use `admin` for the client and for snapshots.
+//! folders.
+//!
+//! May use `admin` (client and snapshots), `web`, `config`, `clock` and `data_lock`.
 
 mod checkpoint;
 pub(crate) mod create;

@@ -8,8 +8,9 @@
 //!   comparison of refs with a mirror.
 //! - [`survey`]: addresses of a git server and the limits that it states.
 //!
-//! It may call `writer` (to pass packs and store rows), `repos`, `net` and `metrics`. `admin` and `web` call it
-//! through [`driver::FetchHandle`].
+//! May use `git` (limits and checks of packs), `writer` (to pass packs and store rows), `repos`, `monitor` (disk
+//! budget), `http`, `metrics`, `net`, `config` and `clock`. `admin` and `web` call it through
+//! [`driver::FetchHandle`].
 
 pub(crate) mod client;
 pub(crate) mod driver;

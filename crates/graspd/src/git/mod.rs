@@ -8,10 +8,10 @@
 //! - [`upload_pack`]: `info/refs` and `git-upload-pack`.
 //! - [`pack_cache`]: responses to fetches, shared by clients that send the same request.
 //! - [`pack_receiver`]: packs of pushes and of fetches while they are received.
-//! - [`receive_pack`] handles pushes (`git-receive-pack`).
+//! - [`receive_pack`]: pushes (`git-receive-pack`).
 //! - [`request_body`]: request bodies, with bounds for size, memory and rate.
 //!
-//! May call `writer`, `repos` (ref cache), `monitor` (disk budget), `metrics`, `http` and `config`.
+//! May use `writer`, `repos` (ref cache), `monitor` (disk budget), `metrics`, `http` and `config`.
 
 pub(crate) mod handlers;
 pub(crate) mod pack_cache;

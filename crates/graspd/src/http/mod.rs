@@ -12,7 +12,7 @@
 //! - [`forwarded`]: the client address behind trusted proxies.
 //! - [`body`], [`response`]: responses.
 //!
-//! May call `config` and `clock`. Routes are defined in `server`.
+//! May use `config` and `clock`. Routes are defined in `server`.
 
 pub(crate) mod body;
 pub(crate) mod connection_limit;

@@ -7,7 +7,7 @@
 //!
 //! The metrics of a feature are the fields of one struct, which registers them in its `new` and has one method for each
 //! kind of update. [`Metrics`] is cloned into every feature, whose threads and tasks call these methods; no thread
-//! belongs to this module. It calls no other feature: it reads types of `grasp_core`, and `/proc` for [`process`]. The
+//! belongs to this module. May use `config`. It reads types of `grasp_core`, and `/proc` for [`process`]. The
 //! gauges of the whole server are set once a second by [`monitor::health`](crate::monitor::health). Rules:
 //!
 //! - A metric's name is written in the code as it appears in the response, so that a text search finds both.

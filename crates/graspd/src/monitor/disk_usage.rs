@@ -61,7 +61,7 @@ impl LatestDiskUsage {
     }
 }
 
-/// The scanner thread.
+/// Scanner of the data folders, which runs on its own thread.
 pub(crate) struct DiskUsageScanner {
     /// Folders, with the kind of data that each contains.
     pub(crate) folders: Vec<(&'static str, PathBuf)>,

@@ -11,7 +11,7 @@
 //! - [`disk_usage`]: the scanner, bytes on disk by kind.
 //! - [`disk_budget`]: how much of the budget is used, including packs that are being received.
 //!
-//! May call `http` (responses), `metrics`, `config` and `clock`. Everything else that it observes (queues, the pack
+//! May use `http` (responses), `metrics`, `config` and `clock`. Everything else that it observes (queues, the pack
 //! cache, the writer) is passed in as functions by `server`.
 
 pub(crate) mod disk_budget;

@@ -5,7 +5,7 @@
 //! name that changes between the check and the connection has no effect. Nothing is read from the environment: no
 //! proxy, no credentials.
 //!
-//! Called by `sync`, `fetch` and `cli` on their own tasks; uses no other feature folder.
+//! Called by `sync`, `fetch` and `cli` on their own tasks. May use no other folder of graspd.
 
 pub(crate) mod dialer;
 pub(crate) mod http_client;

@@ -13,8 +13,9 @@
 //!
 //! The router in `server` calls `upgrade` and `nip11`. A session submits events to the [writer](crate::writer) and gets
 //! the replies through its outbox; the writer reports commits through
-//! [`CommitListener`](crate::writer::CommitListener). This module may call `writer`, `http`, `metrics`, `config` and
-//! `clock`, and reads the store. It never writes to it.
+//! [`CommitListener`](crate::writer::CommitListener).
+//!
+//! May use `writer`, `http`, `metrics`, `config` and `clock`. It reads the store and never writes to it.
 
 pub(crate) mod broadcast;
 pub(crate) mod negentropy;

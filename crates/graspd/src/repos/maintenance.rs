@@ -50,8 +50,8 @@ const TIMINGS: MaintenanceTimings = MaintenanceTimings {
 };
 
 impl MaintenanceTimings {
-    /// Returns the timings of a server. In debug builds the environment variable `GRASPD_TEST_NO_DELAYS` removes the delays,
-    /// because tests cannot wait for a day.
+    /// Returns the timings of a server. In debug builds the environment variable `GRASPD_TEST_NO_DELAYS` removes the
+    /// delays, because tests cannot wait for a day.
     fn from_env() -> Self {
         #[cfg(debug_assertions)]
         if std::env::var_os("GRASPD_TEST_NO_DELAYS").is_some() {
@@ -92,7 +92,7 @@ impl MaintenanceHandle {
 /// Returns the objects that repositories need beside those that their refs lead to; `None` if that is unknown.
 pub(crate) type NeededFn = Box<dyn Fn(&[RepoPath]) -> Option<BTreeSet<String>> + Send>;
 
-/// The maintenance thread.
+/// Maintenance of pools, which runs on its own thread.
 pub(crate) struct Maintenance {
     pub(crate) maintainer: PoolMaintainer,
     pub(crate) layout: Arc<Layout>,

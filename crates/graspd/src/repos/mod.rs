@@ -6,9 +6,8 @@
 //! | `workers` | git jobs of the writer; removal of files | a pool of threads; one thread |
 //! | `maintenance` | repacking and pruning of pools | one thread |
 //!
-//! The writer sends jobs and publishes refs. The git handlers, web pages, fetch and admin read the ref cache. This
-//! module calls the crates `grasp_git` and `grasp_core` and no other module of graspd; results go back through the
-//! functions that it is created with.
+//! The writer sends jobs and publishes refs. The git handlers, web pages, fetch and admin read the ref cache. May
+//! use no other folder of graspd; results go back through the functions that it is created with.
 
 pub(crate) mod maintenance;
 pub(crate) mod ref_cache;

@@ -9,8 +9,8 @@
 //! - [`status`]: status of relays for web pages and `graspd relays`.
 //! - [`log`]: log lines of sync.
 //!
-//! It may call `writer` (to submit events and store rows), `net` and `metrics`. `admin` and `web` call it through
-//! [`status::SyncHandle`].
+//! May use `writer` (to submit events and store rows), `metrics`, `net`, `config` and `clock`. `admin` and `web` call
+//! it through [`status::SyncHandle`].
 
 pub(crate) mod connection;
 pub(crate) mod driver;

@@ -28,9 +28,8 @@
 //! `ngit_commit_duration_seconds` measures transactions, and `ngit_queue_depth` counts waiting events and commands.
 //!
 //! The features above (relay sessions, git handlers, sync, fetch, admin, web) call the writer through
-//! [`EventQueue`] and [`PolicyHandle`](policy::PolicyHandle). It may call
-//! `repos`, `monitor` (types of its statistics), `metrics`, `config` and `clock`; results for the features above leave
-//! through reply channels, feeds and [`CommitListener`].
+//! [`EventQueue`] and [`PolicyHandle`](policy::PolicyHandle). They get results through reply channels, feeds and
+//! [`CommitListener`]. May use `repos`, `monitor` (types of its statistics), `metrics`, `config` and `clock`.
 
 pub(crate) mod command;
 mod effects;

@@ -40,7 +40,7 @@ pub(crate) enum Submitter {
         /// The number of the event in the file, and the channel for its result.
         reply: (u64, UnboundedSender<(u64, Decision)>),
         /// The author, if the operator asserts that the event was published here by its author.
-        vouched_author: Option<PublicKey>,
+        authenticated_author: Option<PublicKey>,
         _permit: OwnedSemaphorePermit,
     },
     /// A relay that this server syncs from.
@@ -56,7 +56,9 @@ impl Submitter {
     pub(crate) fn source(&self) -> EventSource {
         match self {
             Self::Client { keys, .. } => EventSource::Client(keys.to_vec()),
-            Self::Operator { vouched_author, .. } => EventSource::Client(vouched_author.iter().copied().collect()),
+            Self::Operator { authenticated_author, .. } => {
+                EventSource::Client(authenticated_author.iter().copied().collect())
+            }
             Self::Relay { url, .. } => EventSource::Relay(url.to_string()),
         }
     }
@@ -83,16 +85,16 @@ impl QueuedEvent {
         Self { input: EventInput::Text(text), submitter: Submitter::Client { reply, keys, _permit: permit } }
     }
 
-    /// Creates a submission of the operator from the text of an event. If `is_vouched`, the event counts as sent by its
-    /// author.
+    /// Creates a submission of the operator from the text of an event. If `is_from_author`, the event counts as sent by
+    /// its author.
     pub(crate) fn from_operator(
         text: String,
         reply: (u64, UnboundedSender<(u64, Decision)>),
-        is_vouched: bool,
+        is_from_author: bool,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        let vouched_author = is_vouched.then(|| Event::parse(&text).ok().map(|event| event.pubkey)).flatten();
-        let submitter = Submitter::Operator { reply, vouched_author, _permit: permit };
+        let authenticated_author = is_from_author.then(|| Event::parse(&text).ok().map(|event| event.pubkey)).flatten();
+        let submitter = Submitter::Operator { reply, authenticated_author, _permit: permit };
         Self { input: EventInput::Text(text), submitter }
     }
 
