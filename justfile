@@ -50,8 +50,10 @@ compare *args:
     cargo build --release -p graspd
     cargo run --release -p grasp-bench --features compare -- compare --graspd target/release/graspd {{args}}
 
-# The references of settings, commands and measurements, generated from the code.
-settings:
+alias settings := reference
+
+# The references of settings, commands and metrics in docs/, generated from the code.
+reference:
     cargo run --quiet -- config --reference > docs/settings.md
     cargo run --quiet -- commands --reference > docs/commands.md
     cargo run --quiet -- metrics --reference > docs/metrics.md

@@ -97,6 +97,15 @@ impl MetricRegistry {
             A histogram has the series `_bucket`, `_sum` and `_count`. The values of `relay`, `domain` and `repo` come \
             from other servers and from users. Their number is limited: the most important values have series of their \
             own, and the other relays and domains share the value `other`.\n\n\
+            The value of `relay` is the relay's URL in its normal form: lower-case scheme and host, no default port, no \
+            slash at the end, for example `wss://relay.example`. The values of `code` are the codes of rejected pushes \
+            ([explanation.md](explanation.md#rejected-pushes)).\n\n\
+            Some gauges end in `_total` (`ngit_sync_relays_connected_total`), because ngit-grasp has them under these \
+            names. Names with `refusals` count rejections.\n\n\
+            Sync is behind if `ngit_sync_relay_connected` is not 3 for a relay: at 2 history is still being fetched, at \
+            4 a part of it is missing. `purgatory_sync_queue_size` counts the repositories with missing git data, and \
+            `ngit_sync_gap_events_total` the events that live sync missed. `/status` and `graspd relays` show the same \
+            for each relay, `<repository>/replication.json` for one repository.\n\n\
             | Name | Type | Labels | Meaning |\n|---|---|---|---|\n"
             .to_owned();
         for MetricDescription { name, kind, help, labels } in &descriptions {

@@ -1,5 +1,5 @@
-//! Checks on the source tree itself: which folder of `graspd` may use which, that ARCHITECTURE.md names every folder, and
-//! that names and texts use no private vocabulary.
+//! Checks on the source tree itself: which folder of `graspd` may use which, that ARCHITECTURE.md names every folder,
+//! and that names and texts use no private vocabulary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -77,6 +77,9 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     // Formatting of amounts, for pages, commands and progress output.
     ("text_format", &[]),
 ];
+
+/// Targets of log lines.
+const TARGETS: [&str; 8] = ["sync", "git", "relay", "writer", "http", "fetch", "admin", "store"];
 
 /// Words that this project does not use, in identifiers, paths and texts: metaphors and personifications that a reader
 /// could not know. A plural counts too.
@@ -236,6 +239,27 @@ fn dependencies_between_feature_folders_go_one_way() {
     }
 }
 
+/// A header that says what the folder may use (`May use …`) lists exactly the modules of the table.
+#[test]
+fn module_headers_agree_with_the_table_of_dependencies() {
+    let mut checked = 0;
+    for (module, allowed) in DEPENDENCIES {
+        let file = root().join("crates/graspd/src").join(module).join("mod.rs");
+        let Ok(text) = fs::read_to_string(file) else { continue };
+        let header: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
+        let header = header.join(" ");
+        let list = match (header.split_once("May use `"), header.contains("May use no other folder")) {
+            (Some((_, list)), _) => format!("`{}", list.split('.').next().unwrap_or_default()),
+            (None, true) => String::new(),
+            (None, false) => continue,
+        };
+        let named: BTreeSet<&str> = list.split('`').skip(1).step_by(2).collect();
+        assert_eq!(named, allowed.iter().copied().collect(), "the header of `{module}`");
+        checked += 1;
+    }
+    assert!(checked > 10, "only {checked} headers say what their folder may use");
+}
+
 #[test]
 fn architecture_names_every_source_folder_and_no_other() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
@@ -263,10 +287,86 @@ fn architecture_names_every_source_folder_and_no_other() {
     assert!(missing.is_empty(), "ARCHITECTURE.md does not name {missing:?}");
 }
 
+/// Paths of source files in documents exist. The pages for maintainers shorten `crates/core/src/` to `core/`, and so
+/// on.
+#[test]
+fn documents_name_only_paths_that_exist() {
+    let mut found = Vec::new();
+    files(&root().join("docs"), &mut found);
+    found.extend(["README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
+    let mut wrong = Vec::new();
+    for file in found.iter().filter(|file| file.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(file).expect("a document");
+        let short = ["core", "store", "git", "graspd", "sim", "bench"];
+        for path in text.split('`').filter(|word| !word.contains(|character: char| " <*…".contains(character))) {
+            let path = path.trim_end_matches('/');
+            let (first, rest) = path.split_once('/').unwrap_or((path, ""));
+            let exists = match first {
+                "crates" | "docs" | "deploy" | ".ci" => root().join(path).exists(),
+                // A folder or a file of a crate. `git/…` may also be a folder of graspd or of the data on disk.
+                _ if short.contains(&first) && first != "git" && !rest.is_empty() => {
+                    let source = root().join("crates").join(first).join("src");
+                    source.join(rest).exists()
+                        || source.join(format!("{rest}.rs")).exists()
+                        || root().join(path).exists()
+                }
+                _ => true,
+            };
+            if !exists {
+                wrong.push(format!("{}: `{path}`", relative(file)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "these paths do not exist:\n{}", wrong.join("\n"));
+}
+
+/// The codes of rejected pushes are a stable interface; docs/explanation.md lists all of them and no other.
+#[test]
+fn documentation_lists_every_code_of_a_rejected_push() {
+    let codes = |text: &str, quote: char| -> BTreeSet<String> {
+        let quoted = text.split(quote).filter(|part| part.starts_with("E-") && !part.contains(' ') && *part != "E-…");
+        quoted.map(str::to_owned).collect()
+    };
+    let mut in_code = BTreeSet::new();
+    for path in [
+        "crates/core/src/admission/push.rs",
+        "crates/git/src/receive/commands.rs",
+        "crates/git/src/receive/pack_error.rs",
+        "crates/graspd/src/git/receive_pack.rs",
+    ] {
+        let text = fs::read_to_string(root().join(path)).expect("a source");
+        in_code.extend(codes(text.split("#[cfg(test)]").next().unwrap_or_default(), '"'));
+    }
+    let text = fs::read_to_string(root().join("docs/explanation.md")).expect("docs/explanation.md");
+    assert_eq!(codes(&text, '`'), in_code);
+}
+
+/// Every message that docs/logs.md lists is in the code.
+#[test]
+fn documented_log_messages_exist() {
+    let mut found = Vec::new();
+    files(&root().join("crates/graspd/src"), &mut found);
+    let code: String = found.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+    let text = fs::read_to_string(root().join("docs/logs.md")).expect("docs/logs.md");
+    let rows = text.lines().filter(|line| line.starts_with("| ")).map(|line| line.split('|').collect::<Vec<_>>());
+    let mut checked = 0;
+    for cells in rows {
+        // The column of messages follows that of targets.
+        let Some(at) = cells.iter().position(|cell| TARGETS.iter().any(|target| cell.trim() == format!("`{target}`")))
+        else {
+            continue;
+        };
+        for message in cells[at + 1].split('`').skip(1).step_by(2) {
+            assert!(code.contains(&format!("\"{message}\"")), "docs/logs.md lists `{message}`");
+            checked += 1;
+        }
+    }
+    assert!(checked > 20, "only {checked} messages found");
+}
+
 /// Log lines have fixed targets, so that filters do not depend on module paths.
 #[test]
 fn every_log_line_has_a_fixed_target() {
-    const TARGETS: [&str; 8] = ["sync", "git", "relay", "writer", "http", "fetch", "admin", "store"];
     let mut found = Vec::new();
     files(&root().join("crates"), &mut found);
     let mut wrong = Vec::new();
