@@ -6,7 +6,6 @@
 //! The git process writes into a file without a name as fast as it can; clients read that file at their own pace. So a
 //! slow client occupies no git process, and a crash leaves no file behind.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::io::Write;
@@ -17,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use grasp_core::repo::RepoPath;
+use lru::LruCache;
 use tokio::sync::watch;
 
 use crate::http::fair_semaphore::QueueFull;
@@ -73,8 +73,6 @@ pub(crate) struct PackResponse {
     progress: watch::Sender<PackProgress>,
     /// Number of readers.
     readers: AtomicUsize,
-    /// Logical time of the last request, from [`PackCache::clock`].
-    last_used: AtomicU64,
 }
 
 /// The cache. The lock is held only for accesses to the map.
@@ -83,9 +81,8 @@ pub(crate) struct PackCache {
     /// Maximum number of cached bytes.
     limit: AtomicU64,
     used: AtomicU64,
-    /// Logical clock, advanced by each request.
-    clock: AtomicU64,
-    responses: Mutex<HashMap<PackCacheKey, Arc<PackResponse>>>,
+    /// In the order of the last request. It has no capacity of its own, because responses in use are not removed.
+    responses: Mutex<LruCache<PackCacheKey, Arc<PackResponse>>>,
     /// Number of readers of all responses.
     readers: AtomicUsize,
 }
@@ -113,8 +110,7 @@ impl PackCache {
             folder,
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
-            clock: AtomicU64::new(0),
-            responses: Mutex::default(),
+            responses: Mutex::new(LruCache::unbounded()),
             readers: AtomicUsize::new(0),
         })
     }
@@ -138,9 +134,7 @@ impl PackCache {
     /// Fails if no file can be created, for example because the disk is full.
     pub(crate) fn follow(self: &Arc<Self>, key: &PackCacheKey) -> io::Result<(PackReader, Option<PackWriter>)> {
         let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.clock.fetch_add(1, Ordering::Relaxed);
         if let Some(response) = responses.get(key) {
-            response.last_used.store(now, Ordering::Relaxed);
             return Ok((PackReader::new(self, response), None));
         }
         let (progress, _) = watch::channel(PackProgress { bytes: 0, status: PackStatus::InProgress });
@@ -148,9 +142,8 @@ impl PackCache {
             file: tempfile::tempfile_in(&self.folder)?,
             progress,
             readers: AtomicUsize::new(0),
-            last_used: AtomicU64::new(now),
         });
-        responses.insert(key.clone(), response.clone());
+        responses.put(key.clone(), response.clone());
         let writer = PackWriter {
             cache: self.clone(),
             key: key.clone(),
@@ -164,17 +157,9 @@ impl PackCache {
     /// Removes the least recently used responses without readers until the cache is within its limits.
     fn evict(&self) {
         let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.is_within_limits(responses.len()) {
-            return;
-        }
-        let idle = responses.iter().filter(|(_, response)| response.is_idle());
-        let mut idle: Vec<(u64, PackCacheKey)> =
-            idle.map(|(key, response)| (response.last_used.load(Ordering::Relaxed), key.clone())).collect();
-        idle.sort_unstable_by_key(|(last_used, _)| *last_used);
-        for (_, key) in idle {
-            if self.is_within_limits(responses.len()) {
-                break;
-            }
+        while !self.is_within_limits(responses.len()) {
+            let oldest = responses.iter().rev().find(|(_, response)| response.is_idle());
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else { return };
             self.remove(&mut responses, &key);
         }
     }
@@ -183,8 +168,8 @@ impl PackCache {
         self.used.load(Ordering::Relaxed) <= self.limit.load(Ordering::Relaxed) && responses <= MAX_RESPONSES
     }
 
-    fn remove(&self, responses: &mut HashMap<PackCacheKey, Arc<PackResponse>>, key: &PackCacheKey) {
-        if let Some(response) = responses.remove(key) {
+    fn remove(&self, responses: &mut LruCache<PackCacheKey, Arc<PackResponse>>, key: &PackCacheKey) {
+        if let Some(response) = responses.pop(key) {
             // Readers keep the file open; its disk space is freed when the last of them is dropped.
             self.used.fetch_sub(response.progress.borrow().bytes, Ordering::Relaxed);
         }
@@ -224,8 +209,8 @@ impl PackWriter {
     }
 
     /// Removes this response from the cache, but not another one with the same key.
-    fn remove(&self, responses: &mut HashMap<PackCacheKey, Arc<PackResponse>>) {
-        if responses.get(&self.key).is_some_and(|response| Arc::ptr_eq(response, &self.response)) {
+    fn remove(&self, responses: &mut LruCache<PackCacheKey, Arc<PackResponse>>) {
+        if responses.peek(&self.key).is_some_and(|response| Arc::ptr_eq(response, &self.response)) {
             self.cache.remove(responses, &self.key);
         }
     }
