@@ -5,16 +5,12 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use grasp_core::limits;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Response, StatusCode, header};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::net::{UnixListener, UnixStream};
@@ -25,7 +21,8 @@ use super::wire::{AdminRequest, ResponseWriter};
 use super::{AdminState, dispatch};
 use crate::http::body::{HttpResponse, ResponseBody};
 use crate::http::response::status;
-use crate::http::server::{ACCEPT_RETRY_DELAY, wait_for_shutdown};
+use crate::http::server::{ADMIN_TIMEOUTS, accept_connections, serve_connection};
+use crate::http::stall_timeout::ConnectionActivity;
 
 /// Maximum number of simultaneous connections: enough for an operator with a few scripts.
 const MAX_CONNECTIONS: usize = 16;
@@ -58,32 +55,26 @@ impl AdminSocket {
     }
 
     /// Accepts connections until the server shuts down, and then waits until running jobs have stopped.
-    pub(crate) async fn run(self, admin: Arc<AdminState>, mut shutdown_signal: watch::Receiver<bool>) {
+    pub(crate) async fn run(self, admin: Arc<AdminState>, shutdown_signal: watch::Receiver<bool>) {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let shutdown_signal2 = shutdown_signal.clone();
         let (job_guard, mut all_jobs_done) = mpsc::channel(1);
-        loop {
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
-                () = wait_for_shutdown(&mut shutdown_signal) => break,
-            };
-            match (accepted, permits.clone().try_acquire_owned()) {
-                (Ok((stream, _)), Ok(permit)) => {
-                    let (admin, shutdown_signal, job_guard) =
-                        (admin.clone(), shutdown_signal2.clone(), job_guard.clone());
-                    tokio::spawn(async move {
-                        let _permit = permit;
-                        AdminConnection { admin, shutdown_signal, job_guard }.serve(stream).await;
-                    });
-                }
-                (Ok(_), Err(_)) => warn!(target: "admin", limit = MAX_CONNECTIONS, "admin connection limit reached"),
-                (Err(error), _) => {
-                    warn!(target: "admin", %error, "cannot accept an admin connection");
-                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
-                }
-            }
-        }
-        drop(job_guard);
+        let template = AdminConnection { admin, shutdown_signal: shutdown_signal.clone(), job_guard };
+        accept_connections(
+            || self.listener.accept(),
+            shutdown_signal,
+            |(stream, _)| {
+                let Ok(permit) = permits.clone().try_acquire_owned() else {
+                    return warn!(target: "admin", limit = MAX_CONNECTIONS, "admin connection limit reached");
+                };
+                let connection = template.clone();
+                tokio::spawn(async move {
+                    let _permit = permit;
+                    connection.serve(stream).await;
+                });
+            },
+        )
+        .await;
+        drop(template);
         let _: Option<()> = all_jobs_done.recv().await;
     }
 }
@@ -125,32 +116,15 @@ struct AdminConnection {
 }
 
 impl AdminConnection {
-    /// Serves requests until the client disconnects. There is no timeout, because a job may send nothing for a long
-    /// time.
+    /// Serves requests until the client disconnects.
     async fn serve(self, stream: UnixStream) {
-        let mut shutdown_signal = self.shutdown_signal.clone();
+        let shutdown_signal = self.shutdown_signal.clone();
+        let activity = ConnectionActivity::new(self.admin.clock);
         let service = service_fn(move |request| {
             let connection_handler = self.clone();
             async move { Ok::<_, Infallible>(connection_handler.handle(request)) }
         });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS))
-            .serve_connection(TokioIo::new(stream), service);
-        tokio::pin!(connection);
-        let mut is_open = true;
-        let ended = loop {
-            tokio::select! {
-                ended = connection.as_mut() => break ended,
-                () = wait_for_shutdown(&mut shutdown_signal), if is_open => {
-                    is_open = false;
-                    connection.as_mut().graceful_shutdown();
-                }
-            }
-        };
-        if let Err(error) = ended {
-            debug!(target: "admin", %error, "admin connection failed");
-        }
+        serve_connection(stream, service, shutdown_signal, activity, ADMIN_TIMEOUTS).await;
     }
 
     /// Starts the job of one request. It runs as its own task, and stops when the client disconnects.

@@ -1,4 +1,4 @@
-//! Accept loop of the main listener, and the task of each connection.
+//! The accept loop and the connections of all listeners, and the server of the main listener.
 //!
 //! The loop ends at shutdown and for no other reason: errors of `accept` are logged and retried.
 
@@ -28,7 +28,7 @@ use super::stall_timeout::{ConnectionActivity, HeaderTimer, TrackedStream};
 use crate::clock::Clock;
 
 /// Delay after a failed `accept`, so that the system can recover if it has no file descriptors or memory left.
-pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// How long a connection that was accepted just before the shutdown may take to send the first byte of its request.
 const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(2);
@@ -80,22 +80,11 @@ impl<H: RequestHandler> HttpServer<H> {
     pub(crate) async fn run(self, listener: TcpListener) -> mpsc::Receiver<()> {
         let server = Arc::new(self);
         let (alive, all_closed) = mpsc::channel(1);
-        let mut shutdown = server.shutdown.clone();
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = wait_for_shutdown(&mut shutdown) => break,
-            };
-            match accepted {
-                Ok((stream, peer)) => match server.connection_limit.acquire() {
-                    Some(slot) => {
-                        tokio::spawn(server.clone().serve(stream, peer, slot, alive.clone()));
-                    }
-                    None => debug!(target: "http", %peer, "connection limit reached"),
-                },
-                Err(error) => recover(&error).await,
-            }
-        }
+        let accepted = |(stream, peer)| match server.connection_limit.acquire() {
+            Some(slot) => drop(tokio::spawn(server.clone().serve(stream, peer, slot, alive.clone()))),
+            None => debug!(target: "http", %peer, "connection limit reached"),
+        };
+        accept_connections(|| listener.accept(), server.shutdown.clone(), accepted).await;
         all_closed
     }
 
@@ -137,6 +126,24 @@ impl<H: RequestHandler> HttpServer<H> {
     }
 }
 
+/// Calls `accepted` for each connection until the shutdown begins.
+pub(crate) async fn accept_connections<C, F: Future<Output = io::Result<C>>>(
+    accept: impl Fn() -> F,
+    mut shutdown: watch::Receiver<bool>,
+    accepted: impl Fn(C),
+) {
+    loop {
+        let connection = tokio::select! {
+            connection = accept() => connection,
+            () = wait_for_shutdown(&mut shutdown) => return,
+        };
+        match connection {
+            Ok(connection) => accepted(connection),
+            Err(error) => recover(&error).await,
+        }
+    }
+}
+
 /// Waits after a failed `accept` if the error concerns the system (no descriptors or memory left) and not only one
 /// connection that is closed already.
 async fn recover(error: &io::Error) {
@@ -156,11 +163,14 @@ pub(crate) struct HttpTimeouts {
     stall: Duration,
 }
 
-/// Timeouts of all listeners.
+/// Timeouts of the TCP listeners.
 pub(crate) const HTTP_TIMEOUTS: HttpTimeouts = HttpTimeouts {
     headers: Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS),
     stall: Duration::from_secs(limits::STALL_TIMEOUT_SECS),
 };
+
+/// Timeouts of the admin socket: a job may send nothing for a long time.
+pub(crate) const ADMIN_TIMEOUTS: HttpTimeouts = HttpTimeouts { stall: Duration::MAX, ..HTTP_TIMEOUTS };
 
 /// Answers requests until the connection ends, stalls, or becomes a websocket. At shutdown, a request in progress is
 /// still answered, and so is the first request of a connection that was accepted just before.

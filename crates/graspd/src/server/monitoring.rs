@@ -9,13 +9,12 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tracing::debug;
 
 use super::router::{AppState, not_found};
 use crate::config::{Secret, StatusPageAccess};
 use crate::http::body::HttpResponse;
 use crate::http::response::{method_not_allowed, status, with_type, without_body};
-use crate::http::server::{ACCEPT_RETRY_DELAY, HTTP_TIMEOUTS, serve_connection, wait_for_shutdown};
+use crate::http::server::{HTTP_TIMEOUTS, accept_connections, serve_connection};
 use crate::http::stall_timeout::ConnectionActivity;
 use crate::metrics;
 use crate::monitor::endpoints;
@@ -116,24 +115,11 @@ fn has_token(headers: &HeaderMap, token: &Secret) -> bool {
 
 /// Accepts connections on the monitoring listener until `shutdown`, which is later than that of the main listener, so
 /// that the shutdown itself can be observed.
-pub(crate) async fn run(listener: TcpListener, app: Arc<AppState>, mut shutdown: watch::Receiver<bool>) {
+pub(crate) async fn run(listener: TcpListener, app: Arc<AppState>, shutdown: watch::Receiver<bool>) {
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let connection_shutdown = shutdown.clone();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = wait_for_shutdown(&mut shutdown) => return,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                debug!(target: "admin", %error, "cannot accept a monitoring connection");
-                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
-                continue;
-            }
-        };
-        let Ok(permit) = connections.clone().try_acquire_owned() else { continue };
-        let (app, shutdown) = (app.clone(), connection_shutdown.clone());
+    let accepted = |(stream, _)| {
+        let Ok(permit) = connections.clone().try_acquire_owned() else { return };
+        let (app, shutdown) = (app.clone(), shutdown.clone());
         tokio::spawn(async move {
             let _permit = permit;
             let activity = ConnectionActivity::new(app.sessions.clock);
@@ -143,7 +129,8 @@ pub(crate) async fn run(listener: TcpListener, app: Arc<AppState>, mut shutdown:
             });
             serve_connection(stream, service, shutdown, activity, HTTP_TIMEOUTS).await;
         });
-    }
+    };
+    accept_connections(|| listener.accept(), shutdown.clone(), accepted).await;
 }
 
 fn handle(app: &AppState, request: &Request<Incoming>) -> HttpResponse {
