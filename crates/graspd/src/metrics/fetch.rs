@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use super::gauge_value;
 use super::label_limit::{LabelLimit, OTHER};
-use super::registry::{MetricRegistry, any_of, counter, gauge, label_set};
+use super::registry::{MetricRegistry, any_of, label_set};
 
 label_set! {
     struct DomainLabels { domain: String = [] }
@@ -59,32 +59,17 @@ struct Hosts {
 impl FetchMetrics {
     pub(super) fn new(registry: &mut MetricRegistry) -> Self {
         Self {
-            queue: gauge(registry, "purgatory_sync_queue_size", "Repositories with missing git data", Gauge::default()),
-            attempts: counter(
-                registry,
+            queue: registry.add("purgatory_sync_queue_size", "Repositories with missing git data"),
+            attempts: registry.add(
                 "purgatory_sync_attempts_total",
                 "Rounds in which all sources of a repository were asked for its missing objects",
-                Counter::default(),
             ),
-            oids: counter(
-                registry,
-                "purgatory_sync_oids_fetched_total",
-                "Missing objects that were fetched",
-                Counter::default(),
-            ),
-            in_flight: gauge(
-                registry,
-                "purgatory_domain_in_flight",
-                "Running fetches from the git server and checks of its refs",
-                Family::default(),
-            ),
-            requests: counter(
-                registry,
-                "purgatory_domain_requests_total",
-                "Fetches from the git server and checks of its refs",
-                Family::default(),
-            ),
-            fetches: counter(registry, "purgatory_fetches_total", "Ended fetches by outcome", Family::default()),
+            oids: registry.add("purgatory_sync_oids_fetched_total", "Missing objects that were fetched"),
+            in_flight: registry
+                .add("purgatory_domain_in_flight", "Running fetches from the git server and checks of its refs"),
+            requests: registry
+                .add("purgatory_domain_requests_total", "Fetches from the git server and checks of its refs"),
+            fetches: registry.add("purgatory_fetches_total", "Ended fetches by outcome"),
             hosts: Mutex::new(Hosts {
                 labelled: LabelLimit::new(limits::MAX_DOMAIN_LABELS),
                 requests: BTreeMap::new(),

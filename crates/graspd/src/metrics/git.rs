@@ -12,7 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::heavy_hitters::HeavyHitters;
 use super::labels::DIRECTIONS;
-use super::registry::{MetricRegistry, any_of, counter, gauge, histogram, label_set};
+use super::registry::{MetricRegistry, any_of, label_set};
 use super::{Metrics, gauge_value};
 
 /// Kind of an operation of a git client.
@@ -102,16 +102,14 @@ fn operation_durations() -> Histogram {
 
 impl GitMetrics {
     pub(super) fn new(registry: &mut MetricRegistry, max_top_repos: usize) -> Self {
-        let bytes = counter(
-            registry,
+        let bytes = registry.register(
             "ngit_git_bytes_total",
             "Bytes of packs received from clients (in) and sent to clients (out)",
             Family::<PackDirectionLabels, Counter>::default(),
         );
         let [bytes_in, bytes_out] =
             DIRECTIONS.map(|direction| bytes.get_or_create_owned(&PackDirectionLabels { direction }));
-        let authorizations = counter(
-            registry,
+        let authorizations = registry.register(
             "ngit_git_push_authorization_total",
             "Pushes by whether a signed event authorises them",
             Family::<AuthorizationLabels, Counter>::default(),
@@ -119,14 +117,8 @@ impl GitMetrics {
         let [authorized, denied] =
             [AUTHORIZED, DENIED].map(|result| authorizations.get_or_create_owned(&AuthorizationLabels { result }));
         let metrics = Self {
-            operations: counter(
-                registry,
-                "ngit_git_operations_total",
-                "Clones, fetches and pushes by result",
-                Family::default(),
-            ),
-            duration: histogram(
-                registry,
+            operations: registry.add("ngit_git_operations_total", "Clones, fetches and pushes by result"),
+            duration: registry.register(
                 "ngit_git_operation_duration_seconds",
                 "Duration of clones, fetches and pushes, from the request to the last byte",
                 Family::new_with_constructor(operation_durations as fn() -> Histogram),
@@ -135,35 +127,19 @@ impl GitMetrics {
             bytes_out,
             authorized,
             denied,
-            refusals: counter(
-                registry,
+            refusals: registry.add(
                 "ngit_git_push_refusals_total",
                 "Rejected pushes by the code of the report (E-STATE-MISSING and so on)",
-                Family::default(),
             ),
-            cache_hits: counter(
-                registry,
-                "ngit_git_pack_cache_hits_total",
-                "Clones and fetches answered from the pack cache",
-                Counter::default(),
-            ),
-            cache_misses: counter(
-                registry,
-                "ngit_git_pack_cache_misses_total",
-                "Clones and fetches whose pack had to be built",
-                Counter::default(),
-            ),
-            repositories: gauge(
-                registry,
-                "ngit_repositories_total",
-                "Hosted repositories, including those that wait for git data",
-                Gauge::default(),
-            ),
-            top_repos: gauge(
-                registry,
+            cache_hits: registry
+                .add("ngit_git_pack_cache_hits_total", "Clones and fetches answered from the pack cache"),
+            cache_misses: registry
+                .add("ngit_git_pack_cache_misses_total", "Clones and fetches whose pack had to be built"),
+            repositories: registry
+                .add("ngit_repositories_total", "Hosted repositories, including those that wait for git data"),
+            top_repos: registry.add(
                 "ngit_git_top_repos_bytes",
                 "Bytes sent since the start, for the NGIT_METRICS_TOP_N_REPOS repositories with the most",
-                Family::default(),
             ),
             max_top_repos,
             sent: Mutex::default(),

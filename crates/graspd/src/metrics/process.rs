@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::gauge_value;
-use super::registry::{MetricRegistry, counter, gauge, label_set};
+use super::registry::{MetricRegistry, label_set};
 
 /// A counter of seconds with fractions.
 type SecondsCounter = Counter<f64, AtomicU64>;
@@ -48,8 +48,7 @@ pub(crate) struct ProcessMetrics {
 
 impl ProcessMetrics {
     pub(super) fn new(registry: &mut MetricRegistry) -> Self {
-        let build = gauge(
-            registry,
+        let build = registry.register(
             "ngit_build_info",
             "Version and commit of the running program; always 1",
             Family::<BuildLabels, Gauge>::default(),
@@ -57,45 +56,23 @@ impl ProcessMetrics {
         let commit = env!("NGIT_BUILD_REVISION");
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION"), commit }).set(1);
         Self {
-            uptime: gauge(registry, "ngit_uptime_seconds", "Seconds since the start of the process", Gauge::default()),
-            started: gauge(
-                registry,
-                "process_start_time_seconds",
-                "Start time of the process in Unix time",
-                Gauge::default(),
-            ),
-            cpu: counter(
-                registry,
+            uptime: registry.add("ngit_uptime_seconds", "Seconds since the start of the process"),
+            started: registry.add("process_start_time_seconds", "Start time of the process in Unix time"),
+            cpu: registry.register(
                 "process_cpu_seconds_total",
                 "Processor time of the process, without git processes",
                 SecondsCounter::default(),
             ),
-            resident: gauge(
-                registry,
-                "process_resident_memory_bytes",
-                "Resident memory of the process",
-                Gauge::default(),
-            ),
-            virtual_bytes: gauge(
-                registry,
-                "process_virtual_memory_bytes",
-                "Virtual memory of the process",
-                Gauge::default(),
-            ),
-            threads: gauge(registry, "process_threads", "Threads of the process", Gauge::default()),
-            open_fds: gauge(registry, "process_open_fds", "Open files and sockets", Gauge::default()),
-            max_fds: gauge(registry, "process_max_fds", "Maximum number of open files and sockets", Gauge::default()),
-            cgroup_cpu: counter(
-                registry,
-                "ngit_cgroup_cpu_seconds_total",
-                "Processor time of the control group, including git processes",
-                Family::default(),
-            ),
-            cgroup_memory: gauge(
-                registry,
+            resident: registry.add("process_resident_memory_bytes", "Resident memory of the process"),
+            virtual_bytes: registry.add("process_virtual_memory_bytes", "Virtual memory of the process"),
+            threads: registry.add("process_threads", "Threads of the process"),
+            open_fds: registry.add("process_open_fds", "Open files and sockets"),
+            max_fds: registry.add("process_max_fds", "Maximum number of open files and sockets"),
+            cgroup_cpu: registry
+                .add("ngit_cgroup_cpu_seconds_total", "Processor time of the control group, including git processes"),
+            cgroup_memory: registry.add(
                 "ngit_cgroup_memory_current_bytes",
                 "Memory of the control group, including git processes and cached files",
-                Family::default(),
             ),
         }
     }

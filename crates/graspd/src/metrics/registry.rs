@@ -23,7 +23,7 @@ pub(super) struct MetricRegistry {
 struct MetricDescription {
     /// The name in the response, with the `_total` of a counter.
     name: &'static str,
-    kind: &'static str,
+    kind: MetricType,
     help: &'static str,
     labels: &'static [LabelDescription],
 }
@@ -110,7 +110,13 @@ impl MetricRegistry {
             .to_owned();
         for MetricDescription { name, kind, help, labels } in &descriptions {
             let labels: Vec<String> = labels.iter().map(|label| format!("`{}`", label.key())).collect();
-            let _ = writeln!(text, "| `{name}` | {kind} | {} | {} |", labels.join(", "), help.replace('|', "\\|"));
+            let _ = writeln!(
+                text,
+                "| `{name}` | {} | {} | {} |",
+                kind.as_str(),
+                labels.join(", "),
+                help.replace('|', "\\|")
+            );
         }
         text += "\n## Label values\n\n\
             All values of the labels whose values are fixed. A series may be missing until its value occurs for the \
@@ -122,13 +128,19 @@ impl MetricRegistry {
         text
     }
 
-    fn register<M>(&mut self, name: &'static str, kind: &'static str, help: &'static str, metric: M) -> M
-    where
-        M: EncodeMetric + TypedMetric + Metric + Clone + DescribeLabels,
-    {
-        self.descriptions.push(MetricDescription { name, kind, help, labels: M::LABELS });
+    /// Registers a new metric under the name that it has in the response.
+    pub(super) fn add<M: DescribedMetric + Default>(&mut self, name: &'static str, help: &'static str) -> M {
+        self.register(name, help, M::default())
+    }
+
+    /// Registers a metric under the name that it has in the response.
+    pub(super) fn register<M: DescribedMetric>(&mut self, name: &'static str, help: &'static str, metric: M) -> M {
+        self.descriptions.push(MetricDescription { name, kind: M::TYPE, help, labels: M::LABELS });
         // The encoder appends the `_total` of a counter.
-        let base = if kind == "counter" { name.strip_suffix("_total").unwrap_or(name) } else { name };
+        let base = match M::TYPE {
+            MetricType::Counter => name.strip_suffix("_total").unwrap_or(name),
+            _ => name,
+        };
         self.registry.register(base, help, AlwaysDeclared(metric.clone()));
         metric
     }
@@ -164,54 +176,33 @@ fn label_values(descriptions: &[&MetricDescription]) -> Vec<LabelValuesRow> {
     rows
 }
 
-/// Registers a counter under the name that it has in the response.
-pub(super) fn counter<M: EncodeMetric + TypedMetric + Metric + Clone + DescribeLabels>(
-    registry: &mut MetricRegistry,
-    name: &'static str,
-    help: &'static str,
-    metric: M,
-) -> M {
-    registry.register(name, "counter", help, metric)
-}
-
-/// Registers a gauge.
-pub(super) fn gauge<M: EncodeMetric + TypedMetric + Metric + Clone + DescribeLabels>(
-    registry: &mut MetricRegistry,
-    name: &'static str,
-    help: &'static str,
-    metric: M,
-) -> M {
-    registry.register(name, "gauge", help, metric)
-}
-
-/// Registers a histogram.
-pub(super) fn histogram<M: EncodeMetric + TypedMetric + Metric + Clone + DescribeLabels>(
-    registry: &mut MetricRegistry,
-    name: &'static str,
-    help: &'static str,
-    metric: M,
-) -> M {
-    registry.register(name, "histogram", help, metric)
-}
-
 /// A metric whose labels are known before it has a series.
-pub(super) trait DescribeLabels {
+pub(super) trait DescribedMetric: EncodeMetric + TypedMetric + Metric + Clone {
     const LABELS: &'static [LabelDescription];
 }
 
-impl<N, A> DescribeLabels for Counter<N, A> {
+impl<N, A> DescribedMetric for Counter<N, A>
+where
+    Self: EncodeMetric + TypedMetric + Metric,
+{
     const LABELS: &'static [LabelDescription] = &[];
 }
 
-impl<N, A> DescribeLabels for Gauge<N, A> {
+impl<N, A> DescribedMetric for Gauge<N, A>
+where
+    Self: EncodeMetric + TypedMetric + Metric,
+{
     const LABELS: &'static [LabelDescription] = &[];
 }
 
-impl DescribeLabels for Histogram {
+impl DescribedMetric for Histogram {
     const LABELS: &'static [LabelDescription] = &[];
 }
 
-impl<S: LabelSet, M, C> DescribeLabels for Family<S, M, C> {
+impl<S: LabelSet, M, C> DescribedMetric for Family<S, M, C>
+where
+    Self: EncodeMetric + TypedMetric + Metric + Clone,
+{
     const LABELS: &'static [LabelDescription] = S::LABELS;
 }
 
@@ -318,7 +309,7 @@ mod tests {
         let family = Family::<TestLabels, Gauge>::default();
         family.get_or_create(&TestLabels { r#type: "a", plain: "b" }).set(1);
         let mut registry = MetricRegistry::default();
-        gauge(&mut registry, "test", "Help", family);
+        registry.register("test", "Help", family);
         assert!(registry.encode().contains("test{type=\"a\",plain=\"b\"} 1\n"), "{}", registry.encode());
         assert!(registry.reference().contains("| `test` | gauge | `type`, `plain` | Help |\n"));
         assert!(registry.reference().contains("| `type` | `test` | `a` |\n"));

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::labels::{DIRECTIONS, EVENT_KINDS, event_kind};
-use super::registry::{MetricRegistry, any_of, counter, gauge, histogram, label_set};
+use super::registry::{MetricRegistry, any_of, label_set};
 use super::{Metrics, gauge_value};
 
 /// Types of messages from clients.
@@ -127,20 +127,17 @@ struct ClientAddresses {
 
 impl RelayMetrics {
     pub(super) fn new(registry: &mut MetricRegistry, abuse_threshold: usize) -> Self {
-        let received = counter(
-            registry,
+        let received = registry.register(
             "ngit_websocket_messages_received_total",
             "Websocket messages from clients",
             Family::<ReceivedLabels, Counter>::default(),
         );
-        let sent = counter(
-            registry,
+        let sent = registry.register(
             "ngit_websocket_messages_sent_total",
             "Websocket messages to clients",
             Family::<SentLabels, Counter>::default(),
         );
-        let bytes = counter(
-            registry,
+        let bytes = registry.register(
             "ngit_websocket_bytes_total",
             "Bytes of websocket messages from clients (in) and to clients (out)",
             Family::<MessageDirectionLabels, Counter>::default(),
@@ -148,71 +145,42 @@ impl RelayMetrics {
         let [bytes_in, bytes_out] =
             DIRECTIONS.map(|direction| bytes.get_or_create_owned(&MessageDirectionLabels { direction }));
         Self {
-            connections: counter(
-                registry,
+            connections: registry.add(
                 "ngit_websocket_connections_total",
                 "Websocket connections of clients since the start of the process",
-                Counter::default(),
             ),
-            active: gauge(
-                registry,
-                "ngit_websocket_connections_active",
-                "Open websocket connections of clients",
-                Gauge::default(),
-            ),
-            duration: histogram(
-                registry,
+            active: registry.add("ngit_websocket_connections_active", "Open websocket connections of clients"),
+            duration: registry.register(
                 "ngit_websocket_connection_duration_seconds",
                 "Duration of websocket connections of clients",
                 Histogram::new([1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0]),
             ),
-            unique_ips: gauge(
-                registry,
-                "ngit_websocket_unique_ips",
-                "IP addresses with an open websocket connection",
-                Gauge::default(),
-            ),
-            abusers: gauge(
-                registry,
+            unique_ips: registry.add("ngit_websocket_unique_ips", "IP addresses with an open websocket connection"),
+            abusers: registry.add(
                 "ngit_websocket_flagged_abusers",
                 "IP addresses with more open websocket connections than NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD",
-                Gauge::default(),
             ),
             messages_received: RECEIVED_TYPES.map(|r#type| received.get_or_create_owned(&ReceivedLabels { r#type })),
             messages_sent: SENT_TYPES.map(|r#type| sent.get_or_create_owned(&SentLabels { r#type })),
             bytes_in,
             bytes_out,
-            received: counter(registry, "ngit_events_received_total", "Events from clients", Family::default()),
-            stored: counter(
-                registry,
+            received: registry.add("ngit_events_received_total", "Events from clients"),
+            stored: registry.add(
                 "ngit_events_stored_total",
                 "Events from clients that were served at once, and events from any source released from purgatory",
-                Family::default(),
             ),
-            held: counter(
-                registry,
+            held: registry.add(
                 "ngit_events_held_total",
                 "Events from clients that were put into purgatory until their git data arrives",
-                Family::default(),
             ),
-            rejected: counter(
-                registry,
-                "ngit_events_rejected_total",
-                "Events from clients that were rejected",
-                Family::default(),
-            ),
-            queries: histogram(
-                registry,
+            rejected: registry.add("ngit_events_rejected_total", "Events from clients that were rejected"),
+            queries: registry.register(
                 "ngit_req_duration_seconds",
                 "Time from a REQ to its EOSE",
                 Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]),
             ),
-            requests: counter(
-                registry,
-                "ngit_http_responses_total",
-                "Responses to HTTP requests by route and class of the status code",
-                Family::default(),
-            ),
+            requests: registry
+                .add("ngit_http_responses_total", "Responses to HTTP requests by route and class of the status code"),
             abuse_threshold,
             addresses: Mutex::default(),
             rejections_by_reason: Mutex::default(),

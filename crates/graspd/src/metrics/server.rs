@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::gauge_value;
-use super::registry::{LabelValues, MetricRegistry, any_of, counter, gauge, histogram, label_set};
+use super::registry::{LabelValues, MetricRegistry, any_of, label_set};
 
 /// Queues, in the order of the status page.
 const QUEUES: &[&str] = &[
@@ -178,91 +178,53 @@ pub(crate) struct ServerMetrics {
 impl ServerMetrics {
     pub(super) fn new(registry: &mut MetricRegistry) -> Self {
         let metrics = Self {
-            queues: gauge(registry, "ngit_queue_depth", "Waiting items of a queue", Family::default()),
-            used: gauge(registry, "ngit_budget_used", "Used part of a budget", Family::default()),
-            limits: gauge(registry, "ngit_budget_limit", "Limit of a budget", Family::default()),
-            disk: gauge(
-                registry,
-                "ngit_disk_bytes",
-                "Used disk space by kind of data; measured every few minutes",
-                Family::default(),
-            ),
-            disk_free: gauge(registry, "ngit_disk_free_bytes", "Free disk space of the volume", Family::default()),
-            disk_mark: gauge(
-                registry,
+            queues: registry.add("ngit_queue_depth", "Waiting items of a queue"),
+            used: registry.add("ngit_budget_used", "Used part of a budget"),
+            limits: registry.add("ngit_budget_limit", "Limit of a budget"),
+            disk: registry.add("ngit_disk_bytes", "Used disk space by kind of data; measured every few minutes"),
+            disk_free: registry.add("ngit_disk_free_bytes", "Free disk space of the volume"),
+            disk_mark: registry.add(
                 "ngit_disk_mark_bytes",
                 "Reserved disk space of the volume; with less free space, new data is rejected",
-                Family::default(),
             ),
-            disk_measured: gauge(
-                registry,
+            disk_measured: registry.add(
                 "ngit_disk_measured_timestamp_seconds",
                 "Unix time of the last measurement of the used disk space",
-                Gauge::default(),
             ),
-            purgatory: gauge(
-                registry,
-                "ngit_purgatory_events",
-                "Events in purgatory, without dormant ones",
-                Family::default(),
-            ),
-            purgatory_bytes: gauge(
-                registry,
-                "ngit_purgatory_bytes",
-                "Bytes of all events in purgatory",
-                Gauge::default(),
-            ),
-            purgatory_dormant: gauge(
-                registry,
+            purgatory: registry.add("ngit_purgatory_events", "Events in purgatory, without dormant ones"),
+            purgatory_bytes: registry.add("ngit_purgatory_bytes", "Bytes of all events in purgatory"),
+            purgatory_dormant: registry.add(
                 "ngit_purgatory_dormant",
                 "Expired events in purgatory whose git data is still fetched every hour",
-                Gauge::default(),
             ),
-            purgatory_oldest: gauge(
-                registry,
-                "ngit_purgatory_oldest_seconds",
-                "Age of the oldest event in purgatory that is not dormant",
-                Gauge::default(),
-            ),
-            purgatory_uploads: gauge(
-                registry,
-                "ngit_purgatory_uploads",
-                "Pushed pull request commits whose event has not arrived",
-                Gauge::default(),
-            ),
-            events: gauge(registry, "ngit_store_events", "Events in the store", Family::default()),
-            commits: counter(registry, "ngit_commits_total", "Transactions of the writer", Family::default()),
-            commit: histogram(
-                registry,
+            purgatory_oldest: registry
+                .add("ngit_purgatory_oldest_seconds", "Age of the oldest event in purgatory that is not dormant"),
+            purgatory_uploads: registry
+                .add("ngit_purgatory_uploads", "Pushed pull request commits whose event has not arrived"),
+            events: registry.add("ngit_store_events", "Events in the store"),
+            commits: registry.add("ngit_commits_total", "Transactions of the writer"),
+            commit: registry.register(
                 "ngit_commit_duration_seconds",
                 "Time from the start of a writer transaction to its commit on disk",
                 Histogram::new([0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
             ),
-            batch: histogram(
-                registry,
+            batch: registry.register(
                 "ngit_commit_events",
                 "Events per writer transaction",
                 Histogram::new([0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0]),
             ),
-            lag: histogram(
-                registry,
+            lag: registry.register(
                 "ngit_event_loop_lag_seconds",
                 "Delay of a timer in the event loop",
                 Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
             ),
-            round_trip: histogram(
-                registry,
+            round_trip: registry.register(
                 "ngit_writer_round_trip_seconds",
                 "Time until the writer answers a request of the health monitor",
                 Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
             ),
-            inputs: counter(registry, "ngit_machine_inputs_total", "Inputs of the state machines", Family::default()),
-            outputs: counter(
-                registry,
-                "ngit_machine_outputs_total",
-                "Outputs of the state machines",
-                Family::default(),
-            ),
+            inputs: registry.add("ngit_machine_inputs_total", "Inputs of the state machines"),
+            outputs: registry.add("ngit_machine_outputs_total", "Outputs of the state machines"),
         };
         for result in [STORED, FAILED] {
             metrics.commits.get_or_create(&CommitLabels { result }).inc_by(0);

@@ -25,7 +25,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use self::relay::RelaySample;
 use super::gauge_value;
 use super::label_limit::{LabelLimit, OTHER};
-use super::registry::{MetricRegistry, any_of, counter, gauge, label_set};
+use super::registry::{MetricRegistry, any_of, label_set};
 
 /// A ratio from 0 to 1.
 type RatioGauge = Gauge<f64, AtomicU64>;
@@ -111,113 +111,62 @@ struct KnownRelays {
 impl SyncMetrics {
     pub(super) fn new(registry: &mut MetricRegistry) -> Self {
         let metrics = Self {
-            connected: gauge(
-                registry,
+            connected: registry.add(
                 "ngit_sync_relay_connected",
                 "Connection status: 0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with incomplete \
                  history, -1 paused or this server itself",
-                Family::default(),
             ),
-            status: gauge(
-                registry,
+            status: registry.add(
                 "ngit_sync_relay_status",
                 "Health status: 1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited",
-                Family::default(),
             ),
-            failures: gauge(registry, "ngit_sync_relay_failures", "Consecutive connection failures", Family::default()),
-            uptime: gauge(
-                registry,
+            failures: registry.add("ngit_sync_relay_failures", "Consecutive connection failures"),
+            uptime: registry.add(
                 "ngit_sync_peer_uptime_ratio",
                 "Connected share of the time in which the relay was followed, across restarts",
-                Family::default(),
             ),
-            coverage: gauge(
-                registry,
+            coverage: registry.add(
                 "ngit_sync_peer_coverage_ratio",
                 "Share of the compared events of this server that the relay also has, from the last reconciliation",
-                Family::default(),
             ),
-            subscriptions: gauge(
-                registry,
-                "ngit_sync_subscriptions",
-                "Open subscriptions: live ones and requests for stored events",
-                Family::default(),
-            ),
-            received: counter(
-                registry,
+            subscriptions: registry
+                .add("ngit_sync_subscriptions", "Open subscriptions: live ones and requests for stored events"),
+            received: registry.add(
                 "ngit_sync_peer_events_received_total",
                 "New events from the relay, including those in purgatory, across restarts",
-                Family::default(),
             ),
-            attempts: counter(
-                registry,
-                "ngit_sync_connection_attempts_total",
-                "Connection attempts by result",
-                Family::default(),
-            ),
-            gaps: counter(
-                registry,
+            attempts: registry.add("ngit_sync_connection_attempts_total", "Connection attempts by result"),
+            gaps: registry.add(
                 "ngit_sync_gap_events_total",
                 "Events that a live subscription should have delivered and a later request found",
-                Family::default(),
             ),
-            rate_limited: counter(
-                registry,
-                "ngit_sync_rate_limited_total",
-                "Times that the relay limited the rate of requests",
-                Family::default(),
-            ),
-            policy_refusals: counter(
-                registry,
-                "ngit_sync_policy_refusals_total",
-                "Times that the relay rejected this server by policy",
-                Family::default(),
-            ),
-            synced: counter(
-                registry,
-                "ngit_sync_events_synced_total",
-                "New events from all relays, including those in purgatory",
-                Counter::default(),
-            ),
-            events: counter(
-                registry,
+            rate_limited: registry
+                .add("ngit_sync_rate_limited_total", "Times that the relay limited the rate of requests"),
+            policy_refusals: registry
+                .add("ngit_sync_policy_refusals_total", "Times that the relay rejected this server by policy"),
+            synced: registry
+                .add("ngit_sync_events_synced_total", "New events from all relays, including those in purgatory"),
+            events: registry.add(
                 "ngit_sync_events_total",
                 "New events by source: clients (direct), live sync, historic sync (catchup), daily reconciliation",
-                Family::default(),
             ),
-            results: counter(registry, "ngit_sync_judged_total", "Events from relays by result", Family::default()),
-            reconnects: counter(
-                registry,
+            results: registry.add("ngit_sync_judged_total", "Events from relays by result"),
+            reconnects: registry.add(
                 "ngit_sync_reconnects_total",
                 "Connections: the first one (fresh), after a short absence (quick), after a long absence (long)",
-                Family::default(),
             ),
-            relays_tracked: gauge(registry, "ngit_sync_relays_tracked_total", "Followed relays", Gauge::default()),
-            relays_connected: gauge(registry, "ngit_sync_relays_connected_total", "Connected relays", Gauge::default()),
-            relays_dead: gauge(
-                registry,
-                "ngit_sync_relays_dead_total",
-                "Relays that could not be reached for a day",
-                Gauge::default(),
-            ),
-            rejected_hot: gauge(
-                registry,
+            relays_tracked: registry.add("ngit_sync_relays_tracked_total", "Followed relays"),
+            relays_connected: registry.add("ngit_sync_relays_connected_total", "Connected relays"),
+            relays_dead: registry.add("ngit_sync_relays_dead_total", "Relays that could not be reached for a day"),
+            rejected_hot: registry.add(
                 "ngit_sync_rejected_hot_cache_current",
                 "Rejected events that are kept in memory to be submitted again",
-                Gauge::default(),
             ),
-            rejected_cold: gauge(
-                registry,
+            rejected_cold: registry.add(
                 "ngit_sync_rejected_cold_index_current",
                 "Rejected events in the index, which are not requested again",
-                Gauge::default(),
             ),
-            in_flight: gauge(
-                registry,
-                "ngit_sync_in_flight",
-                "Events from relays that are submitted and not decided yet",
-                Gauge::default(),
-            ),
+            in_flight: registry.add("ngit_sync_in_flight", "Events from relays that are submitted and not decided yet"),
             relays: Mutex::new(KnownRelays {
                 labelled: LabelLimit::new(limits::MAX_RELAY_LABELS),
                 received: BTreeMap::new(),
