@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use grasp_core::admission::policy::AdmissionPolicy;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -14,7 +14,7 @@ use crate::config::{Config, ConfigErrors, EffectiveSetting, LoadedConfig, Settin
 use crate::logging::SetLevel;
 use crate::sd_notify;
 use crate::sd_notify::NotifyState;
-use crate::writer::policy::{PolicyChange, PolicyHandle};
+use crate::writer::policy::PolicyHandle;
 
 /// Reads all settings from the same sources as at the start.
 type ReadSettings = Box<dyn Fn() -> Result<LoadedConfig, ConfigErrors> + Send + Sync>;
@@ -34,20 +34,28 @@ pub(crate) struct Reloader {
 }
 
 /// Result of a reload.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReloadReport {
-    /// Changed settings: name, old value, new value.
-    pub(crate) changed: Vec<(&'static str, String, String)>,
+    pub(crate) changed: Vec<ChangedSetting>,
     /// Whether the moderation lists have changed.
     pub(crate) lists_changed: bool,
-    /// Effects of the changed policy.
-    pub(crate) policy_change: PolicyChange,
+    /// Number of repositories that the new policy bans.
+    pub(crate) banned: usize,
     /// Changed settings that need a restart.
-    pub(crate) restart: Vec<&'static str>,
+    pub(crate) restart: Vec<String>,
     /// Changeable settings that are given by an environment variable, which is that of the start.
-    pub(crate) fixed_by_environment: Vec<&'static str>,
+    #[serde(rename = "fixed")]
+    pub(crate) fixed_by_environment: Vec<String>,
     /// One sentence per warning.
     pub(crate) warnings: Vec<String>,
+}
+
+/// A changed setting, with its old and its new value.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ChangedSetting {
+    pub(crate) name: String,
+    pub(crate) from: String,
+    pub(crate) to: String,
 }
 
 impl Reloader {
@@ -91,7 +99,7 @@ impl Reloader {
         };
         if changed != *rules {
             match self.policy_handle.change(changed) {
-                Ok(changed) => report.policy_change = changed,
+                Ok(change) => report.banned = change.banned_repos,
                 Err(problem) => report.warnings.push(format!("{problem:#}")),
             }
         }
@@ -122,16 +130,16 @@ fn apply_changeable(old: &Config, new: &mut Config) -> (Config, ReloadReport) {
         let is_changeable = config::find(before.name).is_some_and(|setting| setting.can_reload);
         // A list in a file can change although the variable cannot.
         if is_changeable && now.origin == SettingOrigin::Environment && !now.value.starts_with('@') {
-            report.fixed_by_environment.push(now.name);
+            report.fixed_by_environment.push(now.name.to_owned());
         }
         if before.value == now.value && before.secret == now.secret {
             continue;
         }
         if is_changeable {
             let EffectiveSetting { name, value, .. } = std::mem::replace(before, now.clone());
-            report.changed.push((name, value, now.value.clone()));
+            report.changed.push(ChangedSetting { name: name.to_owned(), from: value, to: now.value.clone() });
         } else {
-            report.restart.push(before.name);
+            report.restart.push(before.name.to_owned());
         }
     }
     config.reload(new);
@@ -157,8 +165,8 @@ pub(crate) async fn reload_on_sighup(mut hangup: Signal, reloader: Arc<Reloader>
 impl ReloadReport {
     /// Logs the result.
     pub(crate) fn log(&self) {
-        for (name, before, now) in &self.changed {
-            info!(target: "admin", setting = name, before, now, "setting changed");
+        for ChangedSetting { name, from, to } in &self.changed {
+            info!(target: "admin", setting = name, before = from, now = to, "setting changed");
         }
         for warning in &self.warnings {
             warn!(target: "admin", warning, "problem in the settings");
@@ -166,18 +174,7 @@ impl ReloadReport {
         if !self.restart.is_empty() {
             warn!(target: "admin", settings = self.restart.join(", "), "changed settings need a restart");
         }
-        let banned = self.policy_change.banned_repos;
-        info!(target: "admin", lists_changed = self.lists_changed, banned, "settings reloaded");
-    }
-
-    /// Returns the JSON form.
-    pub(crate) fn to_json(&self) -> Value {
-        let changed = self.changed.iter().map(|(name, before, now)| json!({"name": name, "from": before, "to": now}));
-        json!({
-            "changed": changed.collect::<Vec<_>>(), "lists_changed": self.lists_changed,
-            "banned": self.policy_change.banned_repos, "restart": self.restart, "warnings": self.warnings,
-            "fixed": self.fixed_by_environment,
-        })
+        info!(target: "admin", lists_changed = self.lists_changed, banned = self.banned, "settings reloaded");
     }
 }
 
@@ -188,16 +185,17 @@ mod tests {
     /// The keys and values are part of the interface: users read `graspd reload --json`.
     #[test]
     fn json_of_the_report_is_stable() {
+        let changed = ChangedSetting { name: "LOG_LEVEL".to_owned(), from: "info".to_owned(), to: "debug".to_owned() };
         let report = ReloadReport {
-            changed: vec![("LOG_LEVEL", "info".to_owned(), "debug".to_owned())],
+            changed: vec![changed],
             lists_changed: true,
-            policy_change: PolicyChange { banned_repos: 2 },
-            restart: vec!["DOMAIN"],
-            fixed_by_environment: vec!["RELAY_NAME"],
+            banned: 2,
+            restart: vec!["DOMAIN".to_owned()],
+            fixed_by_environment: vec!["RELAY_NAME".to_owned()],
             warnings: vec!["careful".to_owned()],
         };
         assert_eq!(
-            report.to_json().to_string(),
+            serde_json::json!(report).to_string(),
             r#"{"banned":2,"changed":[{"from":"info","name":"LOG_LEVEL","to":"debug"}],"fixed":["RELAY_NAME"],"lists_changed":true,"restart":["DOMAIN"],"warnings":["careful"]}"#
         );
     }

@@ -1,40 +1,33 @@
 //! `check`: facts about the server for `graspd check`, and how the requests of the check arrived.
 
-use std::sync::Arc;
-
 use rustix::process::{Resource, getrlimit};
-use serde_json::{Value, json};
 
 use super::AdminState;
-use super::wire::{AdminError, AdminRequest, ResponseWriter};
+use super::api::{CheckRequest, CheckResponse, ErrorCode, ServerFacts};
+use super::wire::AdminError;
 
 /// With `watch`, starts to record requests with this token, and returns facts about the server. With `seen`, returns
 /// the recorded requests.
-pub(super) async fn check(
-    admin: &Arc<AdminState>,
-    request: AdminRequest,
-    _: ResponseWriter,
-) -> Result<Value, AdminError> {
-    let arguments = request.arguments().await?;
-    if let Some(token) = arguments["seen"].as_str() {
-        return Ok(json!({ "seen": admin.proxy_probe.requests(token) }));
+pub(super) fn check(admin: &AdminState, request: CheckRequest) -> Result<CheckResponse, AdminError> {
+    if let Some(token) = request.seen {
+        return Ok(CheckResponse::Requests { seen: admin.proxy_probe.requests(&token) });
     }
-    let Some(token) = arguments["watch"].as_str().filter(|token| token.len() >= 16) else {
-        return Err(AdminError::new("bad_request", "a check needs a token of at least 16 characters"));
+    let Some(token) = request.watch.filter(|token| token.len() >= 16) else {
+        return Err(AdminError::new(ErrorCode::BadRequest, "a check needs a token of at least 16 characters"));
     };
-    admin.proxy_probe.start(token, admin.clock.mono());
-    let status = admin.status.value();
+    admin.proxy_probe.start(&token, admin.clock.mono());
+    let status = admin.status.document();
     let config = &admin.config;
-    Ok(json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "instance": admin.instance,
-        "domain": config.domain,
-        "base_path": config.base_path,
-        "bind": config.bind.to_string(),
-        "web_scheme": config.web_scheme(),
-        "max_connections": admin.connection_limit.load().1,
-        "open_files": getrlimit(Resource::Nofile).current,
-        "ready": status["ready"],
-        "checks": status["checks"],
-    }))
+    Ok(CheckResponse::Server(Box::new(ServerFacts {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        instance: admin.instance.clone(),
+        domain: config.domain.clone(),
+        base_path: config.base_path.clone(),
+        bind: config.bind.to_string(),
+        web_scheme: config.web_scheme().to_owned(),
+        max_connections: admin.connection_limit.load().1,
+        open_files: getrlimit(Resource::Nofile).current,
+        ready: status.ready,
+        checks: status.checks,
+    })))
 }

@@ -11,9 +11,13 @@ use http_body_util::BodyExt;
 use hyper::client::conn::http1;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
 
+use super::api::{Endpoint, ErrorMessage, IMPORT, ImportItem, ImportProgress, ImportRequest, JobProgress};
 use crate::config::ConfigErrors;
 use crate::http::body::ResponseBody;
 
@@ -23,28 +27,11 @@ const MAX_LINE_BYTES: usize = 64 << 20;
 /// Number of bytes that are read from a file at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Body of a request.
-pub(crate) enum RequestBody {
-    /// Arguments, as a JSON object.
-    Arguments(Value),
-    /// A stream, with its arguments as a URL query (`a=1&b=2`).
-    Stream(String, Box<dyn Read + Send>),
-}
-
-impl RequestBody {
-    /// A body without arguments.
-    pub(crate) fn none() -> Self {
-        Self::Arguments(Value::Object(serde_json::Map::new()))
-    }
-}
-
 /// A line of a response, other than the last one.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum ResponseLine {
-    /// Progress of a long operation; the total is `None` if it is not known.
-    Progress { what: String, done: u64, total: Option<u64> },
-    /// An item of a list.
-    Item(Value),
+pub(crate) enum ResponseLine<Item> {
+    Progress(JobProgress),
+    Item(Item),
 }
 
 /// Why a command failed.
@@ -60,8 +47,8 @@ pub(crate) enum CommandError {
     )]
     NotRunning { socket: PathBuf, why: std::io::Error },
     /// The server rejected the request.
-    #[error("{text}")]
-    Rejected { code: String, text: String },
+    #[error("{}", .0.text)]
+    Rejected(ErrorMessage),
     /// The command failed.
     #[error("{0}")]
     Failed(String),
@@ -81,7 +68,7 @@ impl CommandError {
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::OutputClosed => 0,
-            Self::Rejected { .. } | Self::Failed(_) => 1,
+            Self::Rejected(_) | Self::Failed(_) => 1,
             Self::Usage(_) | Self::Settings(_) => 2,
             Self::NotRunning { .. } => 3,
         })
@@ -112,52 +99,73 @@ impl AdminClient {
 
     /// Sends one request, passes every line of the response but the last to `on_line`, and returns the last. An error
     /// of `on_line` closes the connection and is returned.
-    pub(crate) fn call(
+    pub(crate) fn call<Request: Serialize, Item: DeserializeOwned, Response: DeserializeOwned>(
         &self,
-        endpoint: &str,
-        body: RequestBody,
-        on_line: &mut dyn FnMut(ResponseLine) -> Result<(), CommandError>,
-    ) -> Result<Value, CommandError> {
+        endpoint: Endpoint<Request, Item, Response>,
+        request: &Request,
+        on_line: impl FnMut(ResponseLine<Item>) -> Result<(), CommandError>,
+    ) -> Result<Response, CommandError> {
+        self.send(endpoint.name, || Ok(ResponseBody::from(json!(request).to_string())), on_line)
+    }
+
+    /// Sends events to [`IMPORT`]; see [`AdminClient::call`].
+    pub(crate) fn import(
+        &self,
+        request: &ImportRequest,
+        events: impl Read + Send + 'static,
+        on_line: impl FnMut(ResponseLine<ImportItem>) -> Result<(), CommandError>,
+    ) -> Result<ImportProgress, CommandError> {
+        let path = format!("{}?protected={}", IMPORT.name, request.protected);
+        self.send(&path, || stream_body(events), on_line)
+    }
+
+    fn send<Item: DeserializeOwned, Response: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: impl FnOnce() -> Result<ResponseBody, CommandError>,
+        mut on_line: impl FnMut(ResponseLine<Item>) -> Result<(), CommandError>,
+    ) -> Result<Response, CommandError> {
         let Some(socket) = &self.socket else {
             let text = "ADMIN_SOCKET is off, so commands cannot reach the server; set it to a path and restart the \
                         server";
             return Err(CommandError::Usage(text.to_owned()));
         };
-        call(socket, endpoint, body, on_line)
+        let mut response = None;
+        command_runtime()?.block_on(async {
+            let stream = UnixStream::connect(socket).await.map_err(|why| connect_error(socket, why))?;
+            let on_line = &mut |line: &[u8]| {
+                response = handle_line(line, &mut on_line)?;
+                Ok(response.is_some())
+            };
+            send_request(stream, path, body()?, on_line).await
+        })?;
+        let text = "the server closed the connection before the end of the response; see its log";
+        response.ok_or_else(|| CommandError::Failed(text.to_owned()))
     }
 }
 
-fn call(
-    socket: &Path,
-    endpoint: &str,
-    body: RequestBody,
-    on_line: &mut dyn FnMut(ResponseLine) -> Result<(), CommandError>,
-) -> Result<Value, CommandError> {
+/// Starts the runtime of a command.
+///
+/// # Errors
+///
+/// The system does not provide what a runtime needs.
+pub(crate) fn command_runtime() -> Result<Runtime, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|problem| CommandError::Failed(format!("cannot start the runtime: {problem}")))?;
-    runtime.block_on(send_request(socket, endpoint, body, on_line))
+    runtime.map_err(|problem| CommandError::Failed(format!("cannot start the runtime: {problem}")))
 }
 
+/// Sends a request and passes the lines of the response to `on_line`, until it returns true for the last one.
 async fn send_request(
-    socket: &Path,
-    endpoint: &str,
-    body: RequestBody,
-    on_line: &mut dyn FnMut(ResponseLine) -> Result<(), CommandError>,
-) -> Result<Value, CommandError> {
-    let stream = UnixStream::connect(socket).await.map_err(|why| connect_error(socket, why))?;
-    let connection_error = |problem: hyper::Error| {
-        CommandError::Failed(format!(
-            "the server closed the connection: \
-                                                                                 {problem}"
-        ))
-    };
+    stream: UnixStream,
+    path: &str,
+    body: ResponseBody,
+    on_line: &mut dyn FnMut(&[u8]) -> Result<bool, CommandError>,
+) -> Result<(), CommandError> {
+    let connection_error =
+        |problem: hyper::Error| CommandError::Failed(format!("the server closed the connection: {problem}"));
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(connection_error)?;
     tokio::spawn(connection);
-    let (query, body) = match body {
-        RequestBody::Arguments(arguments) => (String::new(), ResponseBody::from(arguments.to_string())),
-        RequestBody::Stream(query, file) => (format!("?{query}"), stream_body(file)?),
-    };
-    let request = Request::builder().method(Method::POST).uri(format!("/{endpoint}{query}")).header("Host", "graspd");
+    let request = Request::builder().method(Method::POST).uri(format!("/{path}")).header("Host", "graspd");
     let request = request.body(body).map_err(|problem| CommandError::Usage(format!("invalid request: {problem}")))?;
     let mut response: Response<_> = sender.send_request(request).await.map_err(connection_error)?;
     if response.status() != StatusCode::OK {
@@ -171,8 +179,8 @@ async fn send_request(
         while let Some(length) = buffered[from..].iter().position(|byte| *byte == b'\n') {
             let line = &buffered[from..from + length];
             from += length + 1;
-            if let Some(last) = handle_line(line, on_line)? {
-                return Ok(last);
+            if on_line(line)? {
+                return Ok(());
             }
         }
         buffered.drain(..from);
@@ -180,31 +188,36 @@ async fn send_request(
             return Err(CommandError::Failed(format!("the server sent a line of more than {MAX_LINE_BYTES} bytes")));
         }
     }
-    let text = "the server closed the connection before the end of the response; see its log";
-    Err(CommandError::Failed(text.to_owned()))
+    Ok(())
 }
 
-/// Handles one line; returns the result if it is the last line.
-fn handle_line(
+/// A line of a response: one of these. Lines of later versions have none of them and are ignored.
+#[derive(Deserialize)]
+struct WireLine<Item, Response> {
+    progress: Option<JobProgress>,
+    item: Option<Item>,
+    done: Option<Response>,
+    error: Option<ErrorMessage>,
+}
+
+/// Handles one line; returns the response if it is the last line.
+fn handle_line<Item: DeserializeOwned, Response: DeserializeOwned>(
     line: &[u8],
-    on_line: &mut dyn FnMut(ResponseLine) -> Result<(), CommandError>,
-) -> Result<Option<Value>, CommandError> {
-    let unknown_response =
-        || CommandError::Failed("unknown response of the server; does it have another version?".to_owned());
-    let mut line: Value = serde_json::from_slice(line).map_err(|_| unknown_response())?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    if let Some(progress) = line.get("progress") {
-        let (done, total) = (progress["done"].as_u64().unwrap_or(0), progress["total"].as_u64());
-        on_line(ResponseLine::Progress { what: text(&progress["what"]), done, total })?;
-    } else if let Some(item) = line.get_mut("item") {
-        on_line(ResponseLine::Item(item.take()))?;
-    } else if let Some(done) = line.get_mut("done") {
-        return Ok(Some(done.take()));
-    } else if let Some(error) = line.get("error") {
-        return Err(CommandError::Rejected { code: text(&error["code"]), text: text(&error["text"]) });
+    on_line: &mut impl FnMut(ResponseLine<Item>) -> Result<(), CommandError>,
+) -> Result<Option<Response>, CommandError> {
+    let line: WireLine<Item, Response> = serde_json::from_slice(line).map_err(|_| {
+        CommandError::Failed("unknown response of the server; does it have another version?".to_owned())
+    })?;
+    if let Some(progress) = line.progress {
+        on_line(ResponseLine::Progress(progress))?;
     }
-    // Lines of later versions are ignored.
-    Ok(None)
+    if let Some(item) = line.item {
+        on_line(ResponseLine::Item(item))?;
+    }
+    match line.error {
+        Some(error) => Err(CommandError::Rejected(error)),
+        None => Ok(line.done),
+    }
 }
 
 fn connect_error(socket: &Path, why: io::Error) -> CommandError {
@@ -219,7 +232,7 @@ fn connect_error(socket: &Path, why: io::Error) -> CommandError {
 }
 
 /// Reads a file on its own thread while it is sent.
-fn stream_body(mut file: Box<dyn Read + Send>) -> Result<ResponseBody, CommandError> {
+fn stream_body(mut file: impl Read + Send + 'static) -> Result<ResponseBody, CommandError> {
     let (body_sender, body) = ResponseBody::channel();
     let read = move || {
         let mut buffer = vec![0; CHUNK_BYTES];
@@ -244,35 +257,33 @@ fn stream_body(mut file: Box<dyn Read + Send>) -> Result<ResponseBody, CommandEr
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
+    use super::super::api::{ErrorCode, RelayCount};
     use super::*;
 
     #[test]
     fn response_lines_are_parsed() {
         let mut lines_received = Vec::new();
-        let mut on_line = |line| {
+        let mut on_line = |line: ResponseLine<u64>| {
             lines_received.push(line);
             Ok(())
         };
-        for line in [
-            r#"{"progress":{"what":"reading","done":1,"total":null}}"#,
-            r#"{"item":{"a":1}}"#,
-            r#"{"something_new":1}"#,
-        ] {
-            assert_eq!(handle_line(line.as_bytes(), &mut on_line).expect("understood"), None, "{line}");
+        let mut handle = |line: &str| handle_line::<u64, RelayCount>(line.as_bytes(), &mut on_line);
+        for line in
+            [r#"{"progress":{"what":"reading","done":1,"total":null}}"#, r#"{"item":5}"#, r#"{"something_new":1}"#]
+        {
+            assert!(handle(line).expect("understood").is_none(), "{line}");
         }
-        let last = handle_line(br#"{"done":{"x":2}}"#, &mut on_line).expect("understood");
-        assert_eq!(last, Some(json!({"x": 2})));
-        let rejected = handle_line(br#"{"error":{"code":"busy","text":"later"}}"#, &mut on_line);
-        assert!(matches!(rejected, Err(CommandError::Rejected { code, text }) if code == "busy" && text == "later"));
-        assert!(handle_line(b"<html>", &mut on_line).is_err());
-        assert_eq!(
-            lines_received,
-            [
-                ResponseLine::Progress { what: "reading".to_owned(), done: 1, total: None },
-                ResponseLine::Item(json!({"a": 1}))
-            ]
-        );
+        let last = handle(r#"{"done":{"relays":2,"something_new":1}}"#).expect("understood");
+        assert_eq!(last.map(|last| last.relays), Some(2));
+        let rejected = handle(r#"{"error":{"code":"busy","text":"later"}}"#);
+        assert!(matches!(
+            rejected,
+            Err(CommandError::Rejected(error)) if error.code == ErrorCode::Busy.label() && error.text == "later"
+        ));
+        for line in ["<html>", r#"{"item":{"other":1}}"#, r#"{"done":{}}"#] {
+            assert!(handle(line).is_err(), "{line}");
+        }
+        let progress = JobProgress { what: "reading".to_owned(), done: 1, total: None };
+        assert_eq!(lines_received, [ResponseLine::Progress(progress), ResponseLine::Item(5)]);
     }
 }

@@ -1,6 +1,6 @@
 //! `import`: events from a file are decided like events of clients, but without the rate limit per network.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use bytes::Bytes;
 use grasp_core::limits;
 use grasp_core::nostr::rejection::{Decision, Rejection};
 use http_body_util::BodyExt;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::AdminState;
-use super::wire::{AdminError, AdminRequest, ResponseWriter};
+use super::api::{ImportItem, ImportProgress};
+use super::wire::{AdminError, AdminRequest, JobCancelled, ResponseWriter};
 use crate::writer::submission::QueuedEvent;
 
 /// Maximum number of events that wait for a decision: a few batches of the writer.
@@ -26,11 +26,10 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) async fn import(
     admin: &Arc<AdminState>,
     request: AdminRequest,
-    writer: ResponseWriter,
-) -> Result<Value, AdminError> {
+    writer: ResponseWriter<ImportItem>,
+) -> Result<ImportProgress, AdminError> {
     let _exclusive = admin.begin_exclusive("an import")?;
-    let allow_protected = request.query("protected") == Some("true");
-    let mut body = request.into_body();
+    let (arguments, mut body) = request.into_import();
     let (result_sender, mut results) = mpsc::unbounded_channel();
     let mut window = ImportWindow::default();
     let mut lines = LineSplitter::default();
@@ -45,7 +44,7 @@ pub(super) async fn import(
             frame = body.frame(), if !is_at_end && window.pending.len() < MAX_PENDING => {
                 let part = match frame {
                     Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                    Some(Err(_)) => return Err(AdminError::new("gone", "the client has disconnected")),
+                    Some(Err(_)) => return Err(JobCancelled::ClientDisconnected.into()),
                     None => {
                         is_at_end = true;
                         Bytes::from_static(b"\n")
@@ -60,27 +59,27 @@ pub(super) async fn import(
                         }
                     };
                     let Some(permit) = queue.reserve(text.len()).await else {
-                        return Err(AdminError::new("going_down", "the server is shutting down"));
+                        return Err(JobCancelled::ServerStopping.into());
                     };
                     let number = window.push(end, text.clone());
                     let reply_to = (number, result_sender.clone());
-                    queue.push(QueuedEvent::from_operator(text, reply_to, allow_protected, permit));
+                    queue.push(QueuedEvent::from_operator(text, reply_to, arguments.protected, permit));
                 }
             }
             gone = writer.closed() => return Err(gone.into()),
         }
-        for text in window.retry_texts.drain(..) {
-            writer.send_item(json!({ "again": text })).await?;
+        for again in window.retry_texts.drain(..) {
+            writer.send_item(&ImportItem::Again { again }).await?;
         }
         if Instant::now() >= due {
-            writer.send_item(window.to_json()).await?;
+            writer.send_item(&ImportItem::Progress(window.progress.clone())).await?;
             due = Instant::now() + PROGRESS_INTERVAL;
         }
     }
     // Without the line break that was added at the end.
-    window.done = lines.offset.saturating_sub(1);
-    writer.send_item(window.to_json()).await?;
-    Ok(window.to_json())
+    window.progress.done = lines.offset.saturating_sub(1);
+    writer.send_item(&ImportItem::Progress(window.progress.clone())).await?;
+    Ok(window.progress)
 }
 
 /// Events that wait for a decision, in their order, and the counts so far.
@@ -89,15 +88,8 @@ struct ImportWindow {
     pending: VecDeque<PendingEvent>,
     /// Number of the first pending event.
     first: u64,
-    /// Byte offset up to which all events are decided.
-    done: u64,
-    accepted: u64,
-    held: u64,
-    known: u64,
-    rejected: BTreeMap<String, u64>,
-    /// Rejected because they depend on something that may come later in the file.
-    retryable: BTreeMap<String, u64>,
-    /// The events counted in `retryable` that have not been sent to the client yet.
+    progress: ImportProgress,
+    /// The events counted as retryable that have not been sent to the client yet.
     retry_texts: Vec<String>,
 }
 
@@ -115,7 +107,7 @@ impl ImportWindow {
 
     /// Counts a line that is not an event.
     fn skip(&mut self, end: u64, why: &str) {
-        *self.rejected.entry(why.to_owned()).or_default() += 1;
+        *self.progress.counts.rejected.entry(why.to_owned()).or_default() += 1;
         self.pending.push_back(PendingEvent { end, text: String::new(), is_decided: true });
         self.advance();
     }
@@ -126,20 +118,21 @@ impl ImportWindow {
             return Ok(());
         };
         event.is_decided = true;
+        let counts = &mut self.progress.counts;
         match decision {
-            Decision::Accept | Decision::Broadcast => self.accepted += 1,
-            Decision::Hold(_) => self.held += 1,
-            Decision::Known(_) => self.known += 1,
+            Decision::Accept | Decision::Broadcast => counts.accepted += 1,
+            Decision::Hold(_) => counts.held += 1,
+            Decision::Known(_) => counts.known += 1,
             Decision::Reject(why) => {
                 if matches!(why, Rejection::DiskFull | Rejection::StoreFailed) {
                     let text = format!("{why}. The events before it are imported; continue later");
-                    return Err(AdminError::new("failed", text));
+                    return Err(AdminError::failed(text));
                 }
                 let list = if may_be_accepted_later(&why) {
                     self.retry_texts.push(std::mem::take(&mut event.text));
-                    &mut self.retryable
+                    &mut counts.retryable
                 } else {
-                    &mut self.rejected
+                    &mut counts.rejected
                 };
                 *list.entry(why.label().to_owned()).or_default() += 1;
             }
@@ -151,20 +144,9 @@ impl ImportWindow {
     fn advance(&mut self) {
         while let Some(end) = self.pending.front().filter(|event| event.is_decided).map(|event| event.end) {
             self.pending.pop_front();
-            self.done = end;
+            self.progress.done = end;
             self.first += 1;
         }
-    }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "done": self.done,
-            "accepted": self.accepted,
-            "held": self.held,
-            "known": self.known,
-            "refused": self.rejected,
-            "wanting": self.retryable,
-        })
     }
 }
 
@@ -263,11 +245,14 @@ mod tests {
         let mut window = ImportWindow::default();
         let numbers: Vec<u64> = (1..=3).map(|end| window.push(end * 10, String::new())).collect();
         window.record_result(numbers[1], Decision::Accept).expect("fine");
-        assert_eq!(window.done, 0);
+        assert_eq!(window.progress.done, 0);
         window.record_result(numbers[0], Decision::Reject(Rejection::Unrelated)).expect("fine");
-        assert_eq!((window.done, window.retry_texts.len(), window.retryable["unrelated"]), (20, 1, 1));
+        assert_eq!(
+            (window.progress.done, window.retry_texts.len(), window.progress.counts.retryable["unrelated"]),
+            (20, 1, 1)
+        );
         assert!(window.record_result(numbers[2], Decision::Reject(Rejection::DiskFull)).is_err());
-        assert_eq!(window.done, 20, "an event that could not be stored is imported again");
+        assert_eq!(window.progress.done, 20, "an event that could not be stored is imported again");
     }
 
     /// The keys and values are part of the socket protocol.
@@ -279,9 +264,8 @@ mod tests {
             window.record_result(number, decision).expect("fine");
         }
         window.skip(30, "too_long");
-        let item = window.to_json();
         assert_eq!(
-            serde_json::json!(item).to_string(),
+            serde_json::json!(window.progress).to_string(),
             r#"{"accepted":1,"done":30,"held":0,"known":0,"refused":{"too_long":1},"wanting":{"unrelated":1}}"#
         );
     }

@@ -1,14 +1,14 @@
 //! The admin API: a unix socket that only the user of the server can open, with one endpoint per command.
 //!
-//! - [`socket`]: accepts connections and starts one job per request. [`wire`]: requests, response lines and errors.
+//! - [`api`]: endpoints, requests, responses and errors, shared with the commands.
+//! - [`socket`]: accepts connections and starts one job per request. [`wire`]: reads requests and writes responses.
 //! - [`client`]: the client side, used by commands.
-//! - The other files: one per endpoint or group of endpoints. An endpoint is an async function of [`AdminState`], an
-//!   [`AdminRequest`] and a [`ResponseWriter`], listed in [`dispatch`].
+//! - The other files: one per endpoint or group of endpoints, with an async function for each, listed in [`dispatch`].
 //!
-//! Jobs run as tasks of the server's runtime; work that blocks runs on blocking threads. To add an endpoint, add a file
-//! with its function, a line in [`dispatch`], and a command in the `cli` folder that calls it.
+//! Jobs run as tasks of the server's runtime; work that blocks runs on blocking threads. To add an endpoint, declare it in
+//! [`api`], write its function, add a line to [`dispatch`], and a command in the `cli` folder that calls it.
 
-mod address;
+pub(crate) mod api;
 mod check;
 pub(crate) mod client;
 mod export;
@@ -16,28 +16,28 @@ mod import;
 pub(crate) mod proxy_probe;
 mod purgatory;
 mod relays;
-mod reload;
 mod repos;
 pub(crate) mod snapshot;
 pub(crate) mod socket;
-mod status;
 pub(crate) mod wire;
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use grasp_core::sync::io::RelayCommand;
 use grasp_git::layout::Layout;
 use grasp_store::Store;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use self::api::{Address, ErrorCode, ServiceSettings};
 use self::proxy_probe::ProxyProbe;
 use self::wire::{AdminError, AdminRequest, ResponseWriter};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fetch::driver::FetchHandle;
 use crate::http::connection_limit::ConnectionLimit;
-use crate::reload::Reloader;
+use crate::reload::{ReloadReport, Reloader};
 use crate::repos::ref_cache::RefCache;
 use crate::sync::status::SyncHandle;
 use crate::web::status_cache::StatusCache;
@@ -45,28 +45,62 @@ use crate::writer::queue::EventQueue;
 
 /// Runs the endpoint of a request. Its result is the last line of the response.
 async fn dispatch(admin: &Arc<AdminState>, request: AdminRequest, writer: ResponseWriter) -> Result<Value, AdminError> {
-    match request.endpoint() {
-        "address" => address::address(admin, request, writer).await,
-        "check" => check::check(admin, request, writer).await,
-        "export" => export::export(admin, request, writer).await,
-        "import" => import::import(admin, request, writer).await,
-        "snapshot" => snapshot::snapshot(admin, request, writer).await,
-        "status" => status::status(admin, request, writer).await,
-        "relays" => relays::list(admin, request, writer).await,
-        "relay_retry" => relays::send_command(admin, request, RelayCommand::Retry).await,
-        "relay_pause" => relays::send_command(admin, request, RelayCommand::Pause).await,
-        "relay_resume" => relays::send_command(admin, request, RelayCommand::Resume).await,
-        "relay_forget" => relays::send_command(admin, request, RelayCommand::Forget).await,
-        "sync" => relays::reconcile(admin, request, writer).await,
-        "repos" => repos::list(admin, request, writer).await,
-        "purgatory" => purgatory::list(admin, request, writer).await,
-        "purgatory_retry" => purgatory::retry(admin, request, writer).await,
-        "reload" => reload::reload(admin, request, writer).await,
-        "purgatory_drop" => purgatory::drop_one(admin, request, writer).await,
-        other => {
-            let text = format!("this server has no endpoint `{other}`; does it have another version?");
-            Err(AdminError::new("unknown_verb", text))
+    if request.endpoint() == api::IMPORT.name {
+        return import::import(admin, request, writer.with_items()).await.map(|progress| json!(progress));
+    }
+    macro_rules! answer {
+        ($($endpoint:ident: $handler:expr,)*) => {
+            match request.endpoint() {
+                $(name if name == api::$endpoint.name => api::$endpoint.answer(request, writer, $handler).await,)*
+                other => {
+                    let text = format!("this server has no endpoint `{other}`; does it have another version?");
+                    Err(AdminError::new(ErrorCode::UnknownEndpoint, text))
+                }
+            }
+        };
+    }
+    answer! {
+        ADDRESS: |_, _| async { Ok(address(&admin.config)) },
+        CHECK: |arguments, _| async { check::check(admin, arguments) },
+        EXPORT: |arguments, writer| export::export(admin, arguments, writer),
+        SNAPSHOT: |_, writer| snapshot::snapshot(admin, writer),
+        STATUS: |_, _| async { Ok(admin.status.document()) },
+        RELAYS: |_, writer| relays::list(admin, writer),
+        RELAY_RETRY: |relay, _| relays::send_command(admin, relay, RelayCommand::Retry),
+        RELAY_PAUSE: |relay, _| relays::send_command(admin, relay, RelayCommand::Pause),
+        RELAY_RESUME: |relay, _| relays::send_command(admin, relay, RelayCommand::Resume),
+        RELAY_FORGET: |relay, _| relays::send_command(admin, relay, RelayCommand::Forget),
+        SYNC: |relay, writer| relays::reconcile(admin, relay, writer),
+        REPOS: |arguments, writer| repos::list(admin, arguments, writer),
+        PURGATORY: |_, writer| purgatory::list(admin, writer),
+        PURGATORY_RETRY: |arguments, writer| purgatory::retry(admin, arguments, writer),
+        PURGATORY_DROP: |arguments, writer| purgatory::drop_one(admin, arguments, writer),
+        RELOAD: |_, _| reload(&admin.reloader),
+    }
+}
+
+/// Returns the local address of the server, and its service settings.
+fn address(config: &Config) -> Address {
+    let mut at = config.bind;
+    if at.ip().is_unspecified() {
+        at.set_ip(if at.is_ipv4() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { IpAddr::V6(Ipv6Addr::LOCALHOST) });
+    }
+    Address { git: format!("http://{at}{}", config.base_path), service: ServiceSettings::from_config(config) }
+}
+
+/// Applies the settings that can change, and returns those that need a restart. If a setting is invalid, nothing
+/// changes.
+async fn reload(reloader: &Arc<Reloader>) -> Result<ReloadReport, AdminError> {
+    let reloader = reloader.clone();
+    match tokio::task::spawn_blocking(move || reloader.reload()).await {
+        Ok(Ok(report)) => {
+            report.log();
+            Ok(report)
         }
+        Ok(Err(errors)) => {
+            Err(AdminError::new(ErrorCode::BadSettings, format!("the settings are unchanged: {errors}")))
+        }
+        Err(_) => Err(AdminError::failed("the settings could not be read again; see the log of the server")),
     }
 }
 
@@ -104,7 +138,7 @@ impl AdminState {
         if self.lock().insert(what) {
             return Ok(ExclusiveJob { what, admin: self.clone() });
         }
-        Err(AdminError::new("busy", format!("{what} is already running; wait until it has ended")))
+        Err(AdminError::new(ErrorCode::Busy, format!("{what} is already running; wait until it has ended")))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<&'static str>> {
@@ -114,7 +148,7 @@ impl AdminState {
 
 /// The error for a writer that did not respond.
 fn writer_unavailable() -> AdminError {
-    AdminError::new("failed", "the server cannot write at the moment, or is shutting down; see `graspd status`")
+    AdminError::failed("the server cannot write at the moment, or is shutting down; see `graspd status`")
 }
 
 /// Guard of a job of which only one can run.

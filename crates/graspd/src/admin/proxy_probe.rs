@@ -11,8 +11,9 @@ use grasp_core::time::MonoTime;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::api::ProbedRequest;
 use crate::http::body::HttpResponse;
 use crate::http::response::with_type;
 
@@ -43,7 +44,7 @@ pub(crate) struct ProxyProbe {
 struct ActiveProbe {
     token: String,
     until: MonoTime,
-    requests: Vec<Value>,
+    requests: Vec<ProbedRequest>,
 }
 
 impl ProxyProbe {
@@ -54,7 +55,7 @@ impl ProxyProbe {
     }
 
     /// Returns the recorded requests with a token.
-    pub(crate) fn requests(&self, token: &str) -> Vec<Value> {
+    pub(crate) fn requests(&self, token: &str) -> Vec<ProbedRequest> {
         self.lock()
             .as_ref()
             .filter(|active| active.token == token)
@@ -79,15 +80,15 @@ impl ProxyProbe {
         if active.requests.len() < MAX_REQUESTS {
             let ProbedClient { address, is_proxy } = client();
             let headers = request.headers();
-            active.requests.push(json!({
-                "method": request.method().as_str(),
-                "peer": peer.to_canonical().to_string(),
-                "peer_is_trusted": is_proxy,
-                "client": address.to_canonical().to_string(),
-                "host": header_text(headers, header::HOST.as_str()),
-                "forwarded_for": header_text(headers, "x-forwarded-for"),
-                "upgrade": header_text(headers, header::UPGRADE.as_str()),
-            }));
+            active.requests.push(ProbedRequest {
+                method: request.method().to_string(),
+                peer: peer.to_canonical().to_string(),
+                peer_is_trusted: is_proxy,
+                client: address.to_canonical().to_string(),
+                host: header_text(headers, header::HOST.as_str()),
+                forwarded_for: header_text(headers, "x-forwarded-for"),
+                upgrade: header_text(headers, header::UPGRADE.as_str()),
+            });
         }
         true
     }

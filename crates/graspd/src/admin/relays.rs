@@ -1,16 +1,15 @@
 //! `relays` lists the relays; `relay_retry`, `relay_pause`, `relay_resume` and `relay_forget` act on one; `sync`
 //! reconciles all repositories with one and waits for the result.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use grasp_core::sync::io::{RelayCommand, SyncSource};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::sync::{RelaySnapshot, relay};
-use serde_json::{Value, json};
 
 use super::AdminState;
-use super::wire::{AdminError, AdminRequest, ResponseWriter};
+use super::api::{ErrorCode, JobProgress, RelayCount, RelayDocument, RelayRequest, RelayResult, SyncResult};
+use super::wire::{AdminError, ResponseWriter};
 use crate::config::nearest_name;
 use crate::sync::status::{RelayPresence, RelayStatus, SyncHandle};
 use crate::web::status::format::display_order;
@@ -20,64 +19,60 @@ use crate::web::status::json;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Lists all relays: first configured ones and those that many repositories list.
-pub(super) async fn list(
-    admin: &Arc<AdminState>,
-    _: AdminRequest,
-    writer: ResponseWriter,
-) -> Result<Value, AdminError> {
+pub(super) async fn list(admin: &AdminState, writer: ResponseWriter<RelayDocument>) -> Result<RelayCount, AdminError> {
     let Some(receiver) = &admin.status.sync else { return Err(sync_disabled()) };
     let status = receiver.borrow().clone();
     let now = admin.clock.wall().0;
     for relay_view in display_order(&status.snapshot) {
-        writer.send_item(json::relay(relay_view, status.problems.get(&relay_view.url), now)).await?;
+        writer.send_item(&json::relay(relay_view, status.problems.get(&relay_view.url), now)).await?;
     }
-    Ok(json!({ "relays": status.snapshot.relays.len() }))
+    Ok(RelayCount { relays: status.snapshot.relays.len() })
 }
 
 /// Sends a command for one relay to sync.
 pub(super) async fn send_command(
-    admin: &Arc<AdminState>,
-    request: AdminRequest,
+    admin: &AdminState,
+    request: RelayRequest,
     make_command: fn(RelayUrl) -> RelayCommand,
-) -> Result<Value, AdminError> {
-    let url = relay_argument(&request.arguments().await?)?;
+) -> Result<RelayResult, AdminError> {
+    let url = parse_url(&request.relay)?;
     let sync = sync_handle(admin)?;
     let command = make_command(url.clone());
     let is_for_followed = matches!(command, RelayCommand::Retry(_));
-    let known = sync.command(command).await.ok_or_else(sync_unavailable)?;
-    match known {
+    match sync.command(command).await.ok_or_else(sync_unavailable)? {
         RelayPresence::Followed(_) => {
             // The state after the command.
             let status = sync.relay_status(url.clone()).await.flatten();
             let now = admin.clock.wall().0;
             let relay = status.map(|status| json::relay(&status.relay, status.problem.as_ref(), now));
-            Ok(json!({ "url": url.to_string(), "relay": relay }))
+            Ok(RelayResult { url: url.to_string(), relay })
         }
         RelayPresence::StoredOnly if is_for_followed => Err(AdminError::new(
-            "not_followed",
+            ErrorCode::NotFollowed,
             format!("no repository here lists {url} any more, so it is not followed"),
         )),
-        RelayPresence::StoredOnly => Ok(json!({ "url": url.to_string(), "relay": null })),
+        RelayPresence::StoredOnly => Ok(RelayResult { url: url.to_string(), relay: None }),
         RelayPresence::Unknown => Err(unknown_relay(admin, &url)),
     }
 }
 
 /// Reconciles all repositories with a relay and waits for the result. The server continues if the client disconnects.
 pub(super) async fn reconcile(
-    admin: &Arc<AdminState>,
-    request: AdminRequest,
+    admin: &AdminState,
+    request: RelayRequest,
     writer: ResponseWriter,
-) -> Result<Value, AdminError> {
-    let url = relay_argument(&request.arguments().await?)?;
+) -> Result<SyncResult, AdminError> {
+    let url = parse_url(&request.relay)?;
     let sync = sync_handle(admin)?;
     let Some(status) = sync.relay_status(url.clone()).await.ok_or_else(sync_unavailable)? else {
         return Err(unknown_relay(admin, &url));
     };
     if status.relay.is_self {
-        return Err(AdminError::new("is_self", format!("{url} is this server under another name")));
+        return Err(AdminError::new(ErrorCode::IsSelf, format!("{url} is this server under another name")));
     }
     if status.relay.is_paused {
-        return Err(AdminError::new("paused", format!("{url} is paused; `graspd relays resume {url}` ends that")));
+        let text = format!("{url} is paused; `graspd relays resume {url}` ends that");
+        return Err(AdminError::new(ErrorCode::Paused, text));
     }
     let Some(RelayPresence::Followed(before)) = sync.command(RelayCommand::Reconcile(url.clone())).await else {
         return Err(sync_unavailable());
@@ -101,8 +96,7 @@ pub(super) async fn reconcile(
         }
         let progress = progress_of(&status.relay);
         if shown.as_ref() != Some(&progress) {
-            let (what, done, total) = &progress;
-            writer.send_progress(what, *done, *total).await?;
+            writer.send_progress(&progress).await?;
             shown = Some(progress);
         }
         tokio::select! {
@@ -112,10 +106,10 @@ pub(super) async fn reconcile(
     }
 }
 
-/// Returns the progress of a relay: a description, the done part and the total.
-fn progress_of(relay_view: &RelaySnapshot) -> (String, u64, Option<u64>) {
+/// Returns the progress of a relay.
+fn progress_of(relay_view: &RelaySnapshot) -> JobProgress {
     let requests = relay_view.queued + relay_view.subscriptions.1;
-    match (relay_view.cooldown_secs, relay_view.progress) {
+    let (what, done, total) = match (relay_view.cooldown_secs, relay_view.progress) {
         (Some(secs), _) => (format!("the relay has asked for fewer requests; waiting {secs} s"), 0, None),
         (None, Some(way)) => {
             let what = match way.source {
@@ -128,31 +122,38 @@ fn progress_of(relay_view: &RelaySnapshot) -> (String, u64, Option<u64>) {
         }
         (None, None) if relay_view.status == relay::ConnectionStatus::Connecting => ("connecting".to_owned(), 0, None),
         (None, None) => ("waiting for a free request slot".to_owned(), 0, None),
-    }
+    };
+    JobProgress { what, done, total }
 }
 
-fn reconcile_result(url: &RelayUrl, status: &RelayStatus) -> Result<Value, AdminError> {
+fn reconcile_result(url: &RelayUrl, status: &RelayStatus) -> Result<SyncResult, AdminError> {
     let (events, whole) = status.progress.last_pass;
+    let relay = &status.relay;
     if whole {
-        return Ok(json!({
-            "url": url.to_string(), "events": events, "repositories": status.relay.repositories,
-            "compared": status.relay.totals.compared, "shared": status.relay.totals.shared,
-        }));
+        return Ok(SyncResult {
+            url: url.to_string(),
+            events,
+            repositories: relay.repositories,
+            compared: relay.totals.compared,
+            shared: relay.totals.shared,
+        });
     }
     let why = status.problem.as_ref().map_or("the relay did not send it", |why| &why.text);
-    Err(AdminError::new("incomplete", format!("{events} new events came from {url}, but not everything: {why}")))
+    let text = format!("{events} new events came from {url}, but not everything: {why}");
+    Err(AdminError::new(ErrorCode::Incomplete, text))
 }
 
 fn relay_failure(url: &RelayUrl, status: &RelayStatus) -> AdminError {
     let why = status.problem.as_ref().map_or("unknown reason", |why| &why.text);
-    AdminError::new("relay_failed", format!("{url}: {why}; sync continues when the relay is reachable again"))
+    let text = format!("{url}: {why}; sync continues when the relay is reachable again");
+    AdminError::new(ErrorCode::RelayFailed, text)
 }
 
-fn relay_argument(arguments: &Value) -> Result<RelayUrl, AdminError> {
-    let text = arguments["relay"].as_str().unwrap_or_default();
+fn parse_url(text: &str) -> Result<RelayUrl, AdminError> {
     let with_scheme = if text.contains("://") { text.to_owned() } else { format!("wss://{text}") };
     RelayUrl::parse(&with_scheme).ok_or_else(|| {
-        AdminError::new("bad_request", format!("`{text}` is not the URL of a relay, such as wss://relay.example"))
+        let text = format!("`{text}` is not the URL of a relay, such as wss://relay.example");
+        AdminError::new(ErrorCode::BadRequest, text)
     })
 }
 
@@ -169,13 +170,15 @@ fn unknown_relay(admin: &AdminState, url: &RelayUrl) -> AdminError {
         Some(near) => format!("did you mean {near}?"),
         None => "see `graspd relays` for the known ones".to_owned(),
     };
-    AdminError::new("not_found", format!("{url} is not known: no repository and no setting lists it; {hint}"))
+    let text = format!("{url} is not known: no repository and no setting lists it; {hint}");
+    AdminError::new(ErrorCode::NotFound, text)
 }
 
 pub(super) fn sync_disabled() -> AdminError {
-    AdminError::new("sync_off", "sync is off: SYNC_ENABLE is false")
+    AdminError::new(ErrorCode::SyncDisabled, "sync is off: SYNC_ENABLE is false")
 }
 
 fn sync_unavailable() -> AdminError {
-    AdminError::new("busy", "sync did not respond, or the server cannot write at the moment; see `graspd status`")
+    let text = "sync did not respond, or the server cannot write at the moment; see `graspd status`";
+    AdminError::new(ErrorCode::Busy, text)
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use grasp_core::nostr::PublicKey;
 use grasp_core::repo::RepoPath;
 use grasp_core::repo::catalog::EventStatus;
-use serde_json::{Value, json};
 
 use super::AdminState;
-use super::wire::{AdminError, AdminRequest, ResponseWriter};
+use super::api::{ErrorCode, RepoCount, RepoItem, RepoRelayCounts, ReposRequest};
+use super::wire::{AdminError, ResponseWriter};
 use crate::sync::status::RepoRelayReport;
 use crate::writer::command::RepoSummary;
 
@@ -19,41 +19,37 @@ const PAGE_SIZE: usize = 100;
 /// or all.
 pub(super) async fn list(
     admin: &Arc<AdminState>,
-    request: AdminRequest,
-    writer: ResponseWriter,
-) -> Result<Value, AdminError> {
-    let arguments = request.arguments().await?;
-    let missing = arguments["missing"] == true;
-    let owner = arguments["owner"].as_str().map(parse_key).transpose()?;
-    let name = arguments["name"].as_str();
+    request: ReposRequest,
+    writer: ResponseWriter<RepoItem>,
+) -> Result<RepoCount, AdminError> {
+    let owner = request.owner.as_deref().map(parse_key).transpose()?;
     let mut repo_paths = admin.ref_cache.announced_repos();
     repo_paths.retain(|repo_path| {
         owner.is_none_or(|owner| repo_path.repo().owner == owner)
-            && name.is_none_or(|name| matches_name(repo_path, name))
+            && request.name.as_ref().is_none_or(|name| matches_name(repo_path, name))
     });
     repo_paths.sort_unstable();
-    let mut shown = 0;
+    let mut repositories = 0;
     for page in repo_paths.chunks(PAGE_SIZE) {
-        let books = admin.event_queue.repo_summaries(page.to_vec()).await.ok_or_else(super::writer_unavailable)?;
+        let summaries = admin.event_queue.repo_summaries(page.to_vec()).await.ok_or_else(super::writer_unavailable)?;
         let repos = page.iter().map(|repo_path| repo_path.repo().clone()).collect();
         let reports = match &admin.sync {
             Some(sync) => sync.repo_relays_of_all(repos).await,
             None => None,
         };
         let disk_usage = disk_usage(admin, page).await;
-        for (nth, (repo_path, books)) in page.iter().zip(&books).enumerate() {
-            let reports = reports.as_ref().and_then(|all| all.get(nth));
-            let disk = disk_usage.get(nth).copied().unwrap_or_default();
+        for (nth, (repo_path, summary)) in page.iter().zip(&summaries).enumerate() {
             let Some(open) = admin.ref_cache.open_repo(repo_path) else { continue };
-            let lacks = open.status == EventStatus::Held || books.held > 0;
-            if missing && !lacks {
+            if request.missing && open.status != EventStatus::Held && summary.held == 0 {
                 continue;
             }
-            shown += 1;
-            writer.send_item(row(repo_path, open.status, books, reports, disk)).await?;
+            let reports = reports.as_ref().and_then(|all| all.get(nth));
+            let disk = disk_usage.get(nth).copied().unwrap_or_default();
+            writer.send_item(&repo_item(repo_path, open.status, summary, reports, disk)).await?;
+            repositories += 1;
         }
     }
-    Ok(json!({ "repositories": shown }))
+    Ok(RepoCount { repositories })
 }
 
 /// Size of a repository on disk.
@@ -67,25 +63,25 @@ struct RepoDiskUsage {
 
 async fn disk_usage(admin: &Arc<AdminState>, repo_paths: &[RepoPath]) -> Vec<RepoDiskUsage> {
     let (git, repo_paths) = (admin.clone(), repo_paths.to_vec());
-    let look = move || {
+    let measure = move || {
         let one = |repo_path: &RepoPath| RepoDiskUsage {
             refs: git.ref_cache.snapshot(repo_path).ok().map(|snapshot| snapshot.refs.iter().count()),
             bytes: git.layout.readable_pool_bytes(repo_path).ok(),
         };
         repo_paths.iter().map(one).collect()
     };
-    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    tokio::task::spawn_blocking(measure).await.unwrap_or_default()
 }
 
-fn row(
+fn repo_item(
     repo_path: &RepoPath,
     status: EventStatus,
-    books: &RepoSummary,
+    summary: &RepoSummary,
     reports: Option<&Vec<RepoRelayReport>>,
     disk: RepoDiskUsage,
-) -> Value {
+) -> RepoItem {
     let repo = repo_path.repo();
-    let state = match (status, &books.state, books.held_states) {
+    let state = match (status, &summary.state, summary.held_states) {
         (EventStatus::Held, _, _) => "waiting",
         (EventStatus::Served, None, 0) => "empty",
         (EventStatus::Served, _, 1..) => "behind",
@@ -93,27 +89,31 @@ fn row(
     };
     let relays = reports.map(|reports| {
         let others: Vec<&RepoRelayReport> = reports.iter().filter(|report| !report.relay.is_self).collect();
-        let has = |report: &&&RepoRelayReport| match books.state {
+        let has = |report: &RepoRelayReport| match summary.state {
             Some((id, _)) => report.seen_states.values().any(|seen| seen.id == id),
             None => report.relay.is_covered,
         };
-        let unknown = |report: &&&RepoRelayReport| !has(report) && !report.is_compared && report.seen_states.is_empty();
-        let count = |which: &dyn Fn(&&&RepoRelayReport) -> bool| others.iter().filter(|report| which(report)).count();
-        json!({ "named": others.len(), "complete": count(&has), "unknown": count(&unknown) })
+        let is_unknown =
+            |report: &RepoRelayReport| !has(report) && !report.is_compared && report.seen_states.is_empty();
+        RepoRelayCounts {
+            named: others.len(),
+            complete: others.iter().filter(|report| has(report)).count(),
+            unknown: others.iter().filter(|report| is_unknown(report)).count(),
+        }
     });
-    json!({
-        "owner": repo.owner.npub(),
-        "name": repo.identifier.as_str(),
-        "path": repo_path.path(),
-        "state": state,
-        "state_event": books.state.map(|(id, _)| id.to_string()),
-        "state_at": books.state.map(|(_, at)| at),
-        "maintainers": books.maintainers,
-        "refs": disk.refs,
-        "bytes": disk.bytes,
-        "relays": relays,
-        "held": books.held,
-    })
+    RepoItem {
+        owner: repo.owner.npub(),
+        name: repo.identifier.as_str().to_owned(),
+        path: repo_path.path(),
+        state: state.to_owned(),
+        state_event: summary.state.map(|(id, _)| id.to_string()),
+        state_at: summary.state.map(|(_, at)| at),
+        maintainers: summary.maintainers,
+        refs: disk.refs,
+        bytes: disk.bytes,
+        relays,
+        held: summary.held,
+    }
 }
 
 /// Returns whether a name means a repository: its identifier, or its path.
@@ -124,7 +124,8 @@ pub(super) fn matches_name(repo_path: &RepoPath, name: &str) -> bool {
 
 fn parse_key(text: &str) -> Result<PublicKey, AdminError> {
     PublicKey::from_npub(text).or_else(|| PublicKey::from_hex(text)).ok_or_else(|| {
-        AdminError::new("bad_request", format!("`{text}` is not a public key: give npub1… or 64 hex digits"))
+        let text = format!("`{text}` is not a public key: give npub1… or 64 hex digits");
+        AdminError::new(ErrorCode::BadRequest, text)
     })
 }
 
@@ -159,12 +160,12 @@ mod tests {
             RepoRelayReport { relay, seen_states: BTreeMap::new(), is_compared: false, lacking: None, problem: None };
         let summary = RepoSummary { state: Some((EventId([2; 32]), 1_700)), held_states: 1, held: 3, maintainers: 2 };
         let disk = RepoDiskUsage { refs: Some(4), bytes: Some(5_000) };
-        let item = row(&repo_path, EventStatus::Served, &summary, Some(&vec![report]), disk);
+        let item = repo_item(&repo_path, EventStatus::Served, &summary, Some(&vec![report]), disk);
         assert_eq!(
             serde_json::json!(item).to_string(),
             r#"{"bytes":5000,"held":3,"maintainers":2,"name":"tool","owner":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm","path":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm/tool.git","refs":4,"relays":{"complete":0,"named":1,"unknown":1},"state":"behind","state_at":1700,"state_event":"0202020202020202020202020202020202020202020202020202020202020202"}"#
         );
-        let item = row(&repo_path, EventStatus::Held, &RepoSummary::default(), None, RepoDiskUsage::default());
+        let item = repo_item(&repo_path, EventStatus::Held, &RepoSummary::default(), None, RepoDiskUsage::default());
         assert_eq!(
             serde_json::json!(item).to_string(),
             r#"{"bytes":null,"held":0,"maintainers":0,"name":"tool","owner":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm","path":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm/tool.git","refs":null,"relays":null,"state":"waiting","state_at":null,"state_event":null}"#

@@ -1,6 +1,5 @@
 //! `snapshot`: a consistent copy of events and git data on disk, which exists while the client is connected.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
@@ -9,10 +8,10 @@ use grasp_core::nostr::hex;
 use grasp_git::backup::HardLinkSnapshot;
 use grasp_git::layout::Layout;
 use grasp_store::{DiskSpace, Store, StoreCounts};
-use serde_json::{Value, json};
 
 use super::AdminState;
-use super::wire::{AdminError, AdminRequest, JobCancelled, ResponseWriter};
+use super::api::{JobProgress, Nothing, ServiceSettings, SnapshotInfo};
+use super::wire::{AdminError, JobCancelled, ResponseWriter};
 use crate::config::Config;
 
 /// Receives the progress of a long operation: what is done, how much of it, and the total if it is known. An error
@@ -23,9 +22,8 @@ pub(crate) type ProgressFn<'t> = dyn FnMut(&str, u64, Option<u64>) -> Result<()>
 /// meanwhile; removals of git data wait while the links are made.
 pub(super) async fn snapshot(
     admin: &Arc<AdminState>,
-    _: AdminRequest,
-    writer: ResponseWriter,
-) -> Result<Value, AdminError> {
+    writer: ResponseWriter<SnapshotInfo>,
+) -> Result<Nothing, AdminError> {
     let _exclusive = admin.begin_exclusive("a backup or a verification")?;
     let (store, layout) = (admin.store.clone(), admin.layout.clone());
     let config = &admin.config;
@@ -34,18 +32,18 @@ pub(super) async fn snapshot(
     let work = move || {
         let cancelled = |_: JobCancelled| anyhow!("the client has disconnected");
         let check_wanted = || progress_writer.check_open().map_err(cancelled);
-        let mut on_progress =
-            |what: &str, done, total| progress_writer.send_progress_blocking(what, done, total).map_err(cancelled);
+        let mut on_progress = |what: &str, done, total| {
+            let progress = JobProgress { what: what.to_owned(), done, total };
+            progress_writer.send_progress_blocking(&progress).map_err(cancelled)
+        };
         take_snapshot(&store, &layout, service_and_reserve, &check_wanted, &mut on_progress)
     };
-    let failed = |problem: String| AdminError::new("failed", problem);
-    let snapshot = tokio::task::spawn_blocking(work).await.map_err(|problem| failed(problem.to_string()))?;
-    let snapshot = snapshot.map_err(|problem| failed(format!("{problem:#}")))?;
-    writer.send_item(snapshot.info(config).to_json()).await?;
+    let snapshot = tokio::task::spawn_blocking(work).await.map_err(AdminError::failed)?.map_err(AdminError::failed)?;
+    writer.send_item(&snapshot.info(config)).await?;
     writer.closed().await;
     // Removing many files can take long.
     let _ = tokio::task::spawn_blocking(move || drop(snapshot)).await;
-    Ok(json!({}))
+    Ok(Nothing {})
 }
 
 /// A snapshot that this process has created. Dropping it removes it.
@@ -54,42 +52,6 @@ pub(crate) struct Snapshot {
     counts: StoreCounts,
     store: String,
     service: ServiceSettings,
-}
-
-/// The settings that decide what the data means. The command that reads the snapshot can have other settings than the
-/// server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct ServiceSettings {
-    /// Domain and base path of the service.
-    pub(crate) domain: String,
-    pub(crate) base_path: String,
-    /// Whether every valid event is accepted.
-    pub(crate) is_open_relay: bool,
-    /// Whether a listed maintainer counts only if its announcement lists a maintainer in return.
-    pub(crate) strict_maintainers: bool,
-    /// Whether pull-request submissions (GRASP-06) are enabled.
-    pub(crate) submissions: bool,
-}
-
-/// Description of a snapshot: a folder with `events/` and `git/`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct SnapshotInfo {
-    /// Folder of the snapshot.
-    pub(crate) folder: PathBuf,
-    /// Served events.
-    pub(crate) served: u64,
-    /// Number of held events.
-    pub(crate) held: u64,
-    /// Last sequence number.
-    pub(crate) last_seq: u64,
-    /// Number of repositories with git data.
-    pub(crate) repositories: u64,
-    /// Id of the store.
-    pub(crate) store: String,
-    /// File of the owner key, if there is one.
-    pub(crate) key: Option<PathBuf>,
-    /// Settings of the service.
-    pub(crate) service: ServiceSettings,
 }
 
 /// Creates a snapshot: hard links to all git data, and a copy of the store. Removals wait while the links are made, so
@@ -158,61 +120,12 @@ impl ServiceSettings {
         config.strict_maintainers = self.strict_maintainers;
         config.submissions = self.submissions;
     }
-
-    /// Returns the JSON form, for the admin socket and the manifest of a backup.
-    pub(crate) fn to_json(&self) -> Value {
-        json!({
-            "domain": self.domain,
-            "base_path": self.base_path,
-            "open": self.is_open_relay,
-            "strict_maintainers": self.strict_maintainers,
-            "submissions": self.submissions,
-        })
-    }
-
-    pub(crate) fn from_json(value: &Value) -> Option<Self> {
-        Some(Self {
-            domain: value["domain"].as_str()?.to_owned(),
-            base_path: value["base_path"].as_str()?.to_owned(),
-            is_open_relay: value["open"].as_bool()?,
-            strict_maintainers: value["strict_maintainers"].as_bool()?,
-            submissions: value["submissions"].as_bool()?,
-        })
-    }
-}
-
-impl SnapshotInfo {
-    /// Returns the JSON form, for the admin socket.
-    pub(crate) fn to_json(&self) -> Value {
-        json!({
-            "folder": self.folder,
-            "served": self.served,
-            "held": self.held,
-            "last_seq": self.last_seq,
-            "repositories": self.repositories,
-            "store": self.store,
-            "key": self.key,
-            "service": self.service.to_json(),
-        })
-    }
-
-    /// Reads the JSON form; `None` if something is missing.
-    pub(crate) fn from_json(value: &Value) -> Option<Self> {
-        Some(Self {
-            folder: PathBuf::from(value["folder"].as_str()?),
-            served: value["served"].as_u64()?,
-            held: value["held"].as_u64()?,
-            last_seq: value["last_seq"].as_u64()?,
-            repositories: value["repositories"].as_u64()?,
-            store: value["store"].as_str()?.to_owned(),
-            key: value["key"].as_str().map(PathBuf::from),
-            service: ServiceSettings::from_json(&value["service"])?,
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     /// The keys and values are part of the socket protocol, and `service` is part of the manifest of a backup.
@@ -235,11 +148,11 @@ mod tests {
             key: Some(PathBuf::from("/srv/key")),
             service,
         };
-        let text = info.to_json().to_string();
+        let text = serde_json::json!(info).to_string();
         assert_eq!(
             text,
             r#"{"folder":"/srv/snapshot","held":2,"key":"/srv/key","last_seq":3,"repositories":4,"served":1,"service":{"base_path":"/x","domain":"code.example","open":true,"strict_maintainers":false,"submissions":true},"store":"ab"}"#
         );
-        assert_eq!(serde_json::from_str(&text).ok().and_then(|value| SnapshotInfo::from_json(&value)), Some(info));
+        assert_eq!(serde_json::from_str::<SnapshotInfo>(&text).expect("a snapshot"), info);
     }
 }

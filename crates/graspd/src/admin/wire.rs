@@ -1,22 +1,17 @@
-//! The protocol of the admin socket.
-//!
-//! HTTP/1.1: `POST /<endpoint>` with a JSON object as body, or with a stream as body and the arguments in the query.
-//! The response consists of lines of JSON, each an object with one key:
-//!
-//! ```text
-//! {"progress":{"what":"reading events","done":1000,"total":5000}}      any number of times; total can be null
-//! {"item":{…}}                                                         an item of a list
-//! {"done":{…}}    or    {"error":{"code":"busy","text":"…"}}           the last line
-//! ```
+//! Requests and responses of the admin socket on the server's side. [`api`](super::api) describes the protocol.
 
+use std::marker::PhantomData;
 use std::{fmt, io};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::api::{Endpoint, ErrorCode, ErrorMessage, ImportRequest, JobProgress, Nothing};
 use crate::http::body::BodySender;
 
 /// Maximum number of bytes of the arguments.
@@ -42,57 +37,57 @@ impl AdminRequest {
     }
 
     /// Reads the arguments from the body. An empty body is an empty object.
-    pub(crate) async fn arguments(self) -> Result<Value, AdminError> {
-        let invalid = |why: String| AdminError::new("bad_request", format!("cannot read the request: {why}"));
+    async fn arguments<Request: DeserializeOwned>(self) -> Result<Request, AdminError> {
+        let invalid = |why: String| AdminError::new(ErrorCode::BadRequest, format!("cannot read the request: {why}"));
         let body = Limited::new(self.body, MAX_ARGUMENTS).collect().await.map_err(|why| invalid(why.to_string()))?;
         let body = body.to_bytes();
-        if body.is_empty() {
-            return Ok(json!({}));
-        }
-        serde_json::from_slice(&body).map_err(|why| invalid(why.to_string()))
+        serde_json::from_slice(if body.is_empty() { b"{}" } else { &body }).map_err(|why| invalid(why.to_string()))
     }
 
-    /// Returns an argument from the query, for a request whose body is a stream. It is not decoded, so it cannot
-    /// contain `&`.
-    pub(crate) fn query(&self, name: &str) -> Option<&str> {
-        let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+    /// Returns the arguments and the stream of an import.
+    pub(super) fn into_import(self) -> (ImportRequest, Incoming) {
+        let protected = self.query.split('&').any(|pair| pair == "protected=true");
+        (ImportRequest { protected }, self.body)
     }
+}
 
-    /// Returns the body as a stream.
-    pub(crate) fn into_body(self) -> Incoming {
-        self.body
+impl<Request: DeserializeOwned, Item, Response: Serialize> Endpoint<Request, Item, Response> {
+    /// Reads the arguments of a request and runs the handler. Its result is the last line of the response.
+    pub(super) async fn answer<F: Future<Output = Result<Response, AdminError>>>(
+        self,
+        request: AdminRequest,
+        writer: ResponseWriter,
+        handler: impl FnOnce(Request, ResponseWriter<Item>) -> F,
+    ) -> Result<Value, AdminError> {
+        Ok(json!(handler(request.arguments().await?, writer.with_items()).await?))
     }
 }
 
 /// Why a request failed.
 #[derive(Debug)]
 pub(crate) struct AdminError {
-    /// Machine-readable code: `bad_request`, `not_found`, `busy`, `failed`, `gone`, `going_down`, `unknown_verb` and
-    /// others.
-    pub(crate) code: &'static str,
+    code: ErrorCode,
     /// A sentence for the operator, without a full stop.
-    pub(crate) text: String,
+    text: String,
 }
 
 impl AdminError {
     /// An error with a code and a sentence.
-    pub(crate) fn new(code: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
-}
 
-impl fmt::Display for AdminError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+    /// An error of the server.
+    pub(crate) fn failed(problem: impl fmt::Display) -> Self {
+        Self::new(ErrorCode::Failed, format!("{problem:#}"))
     }
 }
 
 impl From<JobCancelled> for AdminError {
-    fn from(gone: JobCancelled) -> Self {
-        match gone {
-            JobCancelled::ClientDisconnected => Self::new("gone", "the client has disconnected"),
-            JobCancelled::ServerStopping => Self::new("going_down", "the server is shutting down"),
+    fn from(cancelled: JobCancelled) -> Self {
+        match cancelled {
+            JobCancelled::ClientDisconnected => Self::new(ErrorCode::ClientDisconnected, "the client has disconnected"),
+            JobCancelled::ServerStopping => Self::new(ErrorCode::ServerStopping, "the server is shutting down"),
         }
     }
 }
@@ -108,34 +103,51 @@ pub(crate) enum JobCancelled {
 
 /// Sends the lines of a response. Sending waits for a slow client, and fails when the job is cancelled.
 #[derive(Clone)]
-pub(crate) struct ResponseWriter {
+pub(crate) struct ResponseWriter<Item = Nothing> {
     sender: BodySender,
     shutdown: watch::Receiver<bool>,
+    items: PhantomData<fn(Item)>,
 }
 
 impl ResponseWriter {
     pub(super) fn new(sender: BodySender, shutdown: watch::Receiver<bool>) -> Self {
-        Self { sender, shutdown }
+        Self { sender, shutdown, items: PhantomData }
     }
 
-    /// Sends the progress of the job; the total is `None` if it is not known.
-    pub(crate) async fn send_progress(&self, what: &str, done: u64, total: Option<u64>) -> Result<(), JobCancelled> {
-        self.write_line(&progress_line(what, done, total)).await
+    /// Returns a writer for items of another type.
+    pub(super) fn with_items<Item>(self) -> ResponseWriter<Item> {
+        ResponseWriter { sender: self.sender, shutdown: self.shutdown, items: PhantomData }
+    }
+
+    /// Sends the last line, even during shutdown.
+    pub(super) async fn finish(self, result: Result<Value, AdminError>) {
+        let line = match result {
+            Ok(done) => line("done", &done),
+            Err(AdminError { code, text }) => line("error", &ErrorMessage { code: code.label().to_owned(), text }),
+        };
+        let _: Result<(), _> = self.sender.send(io::Result::Ok(line)).await;
+    }
+}
+
+impl<Item: Serialize> ResponseWriter<Item> {
+    /// Sends the progress of the job.
+    pub(crate) async fn send_progress(&self, progress: &JobProgress) -> Result<(), JobCancelled> {
+        self.send(line("progress", progress)).await
     }
 
     /// Sends an item of a list.
-    pub(crate) async fn send_item(&self, item: Value) -> Result<(), JobCancelled> {
-        self.write_line(&json!({ "item": item })).await
+    pub(crate) async fn send_item(&self, item: &Item) -> Result<(), JobCancelled> {
+        self.send(line("item", item)).await
     }
 
     /// Same as [`ResponseWriter::send_progress`], for threads that may block.
-    pub(crate) fn send_progress_blocking(&self, what: &str, done: u64, total: Option<u64>) -> Result<(), JobCancelled> {
-        self.write_line_blocking(&progress_line(what, done, total))
+    pub(crate) fn send_progress_blocking(&self, progress: &JobProgress) -> Result<(), JobCancelled> {
+        self.send_blocking(line("progress", progress))
     }
 
     /// Same as [`ResponseWriter::send_item`], for threads that may block.
-    pub(crate) fn send_item_blocking(&self, item: Value) -> Result<(), JobCancelled> {
-        self.write_line_blocking(&json!({ "item": item }))
+    pub(crate) fn send_item_blocking(&self, item: &Item) -> Result<(), JobCancelled> {
+        self.send_blocking(line("item", item))
     }
 
     /// Returns an error if the job is cancelled, for loops that send nothing.
@@ -155,30 +167,38 @@ impl ResponseWriter {
         }
     }
 
-    async fn write_line(&self, line: &Value) -> Result<(), JobCancelled> {
+    async fn send(&self, line: Bytes) -> Result<(), JobCancelled> {
         self.check_open()?;
-        self.sender.send(Ok(line_bytes(line))).await.map_err(|_| JobCancelled::ClientDisconnected)
+        self.sender.send(Ok(line)).await.map_err(|_| JobCancelled::ClientDisconnected)
     }
 
-    fn write_line_blocking(&self, line: &Value) -> Result<(), JobCancelled> {
+    fn send_blocking(&self, line: Bytes) -> Result<(), JobCancelled> {
         self.check_open()?;
-        self.sender.blocking_send(Ok(line_bytes(line))).map_err(|_| JobCancelled::ClientDisconnected)
-    }
-
-    /// Sends the last line, even during shutdown.
-    pub(super) async fn finish(self, result: Result<Value, AdminError>) {
-        let line = match result {
-            Ok(done) => json!({ "done": done }),
-            Err(AdminError { code, text }) => json!({ "error": { "code": code, "text": text } }),
-        };
-        let _: Result<(), _> = self.sender.send(io::Result::Ok(line_bytes(&line))).await;
+        self.sender.blocking_send(Ok(line)).map_err(|_| JobCancelled::ClientDisconnected)
     }
 }
 
-fn progress_line(what: &str, done: u64, total: Option<u64>) -> Value {
-    json!({ "progress": { "what": what, "done": done, "total": total } })
+/// Returns a line with sorted keys.
+fn line(key: &str, value: &impl Serialize) -> Bytes {
+    Bytes::from(format!("{}\n", json!({ key: value })))
 }
 
-fn line_bytes(line: &Value) -> Bytes {
-    Bytes::from(format!("{line}\n"))
+#[cfg(test)]
+mod tests {
+    use super::super::api::RelayCount;
+    use super::*;
+
+    /// The lines are the socket protocol.
+    #[test]
+    fn lines_are_stable() {
+        let progress = JobProgress { what: "reading events".to_owned(), done: 1, total: Some(5) };
+        assert_eq!(
+            line("progress", &progress),
+            "{\"progress\":{\"done\":1,\"total\":5,\"what\":\"reading events\"}}\n"
+        );
+        assert_eq!(line("item", &RelayCount { relays: 1 }), "{\"item\":{\"relays\":1}}\n");
+        assert_eq!(line("done", &Nothing {}), "{\"done\":{}}\n");
+        let error = ErrorMessage { code: ErrorCode::ServerStopping.label().to_owned(), text: "x".to_owned() };
+        assert_eq!(line("error", &error), "{\"error\":{\"code\":\"going_down\",\"text\":\"x\"}}\n");
+    }
 }

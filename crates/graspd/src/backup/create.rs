@@ -16,7 +16,7 @@ use grasp_git::crash_point;
 
 use super::manifest::{FILES, KEY, MANIFEST, Manifest, ManifestEntry};
 use super::{ProgressFn, tree};
-use crate::admin::snapshot::SnapshotInfo;
+use crate::admin::api::SnapshotInfo;
 
 /// File in a folder that is being written. A folder that contains it may be removed.
 const UNFINISHED: &str = "unfinished";

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::checkpoint;
 use super::progress::Progress;
-use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
+use crate::admin::api::{EXPORT, ExportFilter, ExportItem, ExportRequest, ExportResult, JobProgress};
+use crate::admin::client::{AdminClient, CommandError, ResponseLine};
 
 /// Interval between two checkpoints.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
@@ -24,7 +25,7 @@ pub(crate) struct EventExport {
     /// The file, its path, and the path of its checkpoint; `None` for standard output.
     file: Option<(File, PathBuf, PathBuf)>,
     /// Which events are exported. An export can be continued only with the same filter.
-    filter: Value,
+    filter: ExportFilter,
     /// Id of the store that the sequence numbers belong to, once it is known.
     store: Option<String>,
     /// All events up to this sequence number are written.
@@ -36,18 +37,18 @@ pub(crate) struct EventExport {
 
 impl EventExport {
     /// Returns an export to standard output.
-    pub(crate) fn to_stdout(filter: Value, after: u64) -> Self {
+    pub(crate) fn to_stdout(filter: ExportFilter, after: u64) -> Self {
         let out = Box::new(BufWriter::new(std::io::stdout()));
         Self { out, file: None, filter, store: None, seq: after, bytes: 0, saved_at: Instant::now() }
     }
 
     /// Returns an export to a file: to a new one, or continued.
-    pub(crate) fn to_file(path: &Path, filter: Value, resume: bool) -> Result<Self> {
+    pub(crate) fn to_file(path: &Path, filter: ExportFilter, resume: bool) -> Result<Self> {
         let checkpoint_path = checkpoint::sibling_path(path, ".graspd-progress");
         let saved = if resume { checkpoint::read(&checkpoint_path)? } else { None };
         let (seq, bytes) = match &saved {
             Some(saved) => {
-                if saved["wanted"] != filter {
+                if saved["wanted"] != json!(filter) {
                     bail!("{} was started with other options: {}", path.display(), saved["wanted"]);
                 }
                 if !checkpoint::matches_file(saved, path) {
@@ -95,18 +96,17 @@ impl EventExport {
     }
 
     /// Writes an event with its sequence number. Held events have none, and are written again each time.
-    fn write_item(&mut self, item: &Value) -> Result<(), CommandError> {
-        if let Some(store) = item["store"].as_str() {
-            self.store = Some(store.to_owned());
-            return Ok(());
-        }
-        let text = item["event"].as_str().unwrap_or_default();
-        self.write(text)?;
-        if let Some(seq) = item["seq"].as_u64() {
-            self.seq = seq;
-            self.bytes += text.len() as u64 + 1;
-            if self.saved_at.elapsed() >= CHECKPOINT_INTERVAL {
-                self.save_checkpoint()?;
+    fn write_item(&mut self, item: ExportItem) -> Result<(), CommandError> {
+        match item {
+            ExportItem::Store { store } => self.store = Some(store),
+            ExportItem::Held { event } => self.write(&event)?,
+            ExportItem::Served { event, seq } => {
+                self.write(&event)?;
+                self.seq = seq;
+                self.bytes += event.len() as u64 + 1;
+                if self.saved_at.elapsed() >= CHECKPOINT_INTERVAL {
+                    self.save_checkpoint()?;
+                }
             }
         }
         Ok(())
@@ -126,29 +126,25 @@ impl EventExport {
     }
 
     /// Requests the missing events from the server and writes them. Returns their number and the last sequence number.
-    pub(crate) fn run(mut self, client: &AdminClient) -> Result<Value, CommandError> {
-        let mut arguments = self.filter.clone();
-        arguments["after"] = json!(self.seq);
-        arguments["store"] = json!(self.store);
+    pub(crate) fn run(mut self, client: &AdminClient) -> Result<ExportResult, CommandError> {
+        let request = ExportRequest { filter: self.filter.clone(), after: self.seq, store: self.store.clone() };
         let mut progress = Progress::new();
-        let done = client.call("export", RequestBody::Arguments(arguments), &mut |line| match line {
-            ResponseLine::Progress { what, done, total } => {
+        let done = client.call(EXPORT, &request, |line| match line {
+            ResponseLine::Progress(JobProgress { what, done, total }) => {
                 progress.show(&what, done, total);
                 Ok(())
             }
-            ResponseLine::Item(item) => self.write_item(&item),
+            ResponseLine::Item(item) => self.write_item(item),
         });
         drop(progress);
-        let done = match done {
-            Ok(done) => done,
-            Err(failure) => {
-                // What was written so far is valid, and the checkpoint records it.
-                let _ = self.save_checkpoint();
-                return Err(failure);
+        match &done {
+            Ok(done) => {
+                self.seq = done.last_seq;
+                self.save_checkpoint()?;
             }
-        };
-        self.seq = done["last_seq"].as_u64().unwrap_or(self.seq);
-        self.save_checkpoint()?;
-        Ok(json!({ "events": done["events"], "last_seq": self.seq }))
+            // What was written so far is valid, and the checkpoint records it.
+            Err(_) => _ = self.save_checkpoint(),
+        }
+        done
     }
 }

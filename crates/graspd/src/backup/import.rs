@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use super::checkpoint;
 use super::progress::Progress;
 use super::snapshot::retry_while_busy;
-use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
+use crate::admin::api::{ImportCounts, ImportItem, ImportRequest};
+use crate::admin::client::{AdminClient, CommandError, ResponseLine};
 
 /// Maximum number of passes. Each pass resolves one level of replies.
 const MAX_PASSES: u64 = 8;
@@ -28,17 +29,6 @@ const MAX_RETRY_BYTES: u64 = 4 << 30;
 /// Reasons of rejections that depend on the server, which the operator can change, and not on the event.
 const TEMPORARY_REASONS: [&str; 4] =
     ["no_new_repositories", "too_many_repositories", "too_much_held", "purgatory_full"];
-
-/// Number of imported events by result.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ImportCounts {
-    pub(crate) accepted: u64,
-    pub(crate) held: u64,
-    pub(crate) known: u64,
-    pub(crate) rejected: BTreeMap<String, u64>,
-    /// Rejected because a dependency is missing, in the last pass.
-    pub(crate) retryable: BTreeMap<String, u64>,
-}
 
 /// An import of a file.
 pub(crate) struct EventImport<'i> {
@@ -63,32 +53,6 @@ pub(crate) struct EventImport<'i> {
 }
 
 impl ImportCounts {
-    fn from_json(value: &Value) -> Self {
-        let list = |name: &str| {
-            let pairs = value[name].as_object().into_iter().flatten();
-            pairs.map(|(why, count)| (why.clone(), count.as_u64().unwrap_or(0))).collect()
-        };
-        let number = |name: &str| value[name].as_u64().unwrap_or(0);
-        Self {
-            accepted: number("accepted"),
-            held: number("held"),
-            known: number("known"),
-            rejected: list("refused"),
-            retryable: list("wanting"),
-        }
-    }
-
-    /// Returns the JSON form, for the output and the checkpoint.
-    pub(crate) fn to_json(&self) -> Value {
-        json!({
-            "accepted": self.accepted,
-            "held": self.held,
-            "known": self.known,
-            "refused": self.rejected,
-            "wanting": self.retryable,
-        })
-    }
-
     /// Returns the sum of both.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         let mut sum = self.clone();
@@ -133,7 +97,8 @@ impl<'i> EventImport<'i> {
         let saved = checkpoint::read(&checkpoint_path)?.filter(can_resume).unwrap_or_default();
         let number = |name: &str| saved[name].as_u64().unwrap_or(0);
         let (pass, offset, retry_bytes) = (number("pass"), number("offset"), number("kept"));
-        let (before, resumed) = (ImportCounts::from_json(&saved["before"]), ImportCounts::from_json(&saved["so_far"]));
+        let counts = |name: &str| serde_json::from_value(saved[name].clone()).unwrap_or_default();
+        let (before, resumed) = (counts("before"), counts("so_far"));
         Ok(Self { client, path, fingerprint, protected, checkpoint_path, pass, before, resumed, offset, retry_bytes })
     }
 
@@ -177,22 +142,25 @@ impl<'i> EventImport<'i> {
         let mut retry_file = self.open_retry_file()?;
         let (resumed, start_offset) = (self.resumed.clone(), self.offset);
         let mut counts = resumed.clone();
-        let query = format!("protected={}", self.protected);
+        let request = ImportRequest { protected: self.protected };
         let client = self.client;
         retry_while_busy(|| {
             let (input, size) = self.input()?;
-            client.call("import", RequestBody::Stream(query.clone(), Box::new(input)), &mut |line| {
-                let ResponseLine::Item(item) = line else { return Ok(()) };
-                if let Some(text) = item["again"].as_str() {
-                    if self.retry_bytes + (text.len() as u64) < MAX_RETRY_BYTES {
-                        writeln!(retry_file, "{text}")
-                            .map_err(|problem| CommandError::Failed(format!("cannot write: {problem}")))?;
-                        self.retry_bytes += text.len() as u64 + 1;
+            client.import(&request, input, |line| {
+                let decided = match line {
+                    ResponseLine::Item(ImportItem::Progress(decided)) => decided,
+                    ResponseLine::Item(ImportItem::Again { again }) => {
+                        if self.retry_bytes + (again.len() as u64) < MAX_RETRY_BYTES {
+                            writeln!(retry_file, "{again}")
+                                .map_err(|problem| CommandError::Failed(format!("cannot write: {problem}")))?;
+                            self.retry_bytes += again.len() as u64 + 1;
+                        }
+                        return Ok(());
                     }
-                    return Ok(());
-                }
-                counts = resumed.plus(&ImportCounts::from_json(&item));
-                self.offset = start_offset + item["done"].as_u64().unwrap_or(0);
+                    ResponseLine::Progress(_) => return Ok(()),
+                };
+                counts = resumed.plus(&decided.counts);
+                self.offset = start_offset + decided.done;
                 self.resumed.clone_from(&counts);
                 let saved = retry_file.sync_all().map_err(anyhow::Error::from).and_then(|()| self.save_checkpoint());
                 saved?;
@@ -240,8 +208,8 @@ impl<'i> EventImport<'i> {
             "pass": self.pass,
             "offset": self.offset,
             "kept": self.retry_bytes,
-            "before": self.before.to_json(),
-            "so_far": self.resumed.to_json(),
+            "before": self.before,
+            "so_far": self.resumed,
             "file": self.fingerprint,
         });
         checkpoint::write(&self.checkpoint_path, &value)

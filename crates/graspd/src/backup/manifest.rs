@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use grasp_git::backup::FileChecksum;
 use serde_json::{Value, json};
 
-use crate::admin::snapshot::{ServiceSettings, SnapshotInfo};
+use crate::admin::api::SnapshotInfo;
 
 /// File that marks a folder as a complete backup.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -69,7 +69,7 @@ impl Manifest {
             "format": FORMAT_VERSION,
             "graspd": self.version,
             "made_at": self.made_at,
-            "service": self.snapshot.service.to_json(),
+            "service": self.snapshot.service,
             "store": self.snapshot.store,
             "served": self.snapshot.served,
             "held": self.snapshot.held,
@@ -113,7 +113,7 @@ impl Manifest {
             repositories: number("repositories")?,
             store: text("store")?,
             key: None,
-            service: ServiceSettings::from_json(&value["service"])?,
+            service: serde_json::from_value(value["service"].clone()).ok()?,
         };
         Some(Self {
             made_at: number("made_at")?,

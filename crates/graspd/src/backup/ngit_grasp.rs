@@ -22,7 +22,7 @@ use grasp_core::repo::{Announcement, Identifier, RepoId};
 use grasp_core::time::Timestamp;
 use grasp_git::layout::identifier_file_name;
 use grasp_store::read_nostr_lmdb;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::ProgressFn;
 
@@ -44,15 +44,18 @@ pub(crate) struct NgitGraspRepo {
 }
 
 /// What the data contains, and what would be rejected.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub(crate) struct NgitGraspSurvey {
     pub(crate) kinds: BTreeMap<u16, u64>,
     pub(crate) events: u64,
     /// Events that would certainly be rejected, by reason.
+    #[serde(rename = "would_be_refused")]
     pub(crate) rejected: BTreeMap<String, u64>,
     pub(crate) repositories: u64,
+    #[serde(rename = "repository_bytes")]
     pub(crate) bytes: u64,
     /// Repositories without an announcement that lists this service.
+    #[serde(rename = "repositories_without_announcement")]
     pub(crate) unlisted: Vec<String>,
 }
 
@@ -185,21 +188,6 @@ impl NgitGraspData {
             on_progress("measuring repositories", survey.repositories, None)?;
         }
         Ok(survey)
-    }
-}
-
-impl NgitGraspSurvey {
-    /// Returns the JSON form.
-    pub(crate) fn to_json(&self) -> Value {
-        let kinds: BTreeMap<String, u64> = self.kinds.iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
-        json!({
-            "events": self.events,
-            "kinds": kinds,
-            "would_be_refused": self.rejected,
-            "repositories": self.repositories,
-            "repository_bytes": self.bytes,
-            "repositories_without_announcement": self.unlisted,
-        })
     }
 }
 

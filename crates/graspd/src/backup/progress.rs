@@ -48,6 +48,14 @@ impl Progress {
         }
     }
 
+    /// Returns a function that shows the progress and never fails.
+    pub(crate) fn callback(&mut self) -> impl FnMut(&str, u64, Option<u64>) -> anyhow::Result<()> {
+        |what, done, total| {
+            self.show(what, done, total);
+            Ok(())
+        }
+    }
+
     fn draw(&mut self, text: String) {
         // Progress output is optional: errors are ignored.
         let mut out = std::io::stderr().lock();

@@ -8,8 +8,9 @@ use grasp_git::layout::Layout;
 use grasp_store::Store;
 
 use super::ProgressFn;
-use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
-use crate::admin::snapshot::{ServiceSettings, SnapshotInfo, take_snapshot};
+use crate::admin::api::{ErrorCode, JobProgress, Nothing, SNAPSHOT, ServiceSettings, SnapshotInfo};
+use crate::admin::client::{AdminClient, CommandError, ResponseLine};
+use crate::admin::snapshot::take_snapshot;
 use crate::config::Config;
 use crate::data_lock::DataLocks;
 
@@ -27,19 +28,13 @@ pub(crate) fn with_snapshot<T>(
     let mut work = Some(work);
     let mut result = None;
     let called = retry_while_busy(|| {
-        client.call("snapshot", RequestBody::none(), &mut |line| {
-            match line {
-                ResponseLine::Progress { what, done, total } => on_progress(&what, done, total)?,
-                ResponseLine::Item(item) => {
-                    let snapshot = SnapshotInfo::from_json(&item).ok_or_else(|| {
-                        CommandError::Failed("unknown response of the server; does it have another version?".to_owned())
-                    })?;
-                    result = work.take().map(|work| work(&snapshot, on_progress));
-                    // Closing the connection makes the server remove the snapshot.
-                    return Err(CommandError::Failed(String::new()));
-                }
+        client.call(SNAPSHOT, &Nothing {}, |line| match line {
+            ResponseLine::Progress(JobProgress { what, done, total }) => Ok(on_progress(&what, done, total)?),
+            ResponseLine::Item(snapshot) => {
+                result = work.take().map(|work| work(&snapshot, on_progress));
+                // Closing the connection makes the server remove the snapshot.
+                Err(CommandError::Failed(String::new()))
             }
-            Ok(())
         })
     });
     if let Some(result) = result {
@@ -61,7 +56,7 @@ pub(super) fn retry_while_busy<T>(mut call: impl FnMut() -> Result<T, CommandErr
     let until = Instant::now() + BUSY_TIMEOUT;
     loop {
         match call() {
-            Err(CommandError::Rejected { code, .. }) if code == "busy" && Instant::now() < until => {
+            Err(CommandError::Rejected(error)) if error.code == ErrorCode::Busy.label() && Instant::now() < until => {
                 std::thread::sleep(BUSY_TIMEOUT / 50);
             }
             result => return result,

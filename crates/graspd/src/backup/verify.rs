@@ -16,18 +16,18 @@ use grasp_core::repo::{RepoPath, RepoState};
 use grasp_core::state_machine::StateMachine;
 use grasp_git::backup::{FileChecksum, RepoVerifier};
 use grasp_store::Store;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::manifest::{FILES, KEY, MANIFEST, Manifest};
 use super::{ProgressFn, tree};
-use crate::admin::snapshot::SnapshotInfo;
+use crate::admin::api::SnapshotInfo;
 use crate::clock::Clock;
 
 /// Maximum number of problems that are listed; further ones are counted.
 const MAX_PROBLEMS: usize = 200;
 
 /// Result of a verification.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub(crate) struct VerifyReport {
     /// Number of files, and their size.
     pub(crate) files: u64,
@@ -42,8 +42,10 @@ pub(crate) struct VerifyReport {
     /// Problems that were found.
     pub(crate) problems: Vec<String>,
     /// Number of further problems.
+    #[serde(rename = "more_problems")]
     pub(crate) more: u64,
     /// Whether a file of the event store is damaged. Then the store is not opened.
+    #[serde(skip)]
     pub(crate) store_is_damaged: bool,
 }
 
@@ -64,22 +66,6 @@ struct RequiredGitData {
 impl VerifyReport {
     pub(crate) fn add_problem(&mut self, problem: String) {
         if self.problems.len() < MAX_PROBLEMS { self.problems.push(problem) } else { self.more += 1 }
-    }
-
-    /// Returns the JSON form.
-    pub(crate) fn to_json(&self) -> Value {
-        json!({
-            "files": self.files,
-            "bytes": self.bytes,
-            "served": self.served,
-            "held": self.held,
-            "last_seq": self.last_seq,
-            "repositories": self.repositories,
-            "states": self.states,
-            "pull_requests": self.pull_requests,
-            "problems": self.problems,
-            "more_problems": self.more,
-        })
     }
 }
 

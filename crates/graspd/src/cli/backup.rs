@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::Args;
 use grasp_git::backup::RepoVerifier;
 use grasp_git::process::{Git, ProcessLimits};
 use serde_json::json;
 
-use super::table::{Align, Table};
-use super::{CommandContext, CommandError, absolute_path_value, ignore_closed_output, json_argument, print_line};
-use crate::admin::snapshot::{ProgressFn, ServiceSettings, SnapshotInfo};
+use super::table::Table;
+use super::{CommandContext, CommandError, absolute_path_value, ignore_closed_output, print_json, print_line};
+use crate::admin::api::{ServiceSettings, SnapshotInfo};
+use crate::admin::client::AdminClient;
+use crate::admin::snapshot::ProgressFn;
 use crate::backup::create::BackupPlan;
 use crate::backup::manifest::Manifest;
 use crate::backup::progress::Progress;
@@ -19,203 +21,197 @@ use crate::backup::{create, restore, snapshot, verify};
 use crate::config::{Config, LoadedConfig};
 use crate::text_format::{bytes, count};
 
-fn folder(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).value_name("DIR").help(help).value_parser(absolute_path_value())
+/// Create a backup of events, git data and the owner key, while the server runs
+#[derive(Args)]
+#[command(
+    long_about = "Creates a backup in a new folder: a consistent copy of the events, the git data and the owner key. The \
+        server can run meanwhile: requests are not delayed, and everything that was acknowledged before the command \
+        started is in the backup. The server can also be stopped.\n\n\
+        On the same disk as the server, files are hard links and not copies: that needs no space and protects against \
+        mistakes, but not against the loss of the disk. Use a folder on another disk, or copy the folder to one.\n\n\
+        If the owner key is stored in the data folder, the backup contains this private key: protect it accordingly.",
+    after_long_help = "Examples:\n  \
+        graspd backup /mnt/backup/monday                              a full backup\n  \
+        graspd backup /mnt/backup/tuesday --base /mnt/backup/monday   link packs of Monday instead of copying\n  \
+        graspd verify /mnt/backup/tuesday                             check that it is complete\n  \
+        graspd restore /mnt/backup/tuesday                            restore it into empty data folders"
+)]
+pub(super) struct BackupArgs {
+    /// Folder to create
+    #[arg(value_name = "DIR", value_parser = absolute_path_value())]
+    into: PathBuf,
+    /// Earlier backup on the same disk; packs that it contains are linked and not copied
+    #[arg(long, value_name = "DIR", value_parser = absolute_path_value())]
+    base: Option<PathBuf>,
+    /// Copy files even on the disk of the server
+    #[arg(long)]
+    copy: bool,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn backup_command() -> Command {
-    Command::new("backup")
-        .about("Create a backup of events, git data and the owner key, while the server runs")
-        .long_about(
-            "Creates a backup in a new folder: a consistent copy of the events, the git data and the owner key. The \
-             server can run meanwhile: requests are not delayed, and everything that was acknowledged before the \
-             command started is in the backup. The server can also be stopped.\n\n\
-             On the same disk as the server, files are hard links and not copies: that needs no space and protects \
-             against mistakes, but not against the loss of the disk. Use a folder on another disk, or copy the \
-             folder to one.\n\n\
-             If the owner key is stored in the data folder, the backup contains this private key: protect it \
-             accordingly.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             graspd backup /mnt/backup/monday                              a full backup\n  \
-             graspd backup /mnt/backup/tuesday --base /mnt/backup/monday   link packs of Monday instead of copying\n  \
-             graspd verify /mnt/backup/tuesday                             check that it is complete\n  \
-             graspd restore /mnt/backup/tuesday                            restore it into empty data folders",
-        )
-        .arg(folder("into", "Folder to create").required(true))
-        .arg(
-            Arg::new("base")
-                .long("base")
-                .value_name("DIR")
-                .help("Earlier backup on the same disk; packs that it contains are linked and not copied")
-                .value_parser(absolute_path_value()),
-        )
-        .arg(Arg::new("copy").long("copy").help("Copy files even on the disk of the server").action(ArgAction::SetTrue))
-        .arg(json_argument())
-}
-
-pub(super) fn backup(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let config = settings(context)?;
-    let into = path(arguments, "into")?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let plan = BackupPlan {
-        into,
-        base: arguments.get_one::<PathBuf>("base").map(PathBuf::as_path),
-        copy_all: arguments.get_flag("copy"),
-        now,
-    };
-    create::check_target(&plan)?;
-    let mut progress = Progress::new();
-    let mut on_progress = |what: &str, done, total| {
-        progress.show(what, done, total);
+impl BackupArgs {
+    pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
+        let config = settings(context)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let plan = BackupPlan { into: &self.into, base: self.base.as_deref(), copy_all: self.copy, now };
+        create::check_target(&plan)?;
+        let (client, mut progress) = (context.client()?, Progress::new());
+        let made = snapshot::with_snapshot(&client, &config, &mut progress.callback(), |snapshot, on_progress| {
+            create::create(snapshot, &plan, on_progress)
+        });
+        drop(progress);
+        let (manifest, file_counts) = made?;
+        if self.json {
+            let mut value = manifest.to_json();
+            value["folder"] = json!(self.into);
+            value["files_linked"] = json!(file_counts.linked);
+            value["files_shared"] = json!(file_counts.shared);
+            value["files_copied"] = json!(file_counts.copied);
+            return print_line(value);
+        }
+        let mut facts = Table::of_facts();
+        facts.fact("backup", self.into.display().to_string());
+        facts.fact("events", event_counts(&manifest.snapshot));
+        facts.fact("repositories", count(manifest.snapshot.repositories));
+        facts.fact("files", format!("{}, {}", count(manifest.files), bytes(manifest.bytes)));
+        let shared = match file_counts.shared {
+            0 => String::new(),
+            shared => format!(", {} shared with the earlier backup", count(shared)),
+        };
+        let (copied, linked) = (count(file_counts.copied), count(file_counts.linked));
+        facts.fact("of these", format!("{copied} copied, {linked} linked{shared}"));
+        let not_in_backup = "not in the backup: it is a setting; save it yourself";
+        facts.fact("owner key", if manifest.has_key { "in the backup" } else { not_in_backup });
+        print_line(facts)?;
+        if manifest.is_linked {
+            print_line(
+                "The files are hard links to those of the server: this does not protect against the loss of that disk.",
+            )?;
+        }
         Ok(())
-    };
-    let made = snapshot::with_snapshot(&context.client()?, &config, &mut on_progress, |snapshot, on_progress| {
-        create::create(snapshot, &plan, on_progress)
-    });
-    drop(progress);
-    let (manifest, file_counts) = made?;
-    if arguments.get_flag("json") {
-        let mut value = manifest.to_json();
-        value["folder"] = json!(into);
-        value["files_linked"] = json!(file_counts.linked);
-        value["files_shared"] = json!(file_counts.shared);
-        value["files_copied"] = json!(file_counts.copied);
-        return print_line(value);
     }
-    let mut facts = Table::new(&[("", Align::Left), ("", Align::Left)]);
-    facts.row(["backup".to_owned(), into.display().to_string()]);
-    facts.row(["events".to_owned(), event_counts(&manifest.snapshot)]);
-    facts.row(["repositories".to_owned(), count(manifest.snapshot.repositories)]);
-    facts.row(["files".to_owned(), format!("{}, {}", count(manifest.files), bytes(manifest.bytes))]);
-    let shared = if file_counts.shared > 0 {
-        format!(", {} shared with the earlier backup", count(file_counts.shared))
-    } else {
-        String::new()
-    };
-    let (copied, linked) = (count(file_counts.copied), count(file_counts.linked));
-    facts.row(["of these".to_owned(), format!("{copied} copied, {linked} linked{shared}")]);
-    let key = if manifest.has_key { "in the backup" } else { "not in the backup: it is a setting; save it yourself" };
-    facts.row(["owner key".to_owned(), key.to_owned()]);
-    print_line(facts.to_string().trim_start())?;
-    if manifest.is_linked {
-        print_line(
-            "The files are hard links to those of the server: this does not protect against the loss of that disk.",
-        )?;
-    }
-    Ok(())
 }
 
-pub(super) fn restore_command() -> Command {
-    Command::new("restore")
-        .about("Restore a backup into empty data folders")
-        .long_about(
-            "Restores a backup into the data folders of the settings, which must be empty. The checksum of every \
-             file is checked. After an interruption run the command again: it starts from the beginning, and the \
-             server does not start before it has finished.\n\n\
-             The first start of the server aligns all repositories with the events in the backup. Events and git \
-             data that were published later come back by sync from other relays and git servers.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             graspd restore /mnt/backup/tuesday                            into the data folders of the settings\n  \
-             graspd restore /mnt/backup/tuesday --relay-data-path /srv/relay --git-data-path /srv/git",
-        )
-        .arg(folder("from", "Folder of the backup").required(true))
-        .arg(json_argument())
+/// Restore a backup into empty data folders
+#[derive(Args)]
+#[command(
+    long_about = "Restores a backup into the data folders of the settings, which must be empty. The checksum of every \
+        file is checked. After an interruption run the command again: it starts from the beginning, and the server does \
+        not start before it has finished.\n\n\
+        The first start of the server aligns all repositories with the events in the backup. Events and git data that \
+        were published later come back by sync from other relays and git servers.",
+    after_long_help = "Examples:\n  \
+        graspd restore /mnt/backup/tuesday                            into the data folders of the settings\n  \
+        graspd restore /mnt/backup/tuesday --relay-data-path /srv/relay --git-data-path /srv/git"
+)]
+pub(super) struct RestoreArgs {
+    /// Folder of the backup
+    #[arg(value_name = "DIR", value_parser = absolute_path_value())]
+    from: PathBuf,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn restore(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let config = settings(context)?;
-    let from = path(arguments, "from")?;
-    let policy = config.admission_policy(None)?;
-    let mut progress = Progress::new();
-    let mut on_progress = |what: &str, done, total| {
-        progress.show(what, done, total);
-        Ok(())
-    };
-    let manifest = restore::restore(from, &config, &policy, &mut on_progress);
-    drop(progress);
-    let manifest = manifest?;
-    if arguments.get_flag("json") {
-        return print_line(manifest.to_json());
+impl RestoreArgs {
+    pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
+        let config = settings(context)?;
+        let policy = config.admission_policy(None)?;
+        let mut progress = Progress::new();
+        let manifest = restore::restore(&self.from, &config, &policy, &mut progress.callback());
+        drop(progress);
+        let manifest = manifest?;
+        if self.json {
+            return print_line(manifest.to_json());
+        }
+        let (events, repositories) = (event_counts(&manifest.snapshot), count(manifest.snapshot.repositories));
+        print_line(format!("Restored {events} and {repositories} repositories."))?;
+        let ServiceSettings { domain, base_path, .. } = &manifest.snapshot.service;
+        if (domain, base_path) != (&config.domain, &config.base_path) {
+            print_line(format!(
+                "The backup is of {domain}{base_path}, but the settings have {}{}: repositories are served only under \
+                 the name that their announcements list.",
+                config.domain, config.base_path
+            ))?;
+        }
+        if !manifest.has_key {
+            print_line(
+                "The owner key is not in the backup: set NGIT_RELAY_OWNER_NSEC, or a new key is generated at the start.",
+            )?;
+        }
+        print_line("Start the server with `graspd serve` or `systemctl start graspd`.")
     }
-    let (events, repositories) = (event_counts(&manifest.snapshot), count(manifest.snapshot.repositories));
-    print_line(format!("Restored {events} and {repositories} repositories."))?;
-    let ServiceSettings { domain, base_path, .. } = &manifest.snapshot.service;
-    if (domain, base_path) != (&config.domain, &config.base_path) {
-        print_line(format!(
-            "The backup is of {domain}{base_path}, but the settings have {}{}: repositories are served only under \
-             the name that their announcements list.",
-            config.domain, config.base_path
-        ))?;
-    }
-    if !manifest.has_key {
-        print_line(
-            "The owner key is not in the backup: set NGIT_RELAY_OWNER_NSEC, or a new key is generated at the \
-                    start.",
-        )?;
-    }
-    print_line("Start the server with `graspd serve` or `systemctl start graspd`.")
 }
 
-pub(super) fn verify_command() -> Command {
-    Command::new("verify")
-        .about("Check that a backup, or the data of the server, is complete and undamaged")
-        .long_about(
-            "Checks a backup: the checksum of every file, the signature of every event, and that everything that is \
-             served has its complete git data. Without a folder it checks the data of the server in the same way, \
-             whether the server runs or not. The exit status is 0 if no problem was found, and 1 otherwise.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             graspd verify /mnt/backup/tuesday          a backup\n  \
-             graspd verify                              the data of the server with the settings of this folder\n  \
-             graspd verify /mnt/backup/tuesday --json   a backup, with JSON output",
-        )
-        .arg(folder("from", "Folder of the backup; without it the data of the server is checked"))
-        .arg(json_argument())
+/// Check that a backup, or the data of the server, is complete and undamaged
+#[derive(Args)]
+#[command(
+    long_about = "Checks a backup: the checksum of every file, the signature of every event, and that everything that is \
+        served has its complete git data. Without a folder it checks the data of the server in the same way, whether \
+        the server runs or not. The exit status is 0 if no problem was found, and 1 otherwise.",
+    after_long_help = "Examples:\n  \
+        graspd verify /mnt/backup/tuesday          a backup\n  \
+        graspd verify                              the data of the server with the settings of this folder\n  \
+        graspd verify /mnt/backup/tuesday --json   a backup, with JSON output"
+)]
+pub(super) struct VerifyArgs {
+    /// Folder of the backup; without it the data of the server is checked
+    #[arg(value_name = "DIR", value_parser = absolute_path_value())]
+    from: Option<PathBuf>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn verify(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let mut config = settings(context)?;
-    let mut progress = Progress::new();
-    let mut on_progress = |what: &str, done, total| {
-        progress.show(what, done, total);
-        Ok(())
-    };
+impl VerifyArgs {
+    pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
+        let config = settings(context)?;
+        let mut progress = Progress::new();
+        let report = match self.from {
+            Some(from) => check_backup(from, config, &mut progress.callback()),
+            None => check_server(&context.client()?, &config, &mut progress.callback()),
+        };
+        drop(progress);
+        let report = report?;
+        ignore_closed_output(if self.json { print_json(&report) } else { print_report(&report) })?;
+        match report.problems.len() as u64 + report.more {
+            0 => Ok(()),
+            problems => Err(CommandError::Failed(format!("{} problems found", count(problems)))),
+        }
+    }
+}
+
+fn check_backup(
+    from: PathBuf,
+    mut config: Config,
+    on_progress: &mut ProgressFn<'_>,
+) -> Result<VerifyReport, CommandError> {
     let mut report = VerifyReport::default();
-    match arguments.get_one::<PathBuf>("from") {
-        Some(from) => {
-            let manifest = Manifest::read(from)?;
-            verify::check_files(from, &manifest, &mut report, &mut on_progress)?;
-            let snapshot = SnapshotInfo { folder: from.clone(), ..manifest.snapshot };
-            if report.store_is_damaged {
-                // Reading a memory map of a damaged file can crash the process.
-                report.add_problem("events: the store is damaged, so git data was not checked".to_owned());
-            } else if let Err(problem) = check_snapshot(&snapshot, &mut config, &mut report, &mut on_progress) {
-                report.add_problem(problem.to_string());
-            }
-        }
-        None => {
-            let mut found = context.settings()?.config;
-            snapshot::with_snapshot(&context.client()?, &config, &mut on_progress, |snapshot, on_progress| {
-                verify::check_git_files(&snapshot.folder.join("git"), &mut report, on_progress)?;
-                Ok(check_snapshot(snapshot, &mut found, &mut report, on_progress)?)
-            })?;
-        }
+    let manifest = Manifest::read(&from)?;
+    verify::check_files(&from, &manifest, &mut report, on_progress)?;
+    let snapshot = SnapshotInfo { folder: from, ..manifest.snapshot };
+    if report.store_is_damaged {
+        // Reading a memory map of a damaged file can crash the process.
+        report.add_problem("events: the store is damaged, so git data was not checked".to_owned());
+    } else if let Err(problem) = check_snapshot(&snapshot, &mut config, &mut report, on_progress) {
+        report.add_problem(problem.to_string());
     }
-    drop(progress);
-    if arguments.get_flag("json") {
-        ignore_closed_output(print_line(report.to_json()))?;
-    } else {
-        ignore_closed_output(print_report(&report))?;
-    }
-    match report.problems.len() as u64 + report.more {
-        0 => Ok(()),
-        problems => Err(CommandError::Failed(format!("{} problems found", count(problems)))),
-    }
+    Ok(report)
+}
+
+fn check_server(
+    client: &AdminClient,
+    config: &Config,
+    on_progress: &mut ProgressFn<'_>,
+) -> Result<VerifyReport, CommandError> {
+    snapshot::with_snapshot(client, config, on_progress, |snapshot, on_progress| {
+        let mut report = VerifyReport::default();
+        verify::check_git_files(&snapshot.folder.join("git"), &mut report, on_progress)?;
+        check_snapshot(snapshot, &mut config.clone(), &mut report, on_progress)?;
+        Ok(report)
+    })
 }
 
 fn check_snapshot(
@@ -233,20 +229,20 @@ fn check_snapshot(
 }
 
 fn print_report(report: &VerifyReport) -> Result<(), CommandError> {
-    let mut facts = Table::new(&[("", Align::Left), ("", Align::Left)]);
-    facts.row(["files".to_owned(), format!("{}, {}", count(report.files), bytes(report.bytes))]);
-    facts.row(["served events".to_owned(), count(report.served)]);
-    facts.row(["held events".to_owned(), count(report.held)]);
-    facts.row(["repositories".to_owned(), count(report.repositories)]);
-    facts.row(["states".to_owned(), count(report.states)]);
-    facts.row(["pull requests".to_owned(), count(report.pull_requests)]);
+    let mut facts = Table::of_facts();
+    facts.fact("files", format!("{}, {}", count(report.files), bytes(report.bytes)));
+    facts.fact("served events", count(report.served));
+    facts.fact("held events", count(report.held));
+    facts.fact("repositories", count(report.repositories));
+    facts.fact("states", count(report.states));
+    facts.fact("pull requests", count(report.pull_requests));
     for problem in &report.problems {
-        facts.row(["PROBLEM".to_owned(), problem.clone()]);
+        facts.fact("PROBLEM", problem.clone());
     }
     if report.more > 0 {
-        facts.row(["PROBLEM".to_owned(), format!("{} more", count(report.more))]);
+        facts.fact("PROBLEM", format!("{} more", count(report.more)));
     }
-    print_line(facts.to_string().trim_start())?;
+    print_line(facts)?;
     if report.problems.is_empty() { print_line("No problems found.") } else { Ok(()) }
 }
 
@@ -260,13 +256,4 @@ pub(super) fn settings(context: &CommandContext<'_>) -> Result<Config, CommandEr
         eprintln!("graspd: warning: {warning}");
     }
     Ok(config)
-}
-
-fn path<'a>(arguments: &'a ArgMatches, name: &str) -> Result<&'a Path, CommandError> {
-    arguments.get_one::<PathBuf>(name).map(PathBuf::as_path).ok_or_else(|| {
-        CommandError::Usage(format!(
-            "{name} is \
-                                                                                                        missing"
-        ))
-    })
 }

@@ -1,43 +1,30 @@
 //! `graspd completions SHELL`: prints a script that completes commands and flags in a shell.
 
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::{CommandContext, CommandError, print_line};
+use super::{CommandError, print_line};
 
-/// Declares the command.
-pub(super) fn command() -> Command {
-    Command::new("completions")
-        .about("Print a completion script for a shell")
-        .long_about(
-            "Prints a script that completes commands, flags and their values in a shell. The script belongs to this \
-             version of graspd: print it again after an upgrade. The Debian package installs it for bash, zsh and \
-             fish.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             graspd completions bash > /etc/bash_completion.d/graspd                        for all users\n  \
-             graspd completions zsh > /usr/local/share/zsh/site-functions/_graspd           for all users\n  \
-             graspd completions fish > ~/.config/fish/completions/graspd.fish               for one user\n  \
-             source <(graspd completions bash)                                              for this shell",
-        )
-        .arg(
-            Arg::new("shell")
-                .value_name("SHELL")
-                .help("Shell that reads the script")
-                .value_parser(value_parser!(Shell))
-                .required(true),
-        )
+/// Print a completion script for a shell
+#[derive(Args)]
+#[command(
+    long_about = "Prints a script that completes commands, flags and their values in a shell. The script belongs to this \
+        version of graspd: print it again after an upgrade. The Debian package installs it for bash, zsh and fish.",
+    after_long_help = "Examples:\n  \
+        graspd completions bash > /etc/bash_completion.d/graspd                        for all users\n  \
+        graspd completions zsh > /usr/local/share/zsh/site-functions/_graspd           for all users\n  \
+        graspd completions fish > ~/.config/fish/completions/graspd.fish               for one user\n  \
+        source <(graspd completions bash)                                              for this shell"
+)]
+pub(super) struct CompletionsArgs {
+    /// Shell that reads the script
+    shell: Shell,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// Standard output cannot be written.
-pub(super) fn run(_: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let shell =
-        *arguments.get_one::<Shell>("shell").ok_or_else(|| CommandError::Usage("SHELL is missing".to_owned()))?;
-    print_line(script(shell).trim_end())
+impl CompletionsArgs {
+    pub(super) fn run(self) -> Result<(), CommandError> {
+        print_line(script(self.shell).trim_end())
+    }
 }
 
 /// Returns the completion script for a shell.
@@ -73,7 +60,7 @@ fn visible(command: &Command) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum;
+    use clap::{Arg, ValueEnum};
 
     use super::*;
 

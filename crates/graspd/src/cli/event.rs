@@ -3,11 +3,11 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::Args;
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
 use nostr::event::{Event, EventBuilder, FinalizeEvent, Kind, Tag};
@@ -17,112 +17,106 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::{CommandContext, CommandError, json_argument, print_line};
+use super::{CommandError, print_json, print_line};
+use crate::admin::client::command_runtime;
 use crate::net::dialer::Dialer;
 
 /// Maximum time for publishing an event to a relay.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(super) fn key_command() -> Command {
-    Command::new("key")
-        .about("Generate a key for tests, or show the public key of one")
-        .long_about(
-            "Prints the public key (npub) of the secret key in a file. If the file does not exist, a new key is \
-             generated and stored there, readable by you only. It is meant for tests: for other purposes use your \
-             own key, in a program that is made for it.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             npub=$(graspd key me.nsec)          the public key; generates a key if the file does not exist\n  \
-             graspd key me.nsec --json           the public key as npub and as hex",
-        )
-        .arg(Arg::new("file").value_name("FILE").help("File of the secret key").required(true))
-        .arg(json_argument())
+/// Generate a key for tests, or show the public key of one
+#[derive(Args)]
+#[command(
+    long_about = "Prints the public key (npub) of the secret key in a file. If the file does not exist, a new key is \
+        generated and stored there, readable by you only. It is meant for tests: for other purposes use your own key, \
+        in a program that is made for it.",
+    after_long_help = "Examples:\n  \
+        npub=$(graspd key me.nsec)          the public key; generates a key if the file does not exist\n  \
+        graspd key me.nsec --json           the public key as npub and as hex"
+)]
+pub(super) struct KeyArgs {
+    /// File of the secret key
+    file: PathBuf,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn run_key(_: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let path = Path::new(required(arguments, "file"));
-    let keys = match read_key(path) {
-        Err(CommandError::Failed(_)) if !path.exists() => generate_key(path)?,
-        other => other?,
-    };
-    let npub = keys.public_key().to_bech32().map_err(|problem| CommandError::Failed(problem.to_string()))?;
-    if arguments.get_flag("json") {
-        return print_line(json!({ "npub": npub, "hex": keys.public_key().to_hex() }));
+impl KeyArgs {
+    pub(super) fn run(self) -> Result<(), CommandError> {
+        let keys = match read_key(&self.file) {
+            Err(CommandError::Failed(_)) if !self.file.exists() => generate_key(&self.file)?,
+            other => other?,
+        };
+        let npub = keys.public_key().to_bech32().map_err(|problem| CommandError::Failed(problem.to_string()))?;
+        if self.json {
+            return print_json(&json!({ "npub": npub, "hex": keys.public_key().to_hex() }));
+        }
+        print_line(npub)
     }
-    print_line(npub)
 }
 
-pub(super) fn event_command() -> Command {
-    Command::new("event")
-        .about("Sign an event, and optionally publish it")
-        .long_about(
-            "Signs an event with the key in a file (see `graspd key`). With --to it is published to that relay: its \
-             id is printed, the relay's message goes to standard error, and the command fails if the relay rejects \
-             the event. Without --to the event is printed.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             graspd event --key me.nsec --kind 30617 --tag d=hello --tag clone=$url --tag relays=ws://127.0.0.1:7334 \
-             \\\n      \
-             --to ws://127.0.0.1:7334                                   announce a repository\n  \
-             graspd event --key me.nsec --kind 1 --content hello        print a signed note",
-        )
-        .arg(Arg::new("key").long("key").value_name("FILE").help("File of the secret key").required(true))
-        .arg(
-            Arg::new("kind")
-                .long("kind")
-                .value_name("NUMBER")
-                .help("Kind of the event")
-                .value_parser(value_parser!(u16))
-                .required(true),
-        )
-        .arg(
-            Arg::new("tag")
-                .long("tag")
-                .value_name("NAME=VALUE")
-                .help("A tag; can be given several times")
-                .action(ArgAction::Append),
-        )
-        .arg(Arg::new("content").long("content").value_name("TEXT").help("Content of the event").default_value(""))
-        .arg(Arg::new("to").long("to").value_name("RELAY").help("Publish the event to this relay (ws:// or wss://)"))
-        .arg(json_argument())
+/// Sign an event, and optionally publish it
+#[derive(Args)]
+#[command(
+    long_about = "Signs an event with the key in a file (see `graspd key`). With --to it is published to that relay: its \
+        id is printed, the relay's message goes to standard error, and the command fails if the relay rejects the \
+        event. Without --to the event is printed.",
+    after_long_help = "Examples:\n  \
+        graspd event --key me.nsec --kind 30617 --tag d=hello --tag clone=$url --tag relays=ws://127.0.0.1:7334 \\\n      \
+        --to ws://127.0.0.1:7334                                   announce a repository\n  \
+        graspd event --key me.nsec --kind 1 --content hello        print a signed note"
+)]
+pub(super) struct EventArgs {
+    /// File of the secret key
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// Kind of the event
+    #[arg(long, value_name = "NUMBER")]
+    kind: u16,
+    /// A tag; can be given several times
+    #[arg(long, value_name = "NAME=VALUE")]
+    tag: Vec<String>,
+    /// Content of the event
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    content: String,
+    /// Publish the event to this relay (ws:// or wss://)
+    #[arg(long, value_name = "RELAY")]
+    to: Option<String>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn run_event(_: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let keys = read_key(Path::new(required(arguments, "key")))?;
-    let kind = arguments.get_one::<u16>("kind").copied().unwrap_or_default();
-    let mut tags = Vec::new();
-    for text in arguments.get_many::<String>("tag").into_iter().flatten() {
-        let invalid_tag = || CommandError::Usage(format!("`{text}` is not a tag of the form NAME=VALUE"));
-        let (name, value) = text.split_once('=').ok_or_else(invalid_tag)?;
-        tags.push(Tag::parse([name, value]).map_err(|_| invalid_tag())?);
+impl EventArgs {
+    pub(super) fn run(self) -> Result<(), CommandError> {
+        let keys = read_key(&self.key)?;
+        let mut tags = Vec::new();
+        for text in &self.tag {
+            let invalid_tag = || CommandError::Usage(format!("`{text}` is not a tag of the form NAME=VALUE"));
+            let (name, value) = text.split_once('=').ok_or_else(invalid_tag)?;
+            tags.push(Tag::parse([name, value]).map_err(|_| invalid_tag())?);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let event = EventBuilder::new(Kind::Custom(self.kind), self.content)
+            .tags(tags)
+            .custom_created_at(nostr::types::Timestamp::from(now))
+            .finalize(&keys)
+            .map_err(|problem| CommandError::Failed(format!("cannot sign the event: {problem}")))?;
+        let Some(relay) = self.to else { return print_line(event.as_json()) };
+        let (accepted, message) = command_runtime()?.block_on(publish(&relay, &event))?;
+        if !accepted {
+            return Err(CommandError::Failed(format!("the relay rejected the event: {message}")));
+        }
+        let id = event.id.to_hex();
+        if self.json {
+            return print_json(&json!({ "id": id, "answer": message }));
+        }
+        if !message.is_empty() {
+            eprintln!("{message}");
+        }
+        print_line(id)
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let event = EventBuilder::new(Kind::Custom(kind), required(arguments, "content"))
-        .tags(tags)
-        .custom_created_at(nostr::types::Timestamp::from(now))
-        .finalize(&keys)
-        .map_err(|problem| CommandError::Failed(format!("cannot sign the event: {problem}")))?;
-    let Some(relay) = arguments.get_one::<String>("to") else { return print_line(event.as_json()) };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|problem| CommandError::Failed(format!("cannot start the runtime: {problem}")))?;
-    let (accepted, message) = runtime.block_on(publish(relay, &event))?;
-    if !accepted {
-        return Err(CommandError::Failed(format!("the relay rejected the event: {message}")));
-    }
-    let id = event.id.to_hex();
-    if arguments.get_flag("json") {
-        return print_line(json!({ "id": id, "answer": message }));
-    }
-    if !message.is_empty() {
-        eprintln!("{message}");
-    }
-    print_line(id)
-}
-
-fn required<'a>(arguments: &'a ArgMatches, name: &str) -> &'a str {
-    arguments.get_one::<String>(name).map(String::as_str).unwrap_or_default()
 }
 
 fn read_key(path: &Path) -> Result<Keys, CommandError> {

@@ -4,11 +4,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use super::{CommandContext, CommandError, absolute_path_value, print_line};
+use super::{CommandError, absolute_path_value, print_line};
 
 /// Exit statuses, as the page of `graspd` lists them.
 const EXIT_STATUSES: [(&str, &str); 4] = [
@@ -18,42 +18,32 @@ const EXIT_STATUSES: [(&str, &str); 4] = [
     ("3", "The command needs a running server and found none."),
 ];
 
-/// Declares the command.
-pub(super) fn command() -> Command {
-    Command::new("man")
-        .about("Print the manual page")
-        .long_about(
-            "Prints the manual page of graspd, or writes the pages of graspd and of each of its commands into a \
-             folder. The Debian package installs them all.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             graspd man | man -l -                            read the page\n  \
-             graspd man --all /usr/local/share/man/man1       install graspd.1, graspd-status.1 and so on",
-        )
-        .arg(
-            Arg::new("all")
-                .long("all")
-                .value_name("DIR")
-                .help("Write one page per command into this folder, which is created if needed")
-                .value_parser(absolute_path_value()),
-        )
+/// Print the manual page
+#[derive(Args)]
+#[command(
+    long_about = "Prints the manual page of graspd, or writes the pages of graspd and of each of its commands into a \
+        folder. The Debian package installs them all.",
+    after_long_help = "Examples:\n  \
+        graspd man | man -l -                            read the page\n  \
+        graspd man --all /usr/local/share/man/man1       install graspd.1, graspd-status.1 and so on"
+)]
+pub(super) struct ManArgs {
+    /// Write one page per command into this folder, which is created if needed
+    #[arg(long, value_name = "DIR", value_parser = absolute_path_value())]
+    all: Option<PathBuf>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// Standard output, the folder or a file cannot be written.
-pub(super) fn run(_: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let whole = built();
-    let Some(folder) = arguments.get_one::<PathBuf>("all") else {
-        let page =
-            page(&whole).map_err(|error| CommandError::Failed(format!("cannot render the manual page: {error}")))?;
-        return print_line(page.trim_end());
-    };
-    fs::create_dir_all(folder)
-        .and_then(|()| write_pages(&whole, folder))
-        .map_err(|error| CommandError::Failed(format!("cannot write manual pages to {}: {error}", folder.display())))
+impl ManArgs {
+    pub(super) fn run(self) -> Result<(), CommandError> {
+        let whole = built();
+        let Some(folder) = self.all else {
+            let failed = |error| CommandError::Failed(format!("cannot render the manual page: {error}"));
+            return print_line(page(&whole).map_err(failed)?.trim_end());
+        };
+        fs::create_dir_all(&folder).and_then(|()| write_pages(&whole, &folder)).map_err(|error| {
+            CommandError::Failed(format!("cannot write manual pages to {}: {error}", folder.display()))
+        })
+    }
 }
 
 /// Returns the whole command line, with everything filled in that clap derives.

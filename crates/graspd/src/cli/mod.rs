@@ -1,7 +1,7 @@
 //! The commands of `graspd` other than `serve` and `config`. Most of them send a request to the running server through
 //! its admin socket.
 //!
-//! - One file per command, with its `command()` for the command line and its `run()`, both listed in [`COMMANDS`].
+//! - One file per command, with a struct for its arguments that has a method `run`, listed in [`CliCommand`].
 //! - [`table`]: tables with aligned columns. [`mod@reference`]: reference pages generated from the code.
 //!
 //! Every command has `--json`, which prints one object, or one object per line for lists. The exit status is 0 for
@@ -31,75 +31,98 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use clap::{Arg, ArgAction, ArgMatches, Command};
-use serde_json::Value;
+use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
-use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
+use self::table::{Column, Table};
+use crate::admin::api::Endpoint;
+use crate::admin::client::{AdminClient, CommandError, ResponseLine};
 use crate::config;
 use crate::text_format::terminal_safe;
 
 pub(crate) use version::matches;
 
-/// One command: its definition and the function that runs it.
-struct CommandSpec {
-    command: fn() -> Command,
-    run: fn(&CommandContext<'_>, &ArgMatches) -> Result<(), CommandError>,
-}
-
 /// All commands, in the order of the help.
-const COMMANDS: &[CommandSpec] = &[
-    CommandSpec { command: status::command, run: status::run },
-    CommandSpec { command: relays::command, run: relays::run },
-    CommandSpec { command: repos::command, run: repos::run },
-    CommandSpec { command: purgatory::command, run: purgatory::run },
-    CommandSpec { command: sync::command, run: sync::run },
-    CommandSpec { command: reload::command, run: reload::run },
-    CommandSpec { command: check::command, run: check::run },
-    CommandSpec { command: backup::backup_command, run: backup::backup },
-    CommandSpec { command: backup::restore_command, run: backup::restore },
-    CommandSpec { command: backup::verify_command, run: backup::verify },
-    CommandSpec { command: transfer::export_command, run: transfer::export },
-    CommandSpec { command: transfer::import_command, run: transfer::import },
-    CommandSpec { command: ngit_grasp::command, run: ngit_grasp::run },
-    CommandSpec { command: event::key_command, run: event::run_key },
-    CommandSpec { command: event::event_command, run: event::run_event },
-    CommandSpec { command: reference::commands_command, run: reference::run_commands },
-    CommandSpec { command: reference::metrics_command, run: reference::run_metrics },
-];
+#[derive(Subcommand)]
+enum CliCommand {
+    Status(status::StatusArgs),
+    Relays(relays::RelaysArgs),
+    Repos(repos::ReposArgs),
+    Purgatory(purgatory::PurgatoryArgs),
+    Sync(sync::SyncArgs),
+    Reload(reload::ReloadArgs),
+    Check(check::CheckArgs),
+    Backup(backup::BackupArgs),
+    Restore(backup::RestoreArgs),
+    Verify(backup::VerifyArgs),
+    Export(transfer::ExportArgs),
+    Import(transfer::ImportArgs),
+    ImportNgitGrasp(ngit_grasp::ImportNgitGraspArgs),
+    Key(event::KeyArgs),
+    Event(event::EventArgs),
+    /// Print the reference of all commands
+    #[command(hide = true)]
+    Commands(reference::ReferenceArgs),
+    /// Print the reference of all metrics
+    #[command(hide = true)]
+    Metrics(reference::ReferenceArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
+}
 
 /// Commands that print text derived from the command line itself. They read no settings, use no server and have no
 /// `--json`.
-const GENERATORS: &[CommandSpec] = &[
-    CommandSpec { command: completions::command, run: completions::run },
-    CommandSpec { command: man::command, run: man::run },
-];
+const GENERATORS: [&str; 2] = ["completions", "man"];
 
 /// Returns the whole command line of `graspd`.
 pub(crate) fn command() -> Command {
-    let generators = GENERATORS.iter().map(|spec| config::with_only_hidden_settings((spec.command)()));
-    config::command()
-        .subcommands(COMMANDS.iter().map(|spec| config::with_hidden_settings((spec.command)())))
-        .subcommands(generators)
+    let declared = CliCommand::augment_subcommands(Command::new("graspd"));
+    let commands = declared.get_subcommands().cloned().map(|command| {
+        if GENERATORS.contains(&command.get_name()) {
+            config::with_only_hidden_settings(command)
+        } else {
+            config::with_hidden_settings(command)
+        }
+    });
+    config::command().subcommands(commands)
 }
 
 /// Runs the given command, if it is one of these.
 pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
-    let (name, arguments) = matches.subcommand()?;
-    let spec = COMMANDS.iter().chain(GENERATORS).find(|spec| (spec.command)().get_name() == name)?;
-    Some(match (spec.run)(&CommandContext { matches }, arguments) {
+    let command = CliCommand::from_arg_matches(matches).ok()?;
+    let context = CommandContext { matches };
+    let result = match command {
+        CliCommand::Status(arguments) => arguments.run(&context),
+        CliCommand::Relays(arguments) => arguments.run(&context),
+        CliCommand::Repos(arguments) => arguments.run(&context),
+        CliCommand::Purgatory(arguments) => arguments.run(&context),
+        CliCommand::Sync(arguments) => arguments.run(&context),
+        CliCommand::Reload(arguments) => arguments.run(&context),
+        CliCommand::Check(arguments) => arguments.run(&context),
+        CliCommand::Backup(arguments) => arguments.run(&context),
+        CliCommand::Restore(arguments) => arguments.run(&context),
+        CliCommand::Verify(arguments) => arguments.run(&context),
+        CliCommand::Export(arguments) => arguments.run(&context),
+        CliCommand::Import(arguments) => arguments.run(&context),
+        CliCommand::ImportNgitGrasp(arguments) => arguments.run(&context),
+        CliCommand::Key(arguments) => arguments.run(),
+        CliCommand::Event(arguments) => arguments.run(),
+        CliCommand::Commands(_) => reference::print_commands(),
+        CliCommand::Metrics(_) => reference::print_metrics(),
+        CliCommand::Completions(arguments) => arguments.run(),
+        CliCommand::Man(arguments) => arguments.run(),
+    };
+    Some(match result {
         Ok(()) | Err(CommandError::OutputClosed) => ExitCode::SUCCESS,
         Err(failure) => {
             // The text can contain a message of a remote relay.
             let lines: Vec<String> = failure.to_string().lines().map(terminal_safe).collect();
-            eprintln!("graspd {name}: {}", lines.join("\n"));
+            eprintln!("graspd {}: {}", matches.subcommand_name().unwrap_or_default(), lines.join("\n"));
             failure.code()
         }
     })
-}
-
-/// The argument `--json`.
-pub(crate) fn json_argument() -> Arg {
-    Arg::new("json").long("json").help("Print JSON instead of text").action(ArgAction::SetTrue)
 }
 
 /// Parses a path and makes it absolute, because the server or git may use it in another folder.
@@ -118,14 +141,38 @@ impl CommandContext<'_> {
         Ok(AdminClient::new(config::admin_socket(self.matches).map_err(CommandError::Settings)?))
     }
 
-    /// Sends one request to the server; see [`AdminClient::call`].
-    pub(crate) fn call(
+    /// Sends one request to the server and returns the response.
+    pub(crate) fn call<Request: Serialize, Item: DeserializeOwned, Response: DeserializeOwned>(
         &self,
-        verb: &str,
-        body: RequestBody,
-        on_line: &mut dyn FnMut(ResponseLine) -> Result<(), CommandError>,
-    ) -> Result<Value, CommandError> {
-        self.client()?.call(verb, body, on_line)
+        endpoint: Endpoint<Request, Item, Response>,
+        request: &Request,
+    ) -> Result<Response, CommandError> {
+        self.client()?.call(endpoint, request, |_| Ok(()))
+    }
+
+    /// Prints a list that the server sends: one object per line, or a table, or the text for an empty list.
+    pub(crate) fn print_list<Request: Serialize, Item: Serialize + DeserializeOwned, Response: DeserializeOwned>(
+        &self,
+        endpoint: Endpoint<Request, Item, Response>,
+        request: &Request,
+        as_json: bool,
+        columns: &[Column<Item>],
+        if_empty: &str,
+    ) -> Result<(), CommandError> {
+        let mut items = Vec::new();
+        self.client()?.call(endpoint, request, |line| match line {
+            ResponseLine::Item(item) if as_json => print_json(&item),
+            ResponseLine::Item(item) => {
+                items.push(item);
+                Ok(())
+            }
+            ResponseLine::Progress(_) => Ok(()),
+        })?;
+        match (as_json, items.is_empty()) {
+            (true, _) => Ok(()),
+            (false, true) => print_line(if_empty),
+            (false, false) => print_line(Table::of_items(columns, &items)),
+        }
     }
 
     /// Returns the settings that a server started with this command line would have.
@@ -143,32 +190,17 @@ pub(crate) fn print_line(text: impl std::fmt::Display) -> Result<(), CommandErro
     }
 }
 
+/// Prints a line of JSON with sorted keys to standard output.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CommandError> {
+    print_line(json!(value))
+}
+
 /// Ignores that standard output is closed, for commands whose exit status is their result.
 pub(crate) fn ignore_closed_output(result: Result<(), CommandError>) -> Result<(), CommandError> {
     match result {
         Err(CommandError::OutputClosed) => Ok(()),
         result => result,
     }
-}
-
-/// Returns the text of a JSON value; empty if it is not a text.
-pub(crate) fn json_text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-/// Returns the number of a JSON value; zero if it is not a number.
-pub(crate) fn json_number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
-/// Joins the words that are not empty with commas.
-pub(crate) fn comma_separated<'t>(words: impl IntoIterator<Item = &'t str>) -> String {
-    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
-}
-
-/// Ignores the lines of a response, for requests that are answered with one object.
-pub(crate) fn ignore_lines(_: ResponseLine) -> Result<(), CommandError> {
-    Ok(())
 }
 
 #[cfg(test)]
@@ -182,11 +214,12 @@ mod tests {
 
     #[test]
     fn every_command_has_help_with_an_example() {
-        for spec in COMMANDS.iter().filter(|spec| !(spec.command)().is_hide_set()) {
-            let name = (spec.command)().get_name().to_owned();
+        let declared = CliCommand::augment_subcommands(Command::new("graspd"));
+        let is_shown = |command: &&Command| !command.is_hide_set() && !GENERATORS.contains(&command.get_name());
+        for name in declared.get_subcommands().filter(is_shown).map(Command::get_name) {
             let mut whole = command();
             whole.build();
-            let command = whole.find_subcommand_mut(&name).expect("declared");
+            let command = whole.find_subcommand_mut(name).expect("declared");
             assert!(command.get_about().is_some(), "{name}");
             let help = command.render_long_help().to_string();
             for expected in ["Example", &format!("graspd {name}"), "--json", "--admin-socket"] {

@@ -3,17 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::Args;
 use grasp_git::layout::identifier_file_name;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::backup::settings;
 use super::table::{Align, Table};
 use super::transfer::{import_silently, import_table};
-use super::{CommandContext, CommandError, absolute_path_value, ignore_lines, json_argument, print_line};
-use crate::admin::client::RequestBody;
-use crate::admin::snapshot::ServiceSettings;
-use crate::backup::import::ImportCounts;
+use super::{CommandContext, CommandError, absolute_path_value, print_json, print_line};
+use crate::admin::api::{ADDRESS, ImportCounts, Nothing};
 use crate::backup::ngit_grasp::{MigrationDir, NgitGraspData, NgitGraspRepo, NgitGraspSurvey};
 use crate::backup::progress::Progress;
 use crate::backup::push;
@@ -21,94 +19,89 @@ use crate::backup::push::RefGroup;
 use crate::clock::Clock;
 use crate::text_format::{bytes, count, terminal_safe};
 
-pub(super) fn command() -> Command {
-    let path = |name, help| Arg::new(name).long(name).value_name("DIR").help(help).value_parser(absolute_path_value());
-    Command::new("import-ngit-grasp")
-        .about("Import the events and repositories of ngit-grasp into the running server")
-        .long_about(
-            "Reads the data folder of ngit-grasp, and shows what it contains and which events would be rejected. \
-             With --execute it imports everything into the running server: the events of each repository, then its \
-             git data, then all other events. Events are treated as if clients published them, and git data as if it \
-             was pushed. The data folder of ngit-grasp is not changed; ngit-grasp must not run meanwhile. After an \
-             interruption run the same command again.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             graspd import-ngit-grasp /srv/ngit-grasp/data             show what would be imported\n  \
-             graspd import-ngit-grasp /srv/ngit-grasp/data --execute   import it, or continue",
-        )
-        .arg(
-            Arg::new("data")
-                .value_name("DATA")
-                .help("Data folder of ngit-grasp, with the folders `relay` and `git`")
-                .required(true)
-                .value_parser(absolute_path_value()),
-        )
-        .arg(path("relay-of", "Its relay data, if that is in another folder (its NGIT_RELAY_DATA_PATH)"))
-        .arg(path("git-of", "Its git data, if that is in another folder (its NGIT_GIT_DATA_PATH)"))
-        .arg(path("work", "Folder for sorted events and progress").default_value("graspd-import"))
-        .arg(Arg::new("execute").long("execute").help("Import everything").action(ArgAction::SetTrue))
-        .arg(json_argument())
+/// Import the events and repositories of ngit-grasp into the running server
+#[derive(Args)]
+#[command(
+    long_about = "Reads the data folder of ngit-grasp, and shows what it contains and which events would be rejected. \
+        With --execute it imports everything into the running server: the events of each repository, then its git data, \
+        then all other events. Events are treated as if clients published them, and git data as if it was pushed. The \
+        data folder of ngit-grasp is not changed; ngit-grasp must not run meanwhile. After an interruption run the same \
+        command again.",
+    after_long_help = "Examples:\n  \
+        graspd import-ngit-grasp /srv/ngit-grasp/data             show what would be imported\n  \
+        graspd import-ngit-grasp /srv/ngit-grasp/data --execute   import it, or continue"
+)]
+pub(super) struct ImportNgitGraspArgs {
+    /// Data folder of ngit-grasp, with the folders `relay` and `git`
+    #[arg(value_parser = absolute_path_value())]
+    data: PathBuf,
+    /// Its relay data, if that is in another folder (its NGIT_RELAY_DATA_PATH)
+    #[arg(long, value_name = "DIR", value_parser = absolute_path_value())]
+    relay_of: Option<PathBuf>,
+    /// Its git data, if that is in another folder (its NGIT_GIT_DATA_PATH)
+    #[arg(long, value_name = "DIR", value_parser = absolute_path_value())]
+    git_of: Option<PathBuf>,
+    /// Folder for sorted events and progress
+    #[arg(long, value_name = "DIR", value_parser = absolute_path_value(), default_value = "graspd-import")]
+    work: PathBuf,
+    /// Import everything
+    #[arg(long)]
+    execute: bool,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let path = |name: &str| arguments.get_one::<PathBuf>(name).map(PathBuf::as_path);
-    let data = path("data").unwrap_or(Path::new("."));
-    let data_dir = NgitGraspData::open(data, path("relay-of"), path("git-of"))?;
-    let as_json = arguments.get_flag("json");
-    let before = data_dir.modified_at()?;
-    let result = if arguments.get_flag("execute") {
-        let work = path("work").unwrap_or(Path::new("graspd-import"));
-        execute(context, &data_dir, work, as_json)
-    } else {
-        show_survey(context, &data_dir, as_json)
-    };
-    if data_dir.modified_at().is_ok_and(|now| now != before) {
-        let text = "the events changed while they were read: stop ngit-grasp, and run the command again";
-        return result.and(Err(CommandError::Failed(text.to_owned())));
+impl ImportNgitGraspArgs {
+    pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
+        let data_dir = NgitGraspData::open(&self.data, self.relay_of.as_deref(), self.git_of.as_deref())?;
+        let before = data_dir.modified_at()?;
+        let result = if self.execute {
+            execute(context, &data_dir, &self.work, self.json)
+        } else {
+            show_survey(context, &data_dir, self.json)
+        };
+        if data_dir.modified_at().is_ok_and(|now| now != before) {
+            let text = "the events changed while they were read: stop ngit-grasp, and run the command again";
+            return result.and(Err(CommandError::Failed(text.to_owned())));
+        }
+        result
     }
-    result
 }
 
 /// Shows what the data folder contains.
 fn show_survey(context: &CommandContext<'_>, data_dir: &NgitGraspData, as_json: bool) -> Result<(), CommandError> {
     let mut config = settings(context)?;
     // The settings of a running server are more reliable than those of this command.
-    match context.call("address", RequestBody::none(), &mut ignore_lines) {
-        Ok(address) => {
-            ServiceSettings::from_json(&address["service"]).iter().for_each(|service| service.apply_to(&mut config))
-        }
+    match context.call(ADDRESS, &Nothing {}) {
+        Ok(address) => address.service.apply_to(&mut config),
         Err(CommandError::NotRunning { .. } | CommandError::Usage(_)) => {}
         Err(other) => return Err(other),
     }
     let policy = config.admission_policy(None)?;
     let mut progress = Progress::new();
-    let mut on_progress = |what: &str, done, total| {
-        progress.show(what, done, total);
-        Ok(())
-    };
-    let survey = data_dir.survey(&policy, Clock::start().wall(), &mut on_progress);
+    let survey = data_dir.survey(&policy, Clock::start().wall(), &mut progress.callback());
     drop(progress);
     let survey = survey?;
     if as_json {
-        return print_line(survey.to_json());
+        return print_json(&survey);
     }
     print_line(summary(&survey, &config.domain))
 }
 
 fn summary(survey: &NgitGraspSurvey, domain: &str) -> String {
     let mut table = Table::new(&[("", Align::Left), ("", Align::Right)]);
-    table.row(["events".to_owned(), count(survey.events)]);
+    table.fact("events", count(survey.events));
     for (kind, number) in &survey.kinds {
-        table.row([format!("  kind {kind}"), count(*number)]);
+        table.fact(&format!("  kind {kind}"), count(*number));
     }
     for (why, number) in &survey.rejected {
-        table.row([format!("  would be rejected: {}", why.replace('_', " ")), count(*number)]);
+        table.fact(&format!("  would be rejected: {}", why.replace('_', " ")), count(*number));
     }
-    table.row(["repositories".to_owned(), count(survey.repositories)]);
-    table.row(["  size".to_owned(), bytes(survey.bytes)]);
-    table.row(["  not announced for this service".to_owned(), count(survey.unlisted.len() as u64)]);
-    let mut text = table.to_string().trim_start().to_owned();
+    table.fact("repositories", count(survey.repositories));
+    table.fact("  size", bytes(survey.bytes));
+    table.fact("  not announced for this service", count(survey.unlisted.len() as u64));
+    let mut text = table.to_string();
     for repo in survey.unlisted.iter().take(20) {
         text.push_str(&format!("\n    {}", terminal_safe(repo)));
     }
@@ -120,14 +113,22 @@ fn summary(survey: &NgitGraspSurvey, domain: &str) -> String {
 }
 
 /// Result of the import.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 struct MigrationResult {
     events: ImportCounts,
     repositories: u64,
     refs: u64,
-    rejected: Vec<(String, String)>,
-    /// Repositories that the next run tries again, with the reason.
-    failed: Vec<(String, String)>,
+    #[serde(rename = "repositories_refused")]
+    rejected: Vec<RepoProblem>,
+    /// Repositories that the next run tries again.
+    #[serde(rename = "repositories_failed")]
+    failed: Vec<RepoProblem>,
+}
+
+#[derive(Serialize)]
+struct RepoProblem {
+    repository: String,
+    why: String,
 }
 
 fn execute(
@@ -136,8 +137,7 @@ fn execute(
     work: &Path,
     as_json: bool,
 ) -> Result<(), CommandError> {
-    let address = context.call("address", RequestBody::none(), &mut ignore_lines)?;
-    let base = address["git"].as_str().unwrap_or_default().to_owned();
+    let base = context.call(ADDRESS, &Nothing {})?.git;
     let mut progress = Progress::new();
     let mut migration = MigrationResult::default();
     let outcome = import_all(context, data_dir, work, &base, &mut migration, &mut progress);
@@ -145,16 +145,15 @@ fn execute(
     outcome?;
     let again = || CommandError::Failed("not everything could be imported yet: run it again".to_owned());
     if as_json {
-        print_line(migration.to_json())?;
+        print_json(&migration)?;
         return if migration.failed.is_empty() { Ok(()) } else { Err(again()) };
     }
     print_line(import_table(&migration.events))?;
     print_line(format!("\n{} repositories, {} refs", count(migration.repositories), count(migration.refs)))?;
-    for (repo, why) in &migration.rejected {
-        print_line(terminal_safe(&format!("rejected: {repo}: {why}")))?;
-    }
-    for (repo, why) in &migration.failed {
-        print_line(terminal_safe(&format!("failed: {repo}: {why}")))?;
+    for (result, problems) in [("rejected", &migration.rejected), ("failed", &migration.failed)] {
+        for RepoProblem { repository, why } in problems {
+            print_line(terminal_safe(&format!("{result}: {repository}: {why}")))?;
+        }
     }
     match (migration.failed.is_empty(), migration.rejected.len()) {
         (false, _) => Err(again()),
@@ -173,11 +172,7 @@ fn import_all(
     migration: &mut MigrationResult,
     progress: &mut Progress,
 ) -> Result<(), CommandError> {
-    let mut on_progress = |what: &str, done, total| {
-        progress.show(what, done, total);
-        Ok(())
-    };
-    let mut migration_dir = MigrationDir::open(work, data_dir, &mut on_progress)?;
+    let mut migration_dir = MigrationDir::open(work, data_dir, &mut progress.callback())?;
     let mut repositories: BTreeMap<String, Vec<NgitGraspRepo>> = BTreeMap::new();
     for repository in data_dir.repositories()? {
         repositories.entry(identifier_file_name(&repository.repo.identifier)).or_default().push(repository);
@@ -222,13 +217,14 @@ fn import_all(
 impl MigrationResult {
     fn push(&mut self, repositories: &[NgitGraspRepo], group: RefGroup, base: &str, work: &Path) {
         for NgitGraspRepo { repo, folder } in repositories {
+            let problem = |why: String| RepoProblem { repository: repo.to_string(), why };
             match push::push(folder, group, &format!("{base}/{}", repo.path()), work) {
                 Ok(pushed) => {
                     self.refs += pushed.refs;
-                    self.rejected.extend(pushed.rejected.into_iter().map(|why| (repo.to_string(), why)));
-                    self.failed.extend(pushed.failed.into_iter().map(|why| (repo.to_string(), why)));
+                    self.rejected.extend(pushed.rejected.into_iter().map(problem));
+                    self.failed.extend(pushed.failed.into_iter().map(problem));
                 }
-                Err(problem) => self.failed.push((repo.to_string(), format!("{problem:#}"))),
+                Err(error) => self.failed.push(problem(format!("{error:#}"))),
             }
         }
     }
@@ -240,22 +236,8 @@ impl MigrationResult {
         let why: Vec<&str> = counts.temporary_rejections().collect();
         if !why.is_empty() {
             self.failed.extend(self.rejected.drain(before..));
-            let reasons = why.join(", ").replace('_', " ");
-            self.failed.push((name.to_owned(), format!("events were rejected: {reasons}")));
+            let why = format!("events were rejected: {}", why.join(", ").replace('_', " "));
+            self.failed.push(RepoProblem { repository: name.to_owned(), why });
         }
-    }
-
-    fn to_json(&self) -> Value {
-        let list = |pairs: &[(String, String)]| -> Vec<Value> {
-            pairs.iter().map(|(repo, why)| json!({ "repository": repo, "why": why })).collect()
-        };
-        let (rejected, failed) = (list(&self.rejected), list(&self.failed));
-        json!({
-            "events": self.events.to_json(),
-            "repositories": self.repositories,
-            "refs": self.refs,
-            "repositories_refused": rejected,
-            "repositories_failed": failed,
-        })
     }
 }

@@ -2,30 +2,25 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, Args, Command};
 
-use super::{CommandContext, CommandError, print_line};
+use super::{CommandError, print_line};
 use crate::config::{MetricsLimits, SETTINGS_HEADING};
 use crate::metrics::Metrics;
 
-fn hidden_command(name: &'static str, about: &'static str) -> Command {
-    let reference = Arg::new("reference").long("reference").help("Print Markdown").action(ArgAction::SetTrue);
-    Command::new(name).about(about).hide(true).arg(reference)
+#[derive(Args)]
+pub(super) struct ReferenceArgs {
+    /// Print Markdown
+    // The output is Markdown in any case.
+    #[arg(long)]
+    reference: bool,
 }
 
-pub(super) fn commands_command() -> Command {
-    hidden_command("commands", "Print the reference of all commands")
-}
-
-pub(super) fn metrics_command() -> Command {
-    hidden_command("metrics", "Print the reference of all metrics")
-}
-
-pub(super) fn run_commands(_: &CommandContext<'_>, _: &ArgMatches) -> Result<(), CommandError> {
+pub(super) fn print_commands() -> Result<(), CommandError> {
     print_line(commands().trim_end())
 }
 
-pub(super) fn run_metrics(_: &CommandContext<'_>, _: &ArgMatches) -> Result<(), CommandError> {
+pub(super) fn print_metrics() -> Result<(), CommandError> {
     print_line(Metrics::with_limits(MetricsLimits::default()).reference().trim_end())
 }
 

@@ -1,151 +1,125 @@
 //! `graspd relays`: lists the relays that are followed, and retries, pauses, resumes or forgets one.
 
-use clap::{Arg, ArgMatches, Command};
-use serde_json::{Value, json};
+use clap::{Args, Subcommand};
 
-use super::table::{Align, Table};
-use super::{
-    CommandContext, CommandError, comma_separated, ignore_lines, json_argument, json_number, json_text, print_line,
+use super::table::Column;
+use super::{CommandContext, CommandError, print_json, print_line};
+use crate::admin::api::{
+    Nothing, RELAY_FORGET, RELAY_PAUSE, RELAY_RESUME, RELAY_RETRY, RELAYS, RelayDocument, RelayRequest,
 };
-use crate::admin::client::{RequestBody, ResponseLine};
 use crate::text_format::{count, duration, terminal_safe};
 
 /// Maximum number of characters of a reason in the table.
 const MAX_REASON_CHARS: usize = 60;
 
-pub(super) fn command() -> Command {
-    let relay_command =
-        |name, about, long: &'static str| Command::new(name).about(about).long_about(long).arg(url_argument());
-    Command::new("relays")
-        .about("List the relays that are followed; retry, pause, resume or forget one")
-        .long_about(
-            "Lists the relays that are followed. Columns: STATE of the connection; HEALTH of the relay; REPOS that \
-             are completely synced / that list the relay; LAG, how far this server may be behind the relay; SLOTS, \
-             requests in use / allowed; NEXT TRY, when it is contacted again; NEW, new events received from it; WHY, \
-             the reason of the last failure.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             graspd relays                              list the relays\n  \
-             graspd relays --json | jq -r .url          print their URLs\n  \
-             graspd relays retry wss://relay.example    connect now, without waiting for the end of the backoff\n  \
-             graspd relays pause wss://relay.example    disconnect until `resume`, even after a restart",
-        )
-        .arg(json_argument().global(true))
-        .subcommand(Command::new("list").about("List the relays that are followed (this is the default)"))
-        .subcommand(relay_command(
-            "retry",
-            "Connect to a relay now, whatever its health",
-            "Connects to a relay now, whatever its health: ends its backoff, and tries a relay again that has \
-             rejected this server.",
-        ))
-        .subcommand(relay_command(
-            "pause",
-            "Disconnect from a relay until it is resumed",
-            "Disconnects from a relay and does not use it until `graspd relays resume`, even after a restart of the \
-             server.",
-        ))
-        .subcommand(relay_command(
-            "resume",
-            "Use a paused relay again",
-            "Ends a pause: the server connects to the relay again.",
-        ))
-        .subcommand(relay_command(
-            "forget",
-            "Discard everything learned about a relay, and start again",
-            "Discards what was learned about a relay (health, limits, totals), disconnects, and starts again if a \
-             repository still lists the relay. Events that came from it stay. `graspd sync` then compares everything.",
-        ))
+/// List the relays that are followed; retry, pause, resume or forget one
+#[derive(Args)]
+#[command(
+    long_about = "Lists the relays that are followed. Columns: STATE of the connection; HEALTH of the relay; REPOS that \
+        are completely synced / that list the relay; LAG, how far this server may be behind the relay; SLOTS, requests \
+        in use / allowed; NEXT TRY, when it is contacted again; NEW, new events received from it; WHY, the reason of \
+        the last failure.",
+    after_long_help = "Examples:\n  \
+        graspd relays                              list the relays\n  \
+        graspd relays --json | jq -r .url          print their URLs\n  \
+        graspd relays retry wss://relay.example    connect now, without waiting for the end of the backoff\n  \
+        graspd relays pause wss://relay.example    disconnect until `resume`, even after a restart"
+)]
+pub(super) struct RelaysArgs {
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    action: Option<RelaysAction>,
 }
 
-pub(super) fn url_argument() -> Arg {
-    Arg::new("relay").value_name("URL").help("The relay, such as wss://relay.example").required(true)
+#[derive(Subcommand)]
+enum RelaysAction {
+    /// List the relays that are followed (this is the default)
+    List,
+    /// Connect to a relay now, whatever its health
+    #[command(long_about = "Connects to a relay now, whatever its health: ends its backoff, and tries a relay again \
+        that has rejected this server.")]
+    Retry(RelayArgs),
+    /// Disconnect from a relay until it is resumed
+    #[command(long_about = "Disconnects from a relay and does not use it until `graspd relays resume`, even after a \
+        restart of the server.")]
+    Pause(RelayArgs),
+    /// Use a paused relay again
+    #[command(long_about = "Ends a pause: the server connects to the relay again.")]
+    Resume(RelayArgs),
+    /// Discard everything learned about a relay, and start again
+    #[command(
+        long_about = "Discards what was learned about a relay (health, limits, totals), disconnects, and starts \
+        again if a repository still lists the relay. Events that came from it stay. `graspd sync` then compares \
+        everything."
+    )]
+    Forget(RelayArgs),
 }
 
-pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    match arguments.subcommand() {
-        Some((action @ ("retry" | "pause" | "resume" | "forget"), arguments)) => {
-            send_command(context, action, arguments)
+#[derive(Args)]
+pub(super) struct RelayArgs {
+    /// The relay, such as wss://relay.example
+    #[arg(value_name = "URL")]
+    relay: String,
+}
+
+impl RelayArgs {
+    pub(super) fn into_request(self) -> RelayRequest {
+        RelayRequest { relay: self.relay }
+    }
+}
+
+const COLUMNS: &[Column<RelayDocument>] = &[
+    Column::text("RELAY", |relay| relay.url.clone()),
+    Column::text("STATE", |relay| match relay {
+        _ if relay.is_self => "this service".to_owned(),
+        _ if relay.paused => "paused".to_owned(),
+        _ => relay.state.replace('_', " "),
+    }),
+    Column::text("HEALTH", |relay| relay.health.replace('_', " ")),
+    Column::number("REPOS", |relay| format!("{}/{}", count(relay.covered as u64), count(relay.repositories as u64))),
+    Column::number("LAG", |relay| relay.lag_seconds.map_or("-".to_owned(), duration)),
+    Column::number("SLOTS", |relay| {
+        let used = relay.subscriptions.live + relay.subscriptions.requests;
+        relay.limits.slots.map_or(used.to_string(), |slots| format!("{used}/{slots}"))
+    }),
+    Column::number("NEXT TRY", |relay| {
+        let next = relay.quiet_seconds.or(relay.retry_in_seconds).filter(|_| !relay.paused);
+        next.map_or("-".to_owned(), duration)
+    }),
+    Column::number("NEW", |relay| count(relay.events_received)),
+    Column::text("WHY", |relay| {
+        let why: String = relay.why.iter().flat_map(|why| why.chars()).take(MAX_REASON_CHARS).collect();
+        match (why.is_empty(), relay.bootstrap) {
+            (_, false) => why,
+            (true, true) => "(configured)".to_owned(),
+            (false, true) => format!("{why}, (configured)"),
         }
-        _ => show(context, arguments.get_flag("json") || has_json_flag_after_subcommand(arguments)),
-    }
-}
+    }),
+];
 
-/// Returns whether `--json` is given after the subcommand.
-fn has_json_flag_after_subcommand(arguments: &ArgMatches) -> bool {
-    arguments.subcommand().is_some_and(|(_, below)| below.get_flag("json"))
-}
-
-fn send_command(context: &CommandContext<'_>, action: &str, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let relay = arguments.get_one::<String>("relay");
-    let done = context.call(
-        &format!("relay_{action}"),
-        RequestBody::Arguments(json!({ "relay": relay })),
-        &mut ignore_lines,
-    )?;
-    if arguments.get_flag("json") {
-        return print_line(&done);
-    }
-    let url = terminal_safe(json_text(&done["url"]));
-    let what = match action {
-        "retry" => "connecting now",
-        "pause" => "paused until `graspd relays resume`, even after a restart",
-        "resume" => "resumed",
-        _ => "discarded what was learned; the relay is used again if a repository or a setting lists it",
-    };
-    print_line(format!("{url}: {what}."))
-}
-
-fn show(context: &CommandContext<'_>, as_json: bool) -> Result<(), CommandError> {
-    let mut table = Table::new(&[
-        ("RELAY", Align::Left),
-        ("STATE", Align::Left),
-        ("HEALTH", Align::Left),
-        ("REPOS", Align::Right),
-        ("LAG", Align::Right),
-        ("SLOTS", Align::Right),
-        ("NEXT TRY", Align::Right),
-        ("NEW", Align::Right),
-        ("WHY", Align::Left),
-    ]);
-    let mut on_line = |line| match line {
-        ResponseLine::Item(relay) if as_json => print_line(relay),
-        ResponseLine::Item(relay) => {
-            table.row(row(&relay));
-            Ok(())
+impl RelaysArgs {
+    pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
+        let (endpoint, relay, what) = match self.action {
+            None | Some(RelaysAction::List) => {
+                let if_empty = "No relay is followed: no repository lists another relay, and none is configured.";
+                return context.print_list(RELAYS, &Nothing {}, self.json, COLUMNS, if_empty);
+            }
+            Some(RelaysAction::Retry(relay)) => (RELAY_RETRY, relay, "connecting now"),
+            Some(RelaysAction::Pause(relay)) => {
+                (RELAY_PAUSE, relay, "paused until `graspd relays resume`, even after a restart")
+            }
+            Some(RelaysAction::Resume(relay)) => (RELAY_RESUME, relay, "resumed"),
+            Some(RelaysAction::Forget(relay)) => {
+                let what = "discarded what was learned; the relay is used again if a repository or a setting lists it";
+                (RELAY_FORGET, relay, what)
+            }
+        };
+        let done = context.call(endpoint, &relay.into_request())?;
+        if self.json {
+            return print_json(&done);
         }
-        ResponseLine::Progress { .. } => Ok(()),
-    };
-    context.call("relays", RequestBody::none(), &mut on_line)?;
-    match (as_json, table.is_empty()) {
-        (true, _) => Ok(()),
-        (false, true) => print_line("No relay is followed: no repository lists another relay, and none is configured."),
-        (false, false) => print_line(table),
+        print_line(format!("{}: {what}.", terminal_safe(&done.url)))
     }
-}
-
-fn row(relay: &Value) -> [String; 9] {
-    let state = match relay {
-        _ if relay["is_self"] == true => "this service".to_owned(),
-        _ if relay["paused"] == true => "paused".to_owned(),
-        _ => json_text(&relay["state"]).replace('_', " "),
-    };
-    let seconds = |name: &str| relay[name].as_u64().map_or("-".to_owned(), duration);
-    let subscriptions = &relay["subscriptions"];
-    let used = json_number(&subscriptions["live"]) + json_number(&subscriptions["requests"]);
-    let slots = relay["limits"]["slots"].as_u64().map_or(used.to_string(), |slots| format!("{used}/{slots}"));
-    let next = relay["quiet_seconds"].as_u64().or(relay["retry_in_seconds"].as_u64());
-    let next = if relay["paused"] == true { None } else { next };
-    let why: String = json_text(&relay["why"]).chars().take(MAX_REASON_CHARS).collect();
-    [
-        json_text(&relay["url"]).to_owned(),
-        state,
-        json_text(&relay["health"]).replace('_', " "),
-        format!("{}/{}", count(json_number(&relay["covered"])), count(json_number(&relay["repositories"]))),
-        seconds("lag_seconds"),
-        slots,
-        next.map_or("-".to_owned(), duration),
-        count(json_number(&relay["events_received"])),
-        comma_separated([why.as_str(), if relay["bootstrap"] == true { "(configured)" } else { "" }]),
-    ]
 }

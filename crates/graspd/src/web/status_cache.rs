@@ -11,6 +11,7 @@ use hyper::header::HeaderValue;
 use hyper::{StatusCode, header};
 use tokio::sync::watch;
 
+use super::status::json::StatusDocument;
 use super::status::{StatusView, render};
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
@@ -54,6 +55,7 @@ pub(crate) struct StatusCache {
 /// The status as a page and as JSON.
 pub(crate) struct RenderedStatus {
     html: String,
+    document: StatusDocument,
     json: String,
 }
 
@@ -81,9 +83,9 @@ impl StatusCache {
         *self.shutdown.borrow()
     }
 
-    /// Returns the status as JSON.
-    pub(crate) fn value(&self) -> serde_json::Value {
-        serde_json::from_str(&self.rendered().json).unwrap_or_default()
+    /// Returns the document of `/status.json`, even if that is not public.
+    pub(crate) fn document(&self) -> StatusDocument {
+        self.rendered().document.clone()
     }
 
     fn rendered(&self) -> Arc<RenderedStatus> {
@@ -116,7 +118,7 @@ impl StatusCache {
                 ref_cache.open_repo(repo_path).is_some() && has_refs(repo_path)
             }
         };
-        let (html, json) = render(&StatusView {
+        let (html, document) = render(&StatusView {
             name: &config.relay_name,
             version: env!("CARGO_PKG_VERSION"),
             uptime_secs: now.0 / 1_000,
@@ -130,7 +132,8 @@ impl StatusCache {
             rejected_pushes: &self.metrics.git().refusals_by_code(),
             pack_cache: self.metrics.git().pack_cache_counts(),
         });
-        RenderedStatus { html, json }
+        let json = format!("{}\n", serde_json::json!(document));
+        RenderedStatus { html, document, json }
     }
 
     /// Answers `GET /status`.

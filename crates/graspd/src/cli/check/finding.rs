@@ -1,9 +1,10 @@
 //! Results of checks, and their output.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// Severity of a finding.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
     /// The check passed.
     Ok,
@@ -24,34 +25,20 @@ impl Severity {
             Self::Note => "·",
         }
     }
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warning => "warning",
-            Self::Error => "error",
-            Self::Note => "note",
-        }
-    }
 }
 
 /// Result of one check.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Finding {
     /// Name of the check.
-    pub(super) check: &'static str,
-    pub(super) severity: Severity,
+    check: &'static str,
+    #[serde(rename = "level")]
+    severity: Severity,
     /// What was found.
-    pub(super) text: String,
+    #[serde(rename = "says")]
+    text: String,
     /// How to fix it.
-    pub(super) fix: Option<String>,
-}
-
-impl Finding {
-    pub(super) fn to_json(&self) -> Value {
-        let Self { check, severity, text, fix } = self;
-        json!({ "check": check, "level": severity.label(), "says": text, "fix": fix })
-    }
+    fix: Option<String>,
 }
 
 /// Results of all checks.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use grasp_git::process::{Git, ProcessLimits};
 use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
-use serde_json::Value;
 
 use super::finding::Findings;
+use crate::admin::api::ServerFacts;
 use crate::config::{Config, OWNER_FILE};
 use crate::text_format::bytes;
 
@@ -22,7 +22,7 @@ const SPARE_FILES: u64 = 512;
 /// Permissions of other users.
 const OTHERS_MASK: u32 = 0o077;
 
-pub(super) fn check(findings: &mut Findings, config: &Config, server: Option<&Value>) {
+pub(super) fn check(findings: &mut Findings, config: &Config, server: Option<&ServerFacts>) {
     check_git(findings, config);
     check_folders(findings, config, server.is_some());
     check_key(findings, config);
@@ -116,10 +116,10 @@ fn check_disk(findings: &mut Findings, config: &Config) {
     }
 }
 
-fn check_file_limit(findings: &mut Findings, config: &Config, server: Option<&Value>) {
+fn check_file_limit(findings: &mut Findings, config: &Config, server: Option<&ServerFacts>) {
     let wanted = config.max_connections as u64 + SPARE_FILES;
     // The server raises its limit to the maximum.
-    let (whose, limit) = match server.and_then(|server| server["open_files"].as_u64()) {
+    let (whose, limit) = match server.and_then(|server| server.open_files) {
         Some(limit) => ("the server can open", limit),
         None => ("a server started here can open", getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
     };

@@ -13,85 +13,85 @@ mod proxy_config;
 mod requests;
 mod time;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::Args;
 use grasp_core::nostr::hex;
 use serde_json::{Value, json};
 
 use self::finding::Findings;
-use super::check::proxy::ServerFacts;
-use super::check::requests::PublicEndpoint;
-use super::{CommandContext, CommandError, ignore_closed_output, ignore_lines, json_argument, print_line};
-use crate::admin::client::RequestBody;
+use self::proxy_config::ProxyKind;
+use self::requests::PublicEndpoint;
+use super::{CommandContext, CommandError, ignore_closed_output, print_json, print_line};
+use crate::admin::api::{CHECK, CheckRequest, CheckResponse, ServerFacts};
+use crate::admin::client::command_runtime;
 use crate::config::Config;
 
 /// Checks that a correct proxy configuration fixes.
 const PROXY_CHECKS: [&str; 6] = ["endpoint", "host", "forwarded", "websocket", "body", "chunked"];
 
-pub(super) fn command() -> Command {
-    Command::new("check")
-        .about("Check the installation as clients see it, and show how to fix problems")
-        .long_about(
-            "Checks the domain and its DNS records, the certificate, the reverse proxy (whether it forwards to this \
-             server, passes on the address of the client, websockets and large pushes), git, the data folders, the \
-             owner key, the disk, the limit of open files and the clock. If the server runs, a few requests are sent \
-             through the proxy, and the server reports how they arrived.",
-        )
-        .after_long_help(
-            "Examples:\n  \
-             graspd check                              check everything\n  \
-             graspd check --via http://127.0.0.1:8080  check this address instead of the domain\n  \
-             graspd check --json | jq '.findings[] | select(.level == \"error\")'\n\n\
-             Run it on the machine of the server, with the same settings and as the same user. To check from \
-             outside, run it on another machine with --via https://code.example; checks that need the server are \
-             then left out.\n\
-             ✓ ok, ! warning: it works but can be improved, ✗ error: it does not work, · note: it cannot be checked. \
-             The exit status is 1 if there is an error.",
-        )
-        .arg(Arg::new("via").long("via").value_name("URL").help("Check this address instead of the domain"))
-        .arg(json_argument())
+/// Check the installation as clients see it, and show how to fix problems
+#[derive(Args)]
+#[command(
+    long_about = "Checks the domain and its DNS records, the certificate, the reverse proxy (whether it forwards to this \
+        server, passes on the address of the client, websockets and large pushes), git, the data folders, the owner \
+        key, the disk, the limit of open files and the clock. If the server runs, a few requests are sent through the \
+        proxy, and the server reports how they arrived.",
+    after_long_help = "Examples:\n  \
+        graspd check                              check everything\n  \
+        graspd check --via http://127.0.0.1:8080  check this address instead of the domain\n  \
+        graspd check --json | jq '.findings[] | select(.level == \"error\")'\n\n\
+        Run it on the machine of the server, with the same settings and as the same user. To check from outside, run it \
+        on another machine with --via https://code.example; checks that need the server are then left out.\n\
+        ✓ ok, ! warning: it works but can be improved, ✗ error: it does not work, · note: it cannot be checked. The \
+        exit status is 1 if there is an error."
+)]
+pub(super) struct CheckArgs {
+    /// Check this address instead of the domain
+    #[arg(long, value_name = "URL")]
+    via: Option<String>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
-    let loaded = context.settings()?;
-    let config = loaded.config;
-    let mut findings = Findings::default();
-    for warning in loaded.warnings {
-        findings.warning("settings", warning, "`graspd config` shows the effective settings");
+impl CheckArgs {
+    pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
+        let loaded = context.settings()?;
+        let config = loaded.config;
+        let mut findings = Findings::default();
+        for warning in loaded.warnings {
+            findings.warning("settings", warning, "`graspd config` shows the effective settings");
+        }
+        let token = random_token()?;
+        let server = query_server(context, &mut findings, &token)?;
+        local::check(&mut findings, &config, server.as_ref());
+        let endpoint = PublicEndpoint::new(self.via.as_deref(), &service_url(&config, server.as_ref()), &token)?;
+        let requests_seen = || {
+            let request = CheckRequest { seen: Some(token.clone()), watch: None };
+            match context.call(CHECK, &request) {
+                Ok(CheckResponse::Requests { seen }) => seen,
+                _ => Vec::new(),
+            }
+        };
+        domain::check(&mut findings, &config, self.via.is_some());
+        let proxy = proxy::check(&mut findings, &command_runtime()?, &endpoint, server.as_ref(), requests_seen);
+        print_findings(&findings, &config, server.as_ref(), proxy, self.json)
     }
-    let token = random_token()?;
-    let server = query_server(context, &mut findings, &token)?;
-    local::check(&mut findings, &config, server.as_ref().map(|server| &server.facts));
-    let via = arguments.get_one::<String>("via").map(String::as_str);
-    let endpoint = PublicEndpoint::new(via, &service_url(&config, server.as_ref()), &token)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|problem| CommandError::Failed(format!("cannot start the runtime: {problem}")))?;
-    let mut requests_seen = || {
-        let response = context.call("check", RequestBody::Arguments(json!({ "seen": &token })), &mut ignore_lines);
-        response
-            .ok()
-            .and_then(|mut response| Some(std::mem::take(response["seen"].as_array_mut()?)))
-            .unwrap_or_default()
-    };
-    domain::check(&mut findings, &config, via.is_some());
-    let proxy = proxy::check(&mut findings, &runtime, &endpoint, server.as_ref(), &mut requests_seen);
-    print_findings(&findings, &config, server.as_ref(), proxy, arguments.get_flag("json"))
 }
 
 fn print_findings(
     findings: &Findings,
     config: &Config,
     server: Option<&ServerFacts>,
-    proxy: proxy_config::ProxyKind,
+    proxy: ProxyKind,
     as_json: bool,
 ) -> Result<(), CommandError> {
-    let bind = server.map_or_else(|| config.bind.to_string(), |server| server.text("bind"));
+    let bind = server.map_or_else(|| config.bind.to_string(), |server| server.bind.clone());
     let sites = if findings.has_problem_in(&PROXY_CHECKS) { proxy.sites(&config.domain, &bind) } else { Vec::new() };
     let error_count = findings.error_count();
     if as_json {
-        let findings: Vec<Value> = findings.0.iter().map(finding::Finding::to_json).collect();
-        let sites: serde_json::Map<String, Value> =
-            sites.into_iter().map(|(name, site)| (name.to_ascii_lowercase(), json!(site))).collect();
-        ignore_closed_output(print_line(json!({ "ok": error_count == 0, "findings": findings, "sites": sites })))?;
+        let sites: Value = sites.into_iter().map(|(name, site)| (name.to_ascii_lowercase(), site)).collect();
+        let report = json!({ "ok": error_count == 0, "findings": findings.0, "sites": sites });
+        ignore_closed_output(print_json(&report))?;
     } else {
         ignore_closed_output(print_line(findings))?;
         for (name, site) in sites {
@@ -118,40 +118,37 @@ fn query_server(
     token: &str,
 ) -> Result<Option<ServerFacts>, CommandError> {
     let fix = "start it and check again; checks that need the server are left out";
-    match context.call("check", RequestBody::Arguments(json!({ "watch": token })), &mut ignore_lines) {
-        Ok(facts) => {
-            let server = ServerFacts { facts };
-            let version = server.text("version");
-            if server.facts["ready"] == true {
-                findings.ok("server", format!("graspd {version} is running and ready"));
+    let request = CheckRequest { watch: Some(token.to_owned()), seen: None };
+    let text = match context.call(CHECK, &request) {
+        Ok(CheckResponse::Server(server)) => {
+            if server.ready {
+                findings.ok("server", format!("graspd {} is running and ready", server.version));
             } else {
-                let checks = server.facts["checks"].as_object().into_iter().flatten();
-                let failing = checks.filter(|(_, check)| check["ok"] != true);
-                let words: Vec<String> = failing
-                    .map(|(name, check)| format!("{name}: {}", check["detail"].as_str().unwrap_or_default()))
-                    .collect();
+                let failing = server.checks.iter().filter(|(_, check)| !check.ok);
+                let words: Vec<String> = failing.map(|(name, check)| format!("{name}: {}", check.detail)).collect();
                 findings.error("server", "graspd is running but not ready", words.join("\n"));
             }
-            Ok(Some(server))
+            return Ok(Some(*server));
+        }
+        Ok(CheckResponse::Requests { .. }) => {
+            "unknown response of the server; does it have another version?".to_owned()
         }
         Err(CommandError::NotRunning { socket, why }) => {
-            findings.warning("server", format!("no server is running at {} ({why})", socket.display()), fix);
-            Ok(None)
+            format!("no server is running at {} ({why})", socket.display())
         }
-        Err(CommandError::Usage(text) | CommandError::Rejected { text, .. } | CommandError::Failed(text)) => {
-            findings.warning("server", text, fix);
-            Ok(None)
+        Err(error @ (CommandError::Usage(_) | CommandError::Rejected(_) | CommandError::Failed(_))) => {
+            error.to_string()
         }
-        Err(other) => Err(other),
-    }
+        Err(other) => return Err(other),
+    };
+    findings.warning("server", text, fix);
+    Ok(None)
 }
 
 /// Returns the public URL of the service.
 fn service_url(config: &Config, server: Option<&ServerFacts>) -> String {
     match server {
-        Some(server) => {
-            format!("{}://{}{}", server.text("web_scheme"), server.text("domain"), server.text("base_path"))
-        }
+        Some(server) => format!("{}://{}{}", server.web_scheme, server.domain, server.base_path),
         None => format!("{}://{}{}", config.web_scheme(), config.domain, config.base_path),
     }
 }

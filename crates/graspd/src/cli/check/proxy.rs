@@ -9,6 +9,7 @@ use super::finding::Findings;
 use super::proxy_config::ProxyKind;
 use super::requests::{BodyLength, CheckResponse, PublicEndpoint, RequestError, SPOOFED_ADDRESS};
 use super::time::{days_left, now};
+use crate::admin::api::{ProbedRequest, ServerFacts};
 use crate::date::parse_http_date;
 use crate::net::dialer::DialError;
 use crate::net::stream::OutboundStream;
@@ -25,24 +26,13 @@ const RENEWAL_DAYS: u64 = 14;
 /// Maximum deviation of the clock: events from the future are rejected.
 const MAX_CLOCK_SECS: u64 = 60;
 
-/// What the running server reports about itself.
-pub(super) struct ServerFacts {
-    pub(super) facts: Value,
-}
-
-impl ServerFacts {
-    pub(super) fn text(&self, name: &str) -> String {
-        self.facts[name].as_str().unwrap_or_default().to_owned()
-    }
-}
-
 /// Sends requests to the public address, and asks the server how they arrived.
 pub(super) fn check(
     findings: &mut Findings,
     runtime: &Runtime,
     endpoint: &PublicEndpoint,
     server: Option<&ServerFacts>,
-    requests_seen: &mut dyn FnMut() -> Vec<Value>,
+    requests_seen: impl FnOnce() -> Vec<ProbedRequest>,
 ) -> ProxyKind {
     if !runtime.block_on(check_certificate(findings, endpoint)) {
         add_notes(findings);
@@ -57,10 +47,10 @@ pub(super) fn check(
         check_clock(findings, response);
     }
     if is_ours {
-        let first = requests_seen().into_iter().find(|request| request["method"] == "GET");
+        let first = requests_seen().into_iter().find(|request| request.method == "GET");
         if let Some(request) = &first {
             check_host(findings, endpoint, request, proxy);
-            let direct = server.is_some_and(|server| server.text("bind") == endpoint.target.authority());
+            let direct = server.is_some_and(|server| server.bind == endpoint.target.authority());
             check_forwarded(findings, request, proxy, direct);
         } else if server.is_some() {
             findings.warning(
@@ -128,7 +118,7 @@ fn check_endpoint(
     server: Option<&ServerFacts>,
 ) -> bool {
     let at = &endpoint.target;
-    let bind = server.map_or_else(|| "the address of graspd".to_owned(), |server| server.text("bind"));
+    let bind = server.map_or_else(|| "the address of graspd".to_owned(), |server| server.bind.clone());
     let response = match document {
         Ok(response) => response,
         Err(problem) => {
@@ -177,7 +167,7 @@ fn check_endpoint(
         );
         return true;
     };
-    if document["instance"] != server.facts["instance"] {
+    if document["instance"] != server.instance {
         let name = document["name"].as_str().unwrap_or_default();
         findings.error(
             "endpoint",
@@ -210,8 +200,8 @@ fn check_clock(findings: &mut Findings, response: &CheckResponse) {
 }
 
 /// Checks that the server receives the host name that the client used.
-fn check_host(findings: &mut Findings, endpoint: &PublicEndpoint, request: &Value, proxy: ProxyKind) {
-    let (requested_host, received_host) = (endpoint.target.authority(), request["host"].as_str().unwrap_or_default());
+fn check_host(findings: &mut Findings, endpoint: &PublicEndpoint, request: &ProbedRequest, proxy: ProxyKind) {
+    let (requested_host, received_host) = (endpoint.target.authority(), request.host.as_deref().unwrap_or_default());
     // The port is ignored.
     let bare = |name: &str| name.rsplit_once(':').map_or(name, |(host, _)| host).to_ascii_lowercase();
     if bare(received_host) == bare(&requested_host) {
@@ -225,19 +215,18 @@ fn check_host(findings: &mut Findings, endpoint: &PublicEndpoint, request: &Valu
 }
 
 /// Checks that the server gets the address of the client from the proxy, and that clients cannot forge it.
-fn check_forwarded(findings: &mut Findings, request: &Value, proxy: ProxyKind, direct: bool) {
-    let text = |name: &str| request[name].as_str().unwrap_or_default();
-    let (peer, client, forwarded_for) = (text("peer"), text("client"), text("forwarded_for"));
-    let trusted = request["peer_is_trusted"] == true;
+fn check_forwarded(findings: &mut Findings, request: &ProbedRequest, proxy: ProxyKind, direct: bool) {
+    let ProbedRequest { peer, peer_is_trusted, client, .. } = request;
+    let forwarded_for = request.forwarded_for.as_deref().unwrap_or_default();
     let lines = proxy.directives(
         "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
         "reverse_proxy sets X-Forwarded-For by itself: remove header_up and trusted_proxies lines for it",
     );
     // The header arrives unchanged at the server's own address if there is no proxy.
-    if forwarded_for == SPOOFED_ADDRESS && (direct || !trusted) {
+    if forwarded_for == SPOOFED_ADDRESS && (direct || !peer_is_trusted) {
         return findings.note("forwarded", format!("{peer} connected directly, so X-Forwarded-For was not checked"));
     }
-    if !trusted {
+    if !peer_is_trusted {
         let range = if peer.contains(':') { format!("{peer}/128") } else { format!("{peer}/32") };
         let text = format!("the proxy at {peer} is not trusted: all clients together count as one network");
         return findings.error("forwarded", text, format!("set NGIT_TRUSTED_PROXY_CIDRS={range} and restart graspd"));

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use grasp_core::fetch;
 use grasp_core::repo::RepoPath;
 
+use self::json::StatusDocument;
 use self::page::StatusPage;
 use crate::monitor::endpoints::HealthCheck;
 use crate::monitor::health::{ExpiringEvent, HealthSnapshot};
@@ -57,12 +58,12 @@ impl<'a> StatusView<'a> {
 }
 
 /// Returns the page and the JSON.
-pub(crate) fn render(view: &StatusView<'_>) -> (String, String) {
+pub(crate) fn render(view: &StatusView<'_>) -> (String, StatusDocument) {
     let page = StatusPage::new(view);
-    let mut json = json::status(view);
-    json["shape"] = serde_json::json!(page.shape);
-    json["shown"] = serde_json::json!(page.values());
-    (super::render(&page), json.to_string() + "\n")
+    let mut document = json::status(view);
+    document.details.insert("shape".to_owned(), serde_json::json!(page.shape));
+    document.details.insert("shown".to_owned(), serde_json::json!(page.values()));
+    (super::render(&page), document)
 }
 
 #[cfg(test)]
@@ -131,7 +132,7 @@ mod tests {
             rejected_pushes: &BTreeMap::from([("E-STATE-MISSING", 2)]),
             pack_cache: (1, 3),
         });
-        (html, serde_json::from_str(&json).expect("invalid JSON"))
+        (html, serde_json::json!(json))
     }
 
     fn assert_own_html(html: &str) {
@@ -229,14 +230,14 @@ mod tests {
             rejected_pushes: &BTreeMap::new(),
             pack_cache: (0, 0),
         });
+        let json = serde_json::json!(json);
         assert_own_html(&html);
         for private in ["hidden", "secret"] {
-            assert!(!html.contains(private) && !json.contains(private), "{private} in {html} {json}");
+            assert!(!html.contains(private) && !json.to_string().contains(private), "{private} in {html} {json}");
         }
         assert!(html.contains("git.example:8080: not by oid") && html.contains("10 more sources"), "{html}");
         assert!(html.contains("open.git: git data not found on any source yet, expires in 1 min 0 s"), "{html}");
         assert!(html.contains("daily reconciliation: 3 of 7 repositories, 11 new events"), "{html}");
-        let json: Value = serde_json::from_str(&json).expect("invalid JSON");
         let source = &json["hunt"]["repositories"][0]["places"][0];
         assert_eq!(*source, serde_json::json!({"host": "git.example:8080", "outcome": "not_by_oid"}));
         assert_eq!(json["purgatory"]["soonest"][0]["seconds"], 60);
