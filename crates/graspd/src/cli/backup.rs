@@ -22,20 +22,21 @@ use crate::config::{Config, LoadedConfig};
 use crate::text_format::{bytes, count};
 
 /// Create a backup of events, git data and the owner key, while the server runs
+///
+/// Creates a backup in a new folder: a consistent copy of the events, the git data and the owner key. The server can
+/// run meanwhile: requests are not delayed, and everything that was acknowledged before the command started is in the
+/// backup. The server can also be stopped.
+///
+/// On the same disk as the server, files are hard links and not copies: that needs no space and protects against
+/// mistakes, but not against the loss of the disk. Use a folder on another disk, or copy the folder to one.
+///
+/// If the owner key is stored in the data folder, the backup contains this private key: protect it accordingly.
 #[derive(Args)]
-#[command(
-    long_about = "Creates a backup in a new folder: a consistent copy of the events, the git data and the owner key. The \
-        server can run meanwhile: requests are not delayed, and everything that was acknowledged before the command \
-        started is in the backup. The server can also be stopped.\n\n\
-        On the same disk as the server, files are hard links and not copies: that needs no space and protects against \
-        mistakes, but not against the loss of the disk. Use a folder on another disk, or copy the folder to one.\n\n\
-        If the owner key is stored in the data folder, the backup contains this private key: protect it accordingly.",
-    after_long_help = "Examples:\n  \
-        graspd backup /mnt/backup/monday                              a full backup\n  \
-        graspd backup /mnt/backup/tuesday --base /mnt/backup/monday   link packs of Monday instead of copying\n  \
-        graspd verify /mnt/backup/tuesday                             check that it is complete\n  \
-        graspd restore /mnt/backup/tuesday                            restore it into empty data folders"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd backup /mnt/backup/monday                              a full backup\n  \
+    graspd backup /mnt/backup/tuesday --base /mnt/backup/monday   link packs of Monday instead of copying\n  \
+    graspd verify /mnt/backup/tuesday                             check that it is complete\n  \
+    graspd restore /mnt/backup/tuesday                            restore it into empty data folders")]
 pub(super) struct BackupArgs {
     /// Folder to create
     #[arg(value_name = "DIR", value_parser = absolute_path_value())]
@@ -95,17 +96,17 @@ impl BackupArgs {
 }
 
 /// Restore a backup into empty data folders
+///
+/// Restores a backup into the data folders of the settings, which must be empty. The checksum of every file is checked.
+/// After an interruption run the command again: it starts from the beginning, and the server does not start before it
+/// has finished.
+///
+/// The first start of the server aligns all repositories with the events in the backup. Events and git data that were
+/// published later come back by sync from other relays and git servers.
 #[derive(Args)]
-#[command(
-    long_about = "Restores a backup into the data folders of the settings, which must be empty. The checksum of every \
-        file is checked. After an interruption run the command again: it starts from the beginning, and the server does \
-        not start before it has finished.\n\n\
-        The first start of the server aligns all repositories with the events in the backup. Events and git data that \
-        were published later come back by sync from other relays and git servers.",
-    after_long_help = "Examples:\n  \
-        graspd restore /mnt/backup/tuesday                            into the data folders of the settings\n  \
-        graspd restore /mnt/backup/tuesday --relay-data-path /srv/relay --git-data-path /srv/git"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd restore /mnt/backup/tuesday                            into the data folders of the settings\n  \
+    graspd restore /mnt/backup/tuesday --relay-data-path /srv/relay --git-data-path /srv/git")]
 pub(super) struct RestoreArgs {
     /// Folder of the backup
     #[arg(value_name = "DIR", value_parser = absolute_path_value())]
@@ -146,16 +147,15 @@ impl RestoreArgs {
 }
 
 /// Check that a backup, or the data of the server, is complete and undamaged
+///
+/// Checks a backup: the checksum of every file, the signature of every event, and that everything that is served has
+/// its complete git data. Without a folder it checks the data of the server in the same way, whether the server runs or
+/// not. The exit status is 0 if no problem was found, and 1 otherwise.
 #[derive(Args)]
-#[command(
-    long_about = "Checks a backup: the checksum of every file, the signature of every event, and that everything that is \
-        served has its complete git data. Without a folder it checks the data of the server in the same way, whether \
-        the server runs or not. The exit status is 0 if no problem was found, and 1 otherwise.",
-    after_long_help = "Examples:\n  \
-        graspd verify /mnt/backup/tuesday          a backup\n  \
-        graspd verify                              the data of the server with the settings of this folder\n  \
-        graspd verify /mnt/backup/tuesday --json   a backup, with JSON output"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd verify /mnt/backup/tuesday          a backup\n  \
+    graspd verify                              the data of the server with the settings of this folder\n  \
+    graspd verify /mnt/backup/tuesday --json   a backup, with JSON output")]
 pub(super) struct VerifyArgs {
     /// Folder of the backup; without it the data of the server is checked
     #[arg(value_name = "DIR", value_parser = absolute_path_value())]

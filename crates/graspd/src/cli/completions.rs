@@ -6,16 +6,15 @@ use clap_complete::Shell;
 use super::{CommandError, print_line};
 
 /// Print a completion script for a shell
+///
+/// Prints a script that completes commands, flags and their values in a shell. The script belongs to this version of
+/// graspd: print it again after an upgrade. The Debian package installs it for bash, zsh and fish.
 #[derive(Args)]
-#[command(
-    long_about = "Prints a script that completes commands, flags and their values in a shell. The script belongs to this \
-        version of graspd: print it again after an upgrade. The Debian package installs it for bash, zsh and fish.",
-    after_long_help = "Examples:\n  \
-        graspd completions bash > /etc/bash_completion.d/graspd                        for all users\n  \
-        graspd completions zsh > /usr/local/share/zsh/site-functions/_graspd           for all users\n  \
-        graspd completions fish > ~/.config/fish/completions/graspd.fish               for one user\n  \
-        source <(graspd completions bash)                                              for this shell"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd completions bash > /etc/bash_completion.d/graspd                        for all users\n  \
+    graspd completions zsh > /usr/local/share/zsh/site-functions/_graspd           for all users\n  \
+    graspd completions fish > ~/.config/fish/completions/graspd.fish               for one user\n  \
+    source <(graspd completions bash)                                              for this shell")]
 pub(super) struct CompletionsArgs {
     /// Shell that reads the script
     shell: Shell,

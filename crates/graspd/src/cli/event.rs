@@ -25,15 +25,14 @@ use crate::net::dialer::Dialer;
 const RELAY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Generate a key for tests, or show the public key of one
+///
+/// Prints the public key (npub) of the secret key in a file. If the file does not exist, a new key is generated and
+/// stored there, readable by you only. It is meant for tests: for other purposes use your own key, in a program that is
+/// made for it.
 #[derive(Args)]
-#[command(
-    long_about = "Prints the public key (npub) of the secret key in a file. If the file does not exist, a new key is \
-        generated and stored there, readable by you only. It is meant for tests: for other purposes use your own key, \
-        in a program that is made for it.",
-    after_long_help = "Examples:\n  \
-        npub=$(graspd key me.nsec)          the public key; generates a key if the file does not exist\n  \
-        graspd key me.nsec --json           the public key as npub and as hex"
-)]
+#[command(after_long_help = "Examples:\n  \
+    npub=$(graspd key me.nsec)          the public key; generates a key if the file does not exist\n  \
+    graspd key me.nsec --json           the public key as npub and as hex")]
 pub(super) struct KeyArgs {
     /// File of the secret key
     file: PathBuf,
@@ -57,16 +56,15 @@ impl KeyArgs {
 }
 
 /// Sign an event, and optionally publish it
+///
+/// Signs an event with the key in a file (see `graspd key`). With --to it is published to that relay: its id is
+/// printed, the relay's message goes to standard error, and the command fails if the relay rejects the event. Without
+/// --to the event is printed.
 #[derive(Args)]
-#[command(
-    long_about = "Signs an event with the key in a file (see `graspd key`). With --to it is published to that relay: its \
-        id is printed, the relay's message goes to standard error, and the command fails if the relay rejects the \
-        event. Without --to the event is printed.",
-    after_long_help = "Examples:\n  \
-        graspd event --key me.nsec --kind 30617 --tag d=hello --tag clone=$url --tag relays=ws://127.0.0.1:7334 \\\n      \
-        --to ws://127.0.0.1:7334                                   announce a repository\n  \
-        graspd event --key me.nsec --kind 1 --content hello        print a signed note"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd event --key me.nsec --kind 30617 --tag d=hello --tag clone=$url --tag relays=ws://127.0.0.1:7334 \\\n      \
+    --to ws://127.0.0.1:7334                                   announce a repository\n  \
+    graspd event --key me.nsec --kind 1 --content hello        print a signed note")]
 pub(super) struct EventArgs {
     /// File of the secret key
     #[arg(long, value_name = "FILE")]

@@ -19,14 +19,13 @@ const EXIT_STATUSES: [(&str, &str); 4] = [
 ];
 
 /// Print the manual page
+///
+/// Prints the manual page of graspd, or writes the pages of graspd and of each of its commands into a folder. The
+/// Debian package installs them all.
 #[derive(Args)]
-#[command(
-    long_about = "Prints the manual page of graspd, or writes the pages of graspd and of each of its commands into a \
-        folder. The Debian package installs them all.",
-    after_long_help = "Examples:\n  \
-        graspd man | man -l -                            read the page\n  \
-        graspd man --all /usr/local/share/man/man1       install graspd.1, graspd-status.1 and so on"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd man | man -l -                            read the page\n  \
+    graspd man --all /usr/local/share/man/man1       install graspd.1, graspd-status.1 and so on")]
 pub(super) struct ManArgs {
     /// Write one page per command into this folder, which is created if needed
     #[arg(long, value_name = "DIR", value_parser = absolute_path_value())]

@@ -1,7 +1,8 @@
 //! The commands of `graspd` other than `serve` and `config`. Most of them send a request to the running server through
 //! its admin socket.
 //!
-//! - One file per command, with a struct for its arguments that has a method `run`, listed in [`CliCommand`].
+//! - One file per command, with a struct for its arguments that has a method `run`, listed in [`CliCommand`]. The doc
+//!   comments of these structs and of their fields are the help.
 //! - [`table`]: tables with aligned columns. [`mod@reference`]: reference pages generated from the code.
 //!
 //! Every command has `--json`, which prints one object, or one object per line for lists. The exit status is 0 for
@@ -79,7 +80,7 @@ const GENERATORS: [&str; 2] = ["completions", "man"];
 /// Returns the whole command line of `graspd`.
 pub(crate) fn command() -> Command {
     let declared = CliCommand::augment_subcommands(Command::new("graspd"));
-    let commands = declared.get_subcommands().cloned().map(|command| {
+    let commands = declared.get_subcommands().cloned().map(with_separate_help).map(|command| {
         if GENERATORS.contains(&command.get_name()) {
             config::with_only_hidden_settings(command)
         } else {
@@ -87,6 +88,16 @@ pub(crate) fn command() -> Command {
         }
     });
     config::command().subcommands(commands)
+}
+
+/// Removes the summary from the long help of a command and of those below it. `clap` takes both from one doc comment.
+fn with_separate_help(command: Command) -> Command {
+    let (about, long_about) = (command.get_about().cloned(), command.get_long_about().map(ToString::to_string));
+    let command = command.mut_subcommands(with_separate_help);
+    match about.zip(long_about) {
+        Some((about, text)) => command.long_about(text.trim_start_matches(&format!("{about}\n\n")).to_owned()),
+        None => command,
+    }
 }
 
 /// Runs the given command, if it is one of these.

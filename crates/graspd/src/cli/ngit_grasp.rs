@@ -20,17 +20,15 @@ use crate::clock::Clock;
 use crate::text_format::{bytes, count, terminal_safe};
 
 /// Import the events and repositories of ngit-grasp into the running server
+///
+/// Reads the data folder of ngit-grasp, and shows what it contains and which events would be rejected. With --execute
+/// it imports everything into the running server: the events of each repository, then its git data, then all other
+/// events. Events are treated as if clients published them, and git data as if it was pushed. The data folder of
+/// ngit-grasp is not changed; ngit-grasp must not run meanwhile. After an interruption run the same command again.
 #[derive(Args)]
-#[command(
-    long_about = "Reads the data folder of ngit-grasp, and shows what it contains and which events would be rejected. \
-        With --execute it imports everything into the running server: the events of each repository, then its git data, \
-        then all other events. Events are treated as if clients published them, and git data as if it was pushed. The \
-        data folder of ngit-grasp is not changed; ngit-grasp must not run meanwhile. After an interruption run the same \
-        command again.",
-    after_long_help = "Examples:\n  \
-        graspd import-ngit-grasp /srv/ngit-grasp/data             show what would be imported\n  \
-        graspd import-ngit-grasp /srv/ngit-grasp/data --execute   import it, or continue"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd import-ngit-grasp /srv/ngit-grasp/data             show what would be imported\n  \
+    graspd import-ngit-grasp /srv/ngit-grasp/data --execute   import it, or continue")]
 pub(super) struct ImportNgitGraspArgs {
     /// Data folder of ngit-grasp, with the folders `relay` and `git`
     #[arg(value_parser = absolute_path_value())]

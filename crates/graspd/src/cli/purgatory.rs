@@ -11,17 +11,15 @@ use crate::text_format::{count, duration, terminal_safe};
 const SHOWN_DIGITS: usize = 12;
 
 /// List the events that wait for git data; fetch it now, or drop an event
+///
+/// Lists the events in purgatory: events that are not served yet, because the git data that they refer to is missing.
+/// Shows what each event needs, where that is fetched from, when the next attempt is, and when the event expires.
 #[derive(Args)]
-#[command(
-    long_about = "Lists the events in purgatory: events that are not served yet, because the git data that they refer \
-        to is missing. Shows what each event needs, where that is fetched from, when the next attempt is, and when the \
-        event expires.",
-    after_long_help = "Examples:\n  \
-        graspd purgatory                     list the events\n  \
-        graspd purgatory retry               fetch all missing git data now\n  \
-        graspd purgatory retry ngit          fetch what the repositories with the name ngit need\n  \
-        graspd purgatory drop 3bf0c63fcb93   drop one event"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd purgatory                     list the events\n  \
+    graspd purgatory retry               fetch all missing git data now\n  \
+    graspd purgatory retry ngit          fetch what the repositories with the name ngit need\n  \
+    graspd purgatory drop 3bf0c63fcb93   drop one event")]
 pub(super) struct PurgatoryArgs {
     /// Print JSON instead of text
     #[arg(long, global = true)]
@@ -35,17 +33,18 @@ enum PurgatoryAction {
     /// List the events that wait for git data (this is the default)
     List,
     /// Fetch missing git data now instead of at the next round
-    #[command(long_about = "Fetches missing git data now instead of at the next round. The limits of the git servers \
-        still apply: a server that has asked for a pause is contacted after it.")]
+    ///
+    /// Fetches missing git data now instead of at the next round. The limits of the git servers still apply: a server
+    /// that has asked for a pause is contacted after it.
     Retry {
         /// Only for this event, or for the repositories of this name; without it for all
         #[arg(value_name = "ID|NAME")]
         what: Option<String>,
     },
     /// Drop a held event
-    #[command(long_about = "Drops a held event, also from the disk. The server does not remember it: clients can \
-        publish it again, and sync fetches it again from a relay that has it. To reject it for good, add it to \
-        EVENT_BLACKLIST.")]
+    ///
+    /// Drops a held event, also from the disk. The server does not remember it: clients can publish it again, and sync
+    /// fetches it again from a relay that has it. To reject it for good, add it to EVENT_BLACKLIST.
     Drop {
         /// Id of the event, or enough of its first digits to be unique
         #[arg(value_name = "ID")]

@@ -13,18 +13,16 @@ use crate::text_format::{count, duration, terminal_safe};
 const MAX_REASON_CHARS: usize = 60;
 
 /// List the relays that are followed; retry, pause, resume or forget one
+///
+/// Lists the relays that are followed. Columns: STATE of the connection; HEALTH of the relay; REPOS that are completely
+/// synced / that list the relay; LAG, how far this server may be behind the relay; SLOTS, requests in use / allowed;
+/// NEXT TRY, when it is contacted again; NEW, new events received from it; WHY, the reason of the last failure.
 #[derive(Args)]
-#[command(
-    long_about = "Lists the relays that are followed. Columns: STATE of the connection; HEALTH of the relay; REPOS that \
-        are completely synced / that list the relay; LAG, how far this server may be behind the relay; SLOTS, requests \
-        in use / allowed; NEXT TRY, when it is contacted again; NEW, new events received from it; WHY, the reason of \
-        the last failure.",
-    after_long_help = "Examples:\n  \
-        graspd relays                              list the relays\n  \
-        graspd relays --json | jq -r .url          print their URLs\n  \
-        graspd relays retry wss://relay.example    connect now, without waiting for the end of the backoff\n  \
-        graspd relays pause wss://relay.example    disconnect until `resume`, even after a restart"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd relays                              list the relays\n  \
+    graspd relays --json | jq -r .url          print their URLs\n  \
+    graspd relays retry wss://relay.example    connect now, without waiting for the end of the backoff\n  \
+    graspd relays pause wss://relay.example    disconnect until `resume`, even after a restart")]
 pub(super) struct RelaysArgs {
     /// Print JSON instead of text
     #[arg(long, global = true)]
@@ -38,22 +36,22 @@ enum RelaysAction {
     /// List the relays that are followed (this is the default)
     List,
     /// Connect to a relay now, whatever its health
-    #[command(long_about = "Connects to a relay now, whatever its health: ends its backoff, and tries a relay again \
-        that has rejected this server.")]
+    ///
+    /// Connects to a relay now, whatever its health: ends its backoff, and tries a relay again that has rejected this
+    /// server.
     Retry(RelayArgs),
     /// Disconnect from a relay until it is resumed
-    #[command(long_about = "Disconnects from a relay and does not use it until `graspd relays resume`, even after a \
-        restart of the server.")]
+    ///
+    /// Disconnects from a relay and does not use it until `graspd relays resume`, even after a restart of the server.
     Pause(RelayArgs),
     /// Use a paused relay again
-    #[command(long_about = "Ends a pause: the server connects to the relay again.")]
+    ///
+    /// Ends a pause: the server connects to the relay again.
     Resume(RelayArgs),
     /// Discard everything learned about a relay, and start again
-    #[command(
-        long_about = "Discards what was learned about a relay (health, limits, totals), disconnects, and starts \
-        again if a repository still lists the relay. Events that came from it stay. `graspd sync` then compares \
-        everything."
-    )]
+    ///
+    /// Discards what was learned about a relay (health, limits, totals), disconnects, and starts again if a repository
+    /// still lists the relay. Events that came from it stay. `graspd sync` then compares everything.
     Forget(RelayArgs),
 }
 

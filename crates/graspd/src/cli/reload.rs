@@ -7,16 +7,15 @@ use crate::admin::api::{Nothing, RELOAD};
 use crate::text_format::terminal_safe;
 
 /// Make the server read its settings again: moderation lists, limits, log level and others
+///
+/// Makes the server read its settings again from the same sources as at its start: its TOML file, .env in its folder,
+/// and moderation lists in files. Flags and environment variables are those of the start. Settings that can change
+/// without a restart take effect at once; the others are listed. If a setting is invalid, nothing changes.
+///
+/// SIGHUP does the same, and logs the result.
 #[derive(Args)]
-#[command(
-    long_about = "Makes the server read its settings again from the same sources as at its start: its TOML file, .env \
-        in its folder, and moderation lists in files. Flags and environment variables are those of the start. Settings \
-        that can change without a restart take effect at once; the others are listed. If a setting is invalid, nothing \
-        changes.\n\n\
-        SIGHUP does the same, and logs the result.",
-    after_long_help = "Example:\n  \
-        echo 'log_level = \"debug\"' >> graspd.toml && graspd reload"
-)]
+#[command(after_long_help = "Example:\n  \
+    echo 'log_level = \"debug\"' >> graspd.toml && graspd reload")]
 pub(super) struct ReloadArgs {
     /// Print JSON instead of text
     #[arg(long)]

@@ -8,18 +8,18 @@ use crate::admin::api::{REPOS, RepoItem, ReposRequest};
 use crate::text_format::{bytes, count};
 
 /// List the hosted repositories, with their state and what is missing
+///
+/// Lists the hosted repositories. Columns: OWNER and NAME; STATE; REFS; SIZE of the repository's own objects; RELAYS
+/// that have the same state / that the repository lists; HELD, events that wait for git data.
+///
+/// The state is `current` if the newest repository state is served, `behind` if a newer one waits for git data,
+/// `waiting` if the announcement waits for git data, and `empty` if nothing has been pushed yet.
 #[derive(Args)]
-#[command(
-    long_about = "Lists the hosted repositories. Columns: OWNER and NAME; STATE; REFS; SIZE of the repository's own \
-        objects; RELAYS that have the same state / that the repository lists; HELD, events that wait for git data.\n\n\
-        The state is `current` if the newest repository state is served, `behind` if a newer one waits for git data, \
-        `waiting` if the announcement waits for git data, and `empty` if nothing has been pushed yet.",
-    after_long_help = "Examples:\n  \
-        graspd repos                    all repositories\n  \
-        graspd repos --missing          repositories that wait for git data\n  \
-        graspd repos --owner npub1…     repositories of one owner\n  \
-        graspd repos ngit --json        repositories with the name ngit, as JSON"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd repos                    all repositories\n  \
+    graspd repos --missing          repositories that wait for git data\n  \
+    graspd repos --owner npub1…     repositories of one owner\n  \
+    graspd repos ngit --json        repositories with the name ngit, as JSON")]
 pub(super) struct ReposArgs {
     /// Only repositories of this name, or the repository of this path
     name: Option<String>,

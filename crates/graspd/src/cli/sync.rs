@@ -11,13 +11,12 @@ use crate::backup::progress::Progress;
 use crate::text_format::{count, terminal_safe};
 
 /// Reconcile all repositories with a relay now, and show the progress
+///
+/// Compares everything that the repositories here need with what a relay has, fetches what is missing, and waits until
+/// that is done. The exit status is 0 if everything that the relay has is here, and 1 if the relay failed. Ctrl-C ends
+/// the command; the server finishes the work.
 #[derive(Args)]
-#[command(
-    long_about = "Compares everything that the repositories here need with what a relay has, fetches what is missing, \
-        and waits until that is done. The exit status is 0 if everything that the relay has is here, and 1 if the relay \
-        failed. Ctrl-C ends the command; the server finishes the work.",
-    after_long_help = "Example:\n  graspd sync wss://relay.example"
-)]
+#[command(after_long_help = "Example:\n  graspd sync wss://relay.example")]
 pub(super) struct SyncArgs {
     #[command(flatten)]
     relay: RelayArgs,

@@ -15,17 +15,16 @@ use crate::config::timestamp;
 use crate::text_format::count;
 
 /// Write the served events to a file, one JSON object per line
+///
+/// Writes the served events to a file or to standard output, one per line, in the order of their arrival. They are
+/// signed, so that any relay can accept them. The file FILE.graspd-progress records the progress: with --resume the
+/// command continues after an interruption, or adds the events that have arrived since.
 #[derive(Args)]
-#[command(
-    long_about = "Writes the served events to a file or to standard output, one per line, in the order of their \
-        arrival. They are signed, so that any relay can accept them. The file FILE.graspd-progress records the progress: \
-        with --resume the command continues after an interruption, or adds the events that have arrived since.",
-    after_long_help = "Examples:\n  \
-        graspd export events.jsonl                    all served events\n  \
-        graspd export events.jsonl --resume           continue, or add new events\n  \
-        graspd export - --kinds 30617,30618 | wc -l   announcements and states, to another program\n  \
-        graspd export tool.jsonl --repo tool          a repository with its issues, pull requests and comments"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd export events.jsonl                    all served events\n  \
+    graspd export events.jsonl --resume           continue, or add new events\n  \
+    graspd export - --kinds 30617,30618 | wc -l   announcements and states, to another program\n  \
+    graspd export tool.jsonl --repo tool          a repository with its issues, pull requests and comments")]
 pub(super) struct ExportArgs {
     /// File to create; - or nothing for standard output
     file: Option<String>,
@@ -83,18 +82,16 @@ impl ExportArgs {
 }
 
 /// Import events from a file into the running server
+///
+/// Imports events into the running server, one per line. They are treated like events of clients: signatures are
+/// checked, the policy decides, and events without their git data wait for it. Only the rate limit per network does not
+/// apply. A file next to FILE records the progress: run the same command again to continue after an interruption.
+/// Events that are rejected because they depend on something later in the file are tried again at the end.
 #[derive(Args)]
-#[command(
-    long_about = "Imports events into the running server, one per line. They are treated like events of clients: \
-        signatures are checked, the policy decides, and events without their git data wait for it. Only the rate limit \
-        per network does not apply. A file next to FILE records the progress: run the same command again to continue \
-        after an interruption. Events that are rejected because they depend on something later in the file are tried \
-        again at the end.",
-    after_long_help = "Examples:\n  \
-        graspd import events.jsonl               import, or continue after an interruption\n  \
-        graspd import events.jsonl --protected   also protected events: the file is an export of this server\n  \
-        zcat events.jsonl.gz | graspd import -   from another program; cannot be continued"
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd import events.jsonl               import, or continue after an interruption\n  \
+    graspd import events.jsonl --protected   also protected events: the file is an export of this server\n  \
+    zcat events.jsonl.gz | graspd import -   from another program; cannot be continued")]
 pub(super) struct ImportArgs {
     /// File to import; - for standard input
     file: PathBuf,

@@ -29,37 +29,26 @@ pub(super) fn check(findings: &mut Findings, config: &Config, via: bool) {
         return;
     }
     match lookup(host) {
-        Err(problem) => findings.error(
-            "dns",
-            format!("{host} does not resolve ({problem})"),
-            format!(
-                "add an A record (IPv4) and an AAAA record (IPv6, if there is one) for {host} with the public \
-                     address of this machine"
-            ),
-        ),
+        Err(problem) => {
+            let fix = format!(
+                "add an A record (IPv4) and an AAAA record (IPv6, if there is one) for {host} with the public address \
+                 of this machine"
+            );
+            findings.error("dns", format!("{host} does not resolve ({problem})"), fix);
+        }
         Ok(addresses) => {
             let shown = addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-            let private: Vec<String> = addresses
-                .iter()
-                .filter(|ip| AddressPolicy::PublicOnly.check(**ip).is_err())
-                .map(IpAddr::to_string)
-                .collect();
+            let private = addresses.iter().filter(|ip| AddressPolicy::PublicOnly.check(**ip).is_err());
+            let private: Vec<String> = private.map(IpAddr::to_string).collect();
             if private.is_empty() {
                 findings.ok("dns", format!("{host} resolves to {shown}"));
             } else if private.len() == addresses.len() && !host.contains('.') {
-                findings.warning(
-                    "dns",
-                    format!("{host} resolves to {shown}"),
-                    "only machines of this network can \
-                                                                                reach it",
-                );
+                let fix = "only machines of this network can reach it";
+                findings.warning("dns", format!("{host} resolves to {shown}"), fix);
             } else {
-                findings.error(
-                    "dns",
-                    format!("{host} resolves to {}, which is not public", private.join(", ")),
-                    "use only public addresses in the A and AAAA records; if only this machine sees another address, \
-                     check /etc/hosts, and check from outside (graspd check --via on another machine)",
-                );
+                let fix = "use only public addresses in the A and AAAA records; if only this machine sees another \
+                           address, check /etc/hosts, and check from outside (graspd check --via on another machine)";
+                findings.error("dns", format!("{host} resolves to {}, which is not public", private.join(", ")), fix);
             }
         }
     }

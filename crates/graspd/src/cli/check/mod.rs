@@ -29,21 +29,20 @@ use crate::config::Config;
 const PROXY_CHECKS: [&str; 6] = ["endpoint", "host", "forwarded", "websocket", "body", "chunked"];
 
 /// Check the installation as clients see it, and show how to fix problems
+///
+/// Checks the domain and its DNS records, the certificate, the reverse proxy (whether it forwards to this server,
+/// passes on the address of the client, websockets and large pushes), git, the data folders, the owner key, the disk,
+/// the limit of open files and the clock. If the server runs, a few requests are sent through the proxy, and the server
+/// reports how they arrived.
 #[derive(Args)]
-#[command(
-    long_about = "Checks the domain and its DNS records, the certificate, the reverse proxy (whether it forwards to this \
-        server, passes on the address of the client, websockets and large pushes), git, the data folders, the owner \
-        key, the disk, the limit of open files and the clock. If the server runs, a few requests are sent through the \
-        proxy, and the server reports how they arrived.",
-    after_long_help = "Examples:\n  \
-        graspd check                              check everything\n  \
-        graspd check --via http://127.0.0.1:8080  check this address instead of the domain\n  \
-        graspd check --json | jq '.findings[] | select(.level == \"error\")'\n\n\
-        Run it on the machine of the server, with the same settings and as the same user. To check from outside, run it \
-        on another machine with --via https://code.example; checks that need the server are then left out.\n\
-        ✓ ok, ! warning: it works but can be improved, ✗ error: it does not work, · note: it cannot be checked. The \
-        exit status is 1 if there is an error."
-)]
+#[command(after_long_help = "Examples:\n  \
+    graspd check                              check everything\n  \
+    graspd check --via http://127.0.0.1:8080  check this address instead of the domain\n  \
+    graspd check --json | jq '.findings[] | select(.level == \"error\")'\n\n\
+    Run it on the machine of the server, with the same settings and as the same user. To check from outside, run it \
+    on another machine with --via https://code.example; checks that need the server are then left out.\n\
+    ✓ ok, ! warning: it works but can be improved, ✗ error: it does not work, · note: it cannot be checked. The \
+    exit status is 1 if there is an error.")]
 pub(super) struct CheckArgs {
     /// Check this address instead of the domain
     #[arg(long, value_name = "URL")]
