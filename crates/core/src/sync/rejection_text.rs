@@ -2,7 +2,7 @@
 //! not reliable, so the classification uses phrases of known relay implementations. This is the only place that
 //! interprets free text of a relay.
 //!
-//! Called by `on_rejection`. See `docs/design/sync.md#rejection-texts`.
+//! Called by `relay`. See `docs/design/sync.md#rejection-texts`.
 
 use crate::limits;
 
@@ -35,324 +35,100 @@ pub enum RelayRejection {
     Unclassified,
 }
 
-/// Phrases that must all occur.
-type AllPhrases = &'static [&'static str];
-
-/// Patterns of each class. A class matches if any of its alternatives does. The first match from the top counts, so
-/// specific patterns come before general ones.
+/// Patterns of each class. A class matches if any of its alternatives, which are separated by `|`, does. All phrases of
+/// an alternative, which are joined by `+`, must occur; `_` stands for a space at the begin or end of a phrase. The first
+/// match from the top counts, so specific patterns come before general ones.
 ///
 /// Phrases are searched in the normalized text: lower-case words with one space between them and at both ends.
-const REJECTION_PATTERNS: &[(RelayRejection, &[AllPhrases])] = &[
+const REJECTION_PATTERNS: &[(RelayRejection, &str)] = &[
     (
         RelayRejection::NotAllowed,
-        &[
-            &["subscription id ", "length"],
-            &["subscription id ", " long "],
-            &["subscription id ", " large "],
-            &["subscription id ", " bytes "],
-            &["subscription identifier", "length"],
-            &["subid", "length"],
-            &["sub id ", " long "],
-            &["authentication attempts"],
-            &["auth attempts"],
-        ],
+        "subscription id_+length|subscription id_+_long_|subscription id_+_large_|subscription id_+_bytes_|\
+         subscription identifier+length|subid+length|sub id_+_long_|authentication attempts|auth attempts",
     ),
     (
         RelayRejection::AuthRequired,
-        &[
-            &[" auth required "],
-            &[" auth is required "],
-            &[" auth needed "],
-            &["authentication required"],
-            &["authentication is required"],
-            &["authentication needed"],
-            &["requires auth"],
-            &["require auth"],
-            &[" must auth"],
-            &["must be authenticated"],
-            &["please auth"],
-            &["need to auth"],
-            &["not authenticated"],
-            &["unauthenticated"],
-        ],
+        "_auth required_|_auth is required_|_auth needed_|authentication required|authentication is required|\
+         authentication needed|requires auth|require auth|_must auth|must be authenticated|please auth|\
+         need to auth|not authenticated|unauthenticated",
     ),
-    (
-        RelayRejection::SubscriptionBytes(0),
-        &[&["subscriptions", "bytes "], &["subscription", "exceed", "bytes "], &["subscriptions", "max size"]],
-    ),
+    (RelayRejection::SubscriptionBytes(0), "subscriptions+bytes_|subscription+exceed+bytes_|subscriptions+max size"),
     (
         RelayRejection::LimitZeroRejected,
-        &[
-            &[" limit ", "positive"],
-            &[" limit ", " got 0 "],
-            &[" limit ", "greater than 0 "],
-            &[" limit ", "greater than zero"],
-            &[" limit ", "greater than or equal to 1 "],
-            &[" limit must be at least 1 "],
-            &[" limit should be at least 1 "],
-            &[" limit cannot be 0 "],
-            &[" limit cannot be zero"],
-            &[" limit can t be zero"],
-            &[" limit must not be zero"],
-            &[" limit must be non zero"],
-            &[" limit zero"],
-            &[" limit 0 "],
-            &[" limit of 0 "],
-        ],
+        "_limit_+positive|_limit_+_got 0_|_limit_+greater than 0_|_limit_+greater than zero|\
+         _limit_+greater than or equal to 1_|_limit must be at least 1_|_limit should be at least 1_|\
+         _limit cannot be 0_|_limit cannot be zero|_limit can t be zero|_limit must not be zero|\
+         _limit must be non zero|_limit zero|_limit 0_|_limit of 0_",
     ),
     (
         RelayRejection::TooManyFilters,
-        &[
-            &["filter count"],
-            &["number of filters"],
-            &["too many filters"],
-            &["max filters"],
-            &["maximum filters"],
-            &["multi filter"],
-            &["multiple filters"],
-            &[" filters per "],
-            &["only one filter"],
-            &["single filter"],
-            &["at most", " filters "],
-            &["no more than", " filters "],
-            &["up to", " filters "],
-            &["arr too big"],
-        ],
+        "filter count|number of filters|too many filters|max filters|maximum filters|multi filter|\
+         multiple filters|_filters per_|only one filter|single filter|at most+_filters_|no more than+_filters_|\
+         up to+_filters_|arr too big",
     ),
     // An unknown command can only be a negentropy command, because sync uses no other uncommon one.
     (
         RelayRejection::NoNegentropy,
-        &[
-            &["negentropy", "not support"],
-            &["negentropy", "unsupported"],
-            &["negentropy", "disabled"],
-            &["negentropy", "not enabled"],
-            &["negentropy", "not implemented"],
-            &["negentropy", "not available"],
-            &["negentropy", "not allowed"],
-            &["negentropy", "protocol version"],
-            &["negentropy", "missing elements"],
-            &[" neg open ", "unknown"],
-            &[" neg open ", "support"],
-            &[" neg open ", "unrecogni"],
-            &[" neg open ", "unexpected"],
-            &[" neg open ", "invalid"],
-            &[" neg open ", "disabled"],
-            &[" neg msg ", "unknown"],
-            &[" nip 77 ", "support"],
-            &[" nip 77 ", "disabled"],
-            &[" nip77 ", "support"],
-            &["version mismatch"],
-            &["unknown cmd"],
-            &["unknown command"],
-            &["command unknown"],
-            &["command unrecogni"],
-            &["unrecogni", " command "],
-            &["unsupported command"],
-            &["invalid command"],
-            &["command not"],
-            &["could not parse command"],
-            &["unsupported message"],
-            &["unknown message"],
-            &["unhandled message"],
-            &["unrecogni", " message "],
-            &["unknown envelope"],
-            &["parse envelope"],
-            &["unknown verb"],
-            &["unknown variant"],
-            &["allowed types"],
-        ],
+        "negentropy+not support|negentropy+unsupported|negentropy+disabled|negentropy+not enabled|\
+         negentropy+not implemented|negentropy+not available|negentropy+not allowed|negentropy+protocol version|\
+         negentropy+missing elements|_neg open_+unknown|_neg open_+support|_neg open_+unrecogni|\
+         _neg open_+unexpected|_neg open_+invalid|_neg open_+disabled|_neg msg_+unknown|_nip 77_+support|\
+         _nip 77_+disabled|_nip77_+support|version mismatch|unknown cmd|unknown command|command unknown|\
+         command unrecogni|unrecogni+_command_|unsupported command|invalid command|command not|\
+         could not parse command|unsupported message|unknown message|unhandled message|unrecogni+_message_|\
+         unknown envelope|parse envelope|unknown verb|unknown variant|allowed types",
     ),
     (
         RelayRejection::ResultTooLarge,
-        &[
-            &["query results"],
-            &["too many results"],
-            &["results too big"],
-            &["negentropy items"],
-            &["too many items"],
-            &["too many records"],
-            &["too many matching"],
-            &["too many events", "narrow"],
-            &["too many events", " query "],
-            &["too many events to"],
-            &["too much data"],
-            &["result set"],
-            &[" query ", "too big"],
-            &[" query ", "too large"],
-            &[" query ", "too broad"],
-            &[" query ", "too expensive"],
-            &[" query ", "too long"],
-            &[" query ", "timed out"],
-            &[" query ", "timeout"],
-            &[" filter ", "too broad"],
-        ],
+        "query results|too many results|results too big|negentropy items|too many items|too many records|\
+         too many matching|too many events+narrow|too many events+_query_|too many events to|too much data|\
+         result set|_query_+too big|_query_+too large|_query_+too broad|_query_+too expensive|_query_+too long|\
+         _query_+timed out|_query_+timeout|_filter_+too broad",
     ),
-    (
-        RelayRejection::RateLimited,
-        &[&["throttl"], &["per second"], &["per minute"], &[" a minute "], &["subscription rate"]],
-    ),
+    (RelayRejection::RateLimited, "throttl|per second|per minute|_a minute_|subscription rate"),
     (
         RelayRejection::TooManySubscriptions,
-        &[
-            &["concurrent", " req"],
-            &["concurrent", " neg"],
-            &["concurrent", "subscription"],
-            &["concurrent", "queries"],
-            &["too many", "subscription"],
-            &["too many subs "],
-            &["too many reqs"],
-            &["too many negentropy sessions"],
-            &["too many neg "],
-            &["max", "subscriptions"],
-            &["maximum", "subscription"],
-            &["number of subscriptions"],
-            &["subscription count"],
-            &["subscription limit"],
-            &["subscriptions limit"],
-            &["subscriptions", "limit reached"],
-            &["subscriptions", "exceed"],
-            &["at most", " subscriptions"],
-            &["no more than", " subscriptions"],
-        ],
+        "concurrent+_req|concurrent+_neg|concurrent+subscription|concurrent+queries|too many+subscription|\
+         too many subs_|too many reqs|too many negentropy sessions|too many neg_|max+subscriptions|\
+         maximum+subscription|number of subscriptions|subscription count|subscription limit|subscriptions limit|\
+         subscriptions+limit reached|subscriptions+exceed|at most+_subscriptions|no more than+_subscriptions",
     ),
     (
         RelayRejection::UnsupportedFilter,
-        &[
-            &["bad req"],
-            &["invalid", " filter"],
-            &["filter", "invalid"],
-            &["bad filter"],
-            &["unsupported filter"],
-            &[" filter", "not support"],
-            &["filter item"],
-            &["filter validation"],
-            &["filter size"],
-            &["filter too"],
-            &["filter is too"],
-            &["filters too"],
-            &["filters are too"],
-            &["filter", "malformed"],
-            &["empty filter"],
-            &["parse filter"],
-            &["parsing filter"],
-            &["error parsing"],
-            &["unrecogni", " filter"],
-            &["unindexed tag"],
-            &["underspecified"],
-            &["must be specified"],
-            &["must specify"],
-            &["too many things"],
-            &["too many tag"],
-            &["too many values"],
-            &["too many ids"],
-            &["too many event ids"],
-            &["too many authors"],
-            &["too many kinds"],
-            &["message too"],
-            &["message is too"],
-            &["message size"],
-            &["max message"],
-            &["payload"],
-            &["limitation max limit"],
-            &["from hex"],
-            &["unexpected character"],
-        ],
+        "bad req|invalid+_filter|filter+invalid|bad filter|unsupported filter|_filter+not support|filter item|\
+         filter validation|filter size|filter too|filter is too|filters too|filters are too|filter+malformed|\
+         empty filter|parse filter|parsing filter|error parsing|unrecogni+_filter|unindexed tag|underspecified|\
+         must be specified|must specify|too many things|too many tag|too many values|too many ids|\
+         too many event ids|too many authors|too many kinds|message too|message is too|message size|max message|\
+         payload|limitation max limit|from hex|unexpected character",
     ),
     (
         RelayRejection::RateLimited,
-        &[
-            &[" rate ", " limit"],
-            &["ratelimit"],
-            &["too many"],
-            &["so many requests"],
-            &["slow down"],
-            &["slowdown"],
-            &["too fast"],
-            &["too quickly"],
-            &["too often"],
-            &["too frequent"],
-            &["limit exceeded"],
-            &["exceeded", " limit "],
-            &["limit reached"],
-            &[" quota "],
-            &["flooding"],
-            &["back off"],
-        ],
+        "_rate_+_limit|ratelimit|too many|so many requests|slow down|slowdown|too fast|too quickly|too often|\
+         too frequent|limit exceeded|exceeded+_limit_|limit reached|_quota_|flooding|back off",
     ),
     (
         RelayRejection::ConnectionClosing,
-        &[
-            &["shutting down"],
-            &["shut down"],
-            &["shutdown"],
-            &["restarting"],
-            &[" relay ", " restart "],
-            &[" server ", " restart "],
-            &["going away"],
-            &["going down"],
-            &["under maintenance"],
-            &["for maintenance"],
-            &["goodbye"],
-            &["closing connection"],
-            &["closing the connection"],
-            &[" connection ", "inactiv"],
-            &[" connection ", " idle "],
-            &["disconnecting"],
-            &["is stopping"],
-        ],
+        "shutting down|shut down|shutdown|restarting|_relay_+_restart_|_server_+_restart_|going away|going down|\
+         under maintenance|for maintenance|goodbye|closing connection|closing the connection|\
+         _connection_+inactiv|_connection_+_idle_|disconnecting|is stopping",
     ),
-    (RelayRejection::RateLimited, &[&["try again later"], &[" busy "], &["overload"], &["temporarily unavailable"]]),
+    (RelayRejection::RateLimited, "try again later|_busy_|overload|temporarily unavailable"),
     // Rejections that concern publishing are not relevant, because sync does not publish events.
-    (RelayRejection::NotAllowed, &[&[" restricted ", " read"], &[" blocked ", " read"], &["allowed to read"]]),
+    (RelayRejection::NotAllowed, "_restricted_+_read|_blocked_+_read|allowed to read"),
     (
         RelayRejection::Unclassified,
-        &[
-            &["duplicate"],
-            &[" already "],
-            &["publish"],
-            &[" write "],
-            &[" writing "],
-            &[" writes "],
-            &[" to post "],
-            &[" posting "],
-            &["your event"],
-        ],
+        "duplicate|_already_|publish|_write_|_writing_|_writes_|_to post_|_posting_|your event",
     ),
     (
         RelayRejection::NotAllowed,
-        &[
-            &[" blocked "],
-            &[" restricted "],
-            &["not allowed"],
-            &["not permitted"],
-            &["not authori"],
-            &["unauthori"],
-            &["forbidden"],
-            &[" banned "],
-            &["not a member"],
-            &["members only"],
-            &["whitelist"],
-            &["allowlist"],
-            &["blacklist"],
-            &[" denied "],
-            &[" rejected "],
-            &["not welcome"],
-            &["private relay"],
-            &["payment required"],
-            &["payment is required"],
-            &["requires payment"],
-            &[" auth fail"],
-            &["authentication fail"],
-            &["authentication error"],
-            &["failed to auth"],
-        ],
+        "_blocked_|_restricted_|not allowed|not permitted|not authori|unauthori|forbidden|_banned_|not a member|\
+         members only|whitelist|allowlist|blacklist|_denied_|_rejected_|not welcome|private relay|\
+         payment required|payment is required|requires payment|_auth fail|authentication fail|\
+         authentication error|failed to auth",
     ),
     // Errors in an authentication event or a negentropy message must not be taken for an unsupported filter.
-    (
-        RelayRejection::Unclassified,
-        &[&["challenge"], &["relay tag"], &["signature"], &["created at"], &["kind 22242"], &["negentropy message"]],
-    ),
+    (RelayRejection::Unclassified, "challenge|relay tag|signature|created at|kind 22242|negentropy message"),
 ];
 
 /// A text with one of these prefixes that matches no pattern is classified as [`RelayRejection::UnsupportedFilter`].
@@ -364,9 +140,9 @@ impl RelayRejection {
     pub fn classify(text: &str) -> Self {
         let text = clip(text).to_lowercase();
         let words = normalize(&text);
-        let matches_all = |all: &AllPhrases| all.iter().all(|phrase| words.contains(phrase));
+        let matches_all = |all: &str| all.split('+').all(|phrase| words.contains(&phrase.replace('_', " ")));
         let found =
-            REJECTION_PATTERNS.iter().find(|(_, any)| any.iter().any(matches_all)).map(|(rejection, _)| *rejection);
+            REJECTION_PATTERNS.iter().find(|(_, any)| any.split('|').any(matches_all)).map(|(rejection, _)| *rejection);
         match found {
             Some(Self::SubscriptionBytes(_)) => {
                 parse_byte_count(&text).map_or(Self::TooManySubscriptions, Self::SubscriptionBytes)

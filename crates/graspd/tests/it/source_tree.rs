@@ -143,6 +143,7 @@ const EXCEPTIONS: &[&str] = &[
     // A function of the HTTP library.
     "Request::post",
     // Texts of remote relays.
+    "_to post_",
     " to post ",
     "unlimited for everybody",
     // Part of events in the simulator; their ids, and with them the known seeds, would change.
