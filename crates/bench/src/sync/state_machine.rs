@@ -177,6 +177,7 @@ impl MachineDriver {
             use_negentropy: true,
             backoff: BackoffConfig { base_secs: 5, max_secs: 3_600 },
             rejected: RejectedEventsConfig::default(),
+            limits: Default::default(),
             epoch: 1,
             seed: 1,
         };

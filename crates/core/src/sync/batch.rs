@@ -73,7 +73,7 @@ pub(super) enum BatchOrigin {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BatchPhase {
     /// Its live set is not confirmed yet.
-    AwaitingLive(LiveSetId),
+    AwaitingLive,
     /// Stored events are being requested.
     Historic,
 }
@@ -165,7 +165,7 @@ impl PendingBatch {
         !self.queue.is_empty()
             || !self.unmatched_filters.is_empty()
             || self.active_requests > 0
-            || matches!(self.phase, BatchPhase::AwaitingLive(_))
+            || self.phase == BatchPhase::AwaitingLive
     }
 
     /// Whether all its requests have ended and all its events have a result.

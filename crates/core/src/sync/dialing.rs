@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::SyncMachine;
 use super::health::FailureCause;
 use super::io::{DisconnectReason, SessionId, SyncNote, SyncOutput};
-use super::relay::{ConnectionState, RelayId, RelayState};
+use super::relay::{ConnectionState, RelayId};
 use crate::limits;
 use crate::nostr::nip11::Nip11Info;
 use crate::time::MonoTime;
@@ -160,24 +160,18 @@ impl SyncMachine {
                 }
             }
             ConnectionState::Connected(connection) => {
-                let negentropy = connection.requests.values().filter(|request| request.is_negentropy()).count();
-                self.open_negentropy = self.open_negentropy.saturating_sub(negentropy);
+                self.open_negentropy = self.open_negentropy.saturating_sub(relay.historic.negentropy_count());
                 if reason == DisconnectReason::ClosedByUs {
                     relay.health.record_closed(now);
                 } else {
                     relay.health.record_lost(now, random);
                 }
-                relay.on_disconnected(*connection, now.mono);
+                relay.on_disconnected(&connection, now.mono);
                 self.outputs.push_back(SyncOutput::Note(SyncNote::ConnectionLost(relay.url.clone(), reason)));
             }
         }
         self.runnable.insert(id);
-        if self.relays.get(&id).is_some_and(|relay| {
-            !relay.is_needed()
-                && relay
-                    .unneeded_since
-                    .is_some_and(|at| now.mono.since(at).as_secs() >= limits::UNUSED_RELAY_DISCONNECT_SECS)
-        }) {
+        if self.relays.get(&id).is_some_and(|relay| relay.is_expired(now.mono)) {
             self.remove_relay(id);
         }
     }
@@ -186,8 +180,7 @@ impl SyncMachine {
     pub(super) fn disconnect(&mut self, id: RelayId) {
         let Some(relay) = self.relays.get_mut(&id) else { return };
         let Some(session) = relay.current_session() else { return };
-        let is_closing =
-            relay.connection_mut().is_some_and(|connection| std::mem::replace(&mut connection.is_closing, true));
+        let is_closing = relay.connection_mut().is_some_and(|connection| connection.session.begin_closing());
         if !is_closing {
             self.outputs.push_back(SyncOutput::Disconnect(session));
         }
@@ -197,11 +190,7 @@ impl SyncMachine {
     pub(super) fn on_wake(&mut self, id: RelayId) {
         let now = self.now;
         let Some(relay) = self.relays.get_mut(&id) else { return };
-        if !relay.is_needed()
-            && relay
-                .unneeded_since
-                .is_some_and(|at| now.mono.since(at).as_secs() >= limits::UNUSED_RELAY_DISCONNECT_SECS)
-        {
+        if relay.is_expired(now.mono) {
             match relay.current_session() {
                 Some(_) => {
                     // The relay is removed when the session ends.
@@ -220,16 +209,5 @@ impl SyncMachine {
         if must_disconnect {
             self.disconnect(id);
         }
-    }
-}
-
-impl RelayState {
-    /// Returns when the relay is to be dialled, if at all.
-    pub(super) fn dial_at(&self) -> Option<MonoTime> {
-        let is_wanted = self.is_needed() && !self.is_paused && !self.is_self;
-        if !matches!(self.connection, ConnectionState::Disconnected) || !is_wanted {
-            return None;
-        }
-        Some(self.health.next_dial_at())
     }
 }

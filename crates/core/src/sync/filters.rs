@@ -3,8 +3,10 @@
 //! A scope consists of repositories and ranges of their root events, not of lists of ids. Filters are built when they
 //! are sent and then dropped, so that a hundred relays do not store the same ids a hundred times.
 
+use std::collections::BTreeSet;
+
 use super::io::Seq;
-use super::relay_limits::RelayLimits;
+use super::relay_limits::ConnectionLimits;
 use super::targets::{IndexedRepo, RepoKey, RepoSyncIndex};
 use crate::nostr::filter::Filter;
 use crate::nostr::kinds;
@@ -75,6 +77,11 @@ impl SyncScope {
             }
         }
         self.roots = merged;
+    }
+
+    /// Returns its repositories, each once.
+    pub(super) fn all_repos(&self) -> BTreeSet<RepoKey> {
+        self.repos.iter().copied().chain(self.roots.iter().map(|range| range.repo)).collect()
     }
 
     /// Removes repositories that are not followed any more.
@@ -236,7 +243,7 @@ pub(super) struct BatchCapacity {
 impl BatchCapacity {
     /// Uses the configured number of values per filter, or as many as the relay's limits allow if all needs would
     /// otherwise not fit into its live subscriptions.
-    pub(super) fn new(relay_limits: &RelayLimits, max_values: usize, total_size: FilterSize) -> Self {
+    pub(super) fn new(relay_limits: &ConnectionLimits, max_values: usize, total_size: FilterSize) -> Self {
         // 512 bytes for the braces and names of seven filters, the verb and the subscription id.
         let bytes = relay_limits.req_bytes.saturating_sub(512).max(1_024);
         let max_packed = (relay_limits.filter_bytes / ID_BYTES).max(1);
@@ -294,4 +301,33 @@ impl<'w> ScopeBuilder<'w> {
         }
         reached
     }
+}
+
+/// Packs filters into requests within the limits of a relay.
+pub(super) fn pack_requests(filters: Vec<Filter>, relay_limits: &ConnectionLimits) -> Vec<Vec<Filter>> {
+    let mut requests: Vec<Vec<Filter>> = Vec::new();
+    let mut size = 0;
+    for filter in filters {
+        let length = json_bytes(&filter);
+        match requests.last_mut() {
+            Some(last)
+                if last.len() < relay_limits.max_filters.max(1) as usize && size + length <= relay_limits.req_bytes =>
+            {
+                size += length;
+                last.push(filter);
+            }
+            _ => {
+                size = length;
+                requests.push(vec![filter]);
+            }
+        }
+    }
+    requests
+}
+
+/// Returns the approximate size of a filter as JSON.
+pub(super) fn json_bytes(filter: &Filter) -> usize {
+    let tags: usize = filter.tags.iter().flat_map(|(_, values)| values).map(|value| json_len(value)).sum();
+    let ids = filter.ids.as_ref().map_or(0, Vec::len) + filter.authors.as_ref().map_or(0, Vec::len);
+    80 + tags + ids * ID_BYTES
 }

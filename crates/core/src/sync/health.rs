@@ -253,20 +253,10 @@ impl RelayHealth {
     /// Records a rate limit. Returns the end of the cooldown. Further rate limits during the cooldown answer requests
     /// that were sent before, so they do not count again, but the cooldown starts anew with the last of them.
     pub fn record_rate_limit(&mut self, now: Now) -> MonoTime {
-        if self.cooldown.is_some_and(|cooldown| cooldown.mono > now.mono) {
-            let secs = doubling_backoff(
-                limits::RATE_LIMIT_COOLDOWN_SECS,
-                self.rate_limit_count,
-                limits::MAX_RATE_LIMIT_COOLDOWN_SECS,
-            );
-            let cooldown = Deadline::after_secs(now, secs);
-            self.cooldown = Some(cooldown);
-            return cooldown.mono;
+        if !self.is_in_cooldown(now) {
+            let count = if self.has_calmed_down(now) { 0 } else { self.rate_limit_count };
+            self.rate_limit_count = count.saturating_add(1);
         }
-        if self.has_calmed_down(now) {
-            self.rate_limit_count = 0;
-        }
-        self.rate_limit_count = self.rate_limit_count.saturating_add(1);
         let secs = doubling_backoff(
             limits::RATE_LIMIT_COOLDOWN_SECS,
             self.rate_limit_count,
@@ -303,6 +293,12 @@ impl RelayHealth {
         self.cooldown.map(|due| due.mono)
     }
 
+    /// Returns whether the relay is in its cooldown, so that no requests are sent.
+    #[must_use]
+    pub fn is_in_cooldown(&self, now: Now) -> bool {
+        self.cooldown.is_some_and(|cooldown| cooldown.mono > now.mono)
+    }
+
     /// Returns when the relay may be dialled, which may have passed. A relay in its cooldown is not dialled.
     #[must_use]
     pub fn next_dial_at(&self) -> MonoTime {
@@ -329,7 +325,7 @@ impl RelayHealth {
     /// Returns the health status.
     #[must_use]
     pub fn status(&self, now: Now) -> HealthStatus {
-        if self.cooldown.is_some_and(|cooldown| cooldown.mono > now.mono) {
+        if self.is_in_cooldown(now) {
             return HealthStatus::RateLimited;
         }
         if self.is_dead() {

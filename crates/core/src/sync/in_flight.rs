@@ -1,21 +1,22 @@
 //! Submitted events without a result, and the batches that wait for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::batch::BatchId;
 use super::io::{
-    EventPresence, SessionId, SubmitResult, SubscriptionId, SyncOutput, SyncRow, SyncRowKey, SyncSource,
+    EventPresence, ServedEvent, SessionId, SubmitResult, SubscriptionId, SyncOutput, SyncRow, SyncRowKey, SyncSource,
     SyncSubmission, SyncSubmissionId,
 };
-use super::recent_arrivals::ArrivalTick;
-use super::rejected::{OfferResult, RejectionClass, WokenEvents};
+use super::rejected::{Dependency, OfferResult, RejectionClass, WokenEvents};
 use super::relay::RelayId;
 use super::relay_url::RelayUrl;
 use super::{SyncMachine, rejected_layer};
 use crate::limits;
-use crate::nostr::event::{Event, EventId};
+use crate::nostr::event::{Coordinate, Event, EventId};
+use crate::nostr::kinds;
 use crate::nostr::rejection::Rejection;
+use crate::repo::Identifier;
 use crate::time::Timestamp;
 
 /// Identity of an event in flight. It includes the signature, so that a forged copy cannot hide the real event.
@@ -80,9 +81,7 @@ impl SyncMachine {
     ) {
         let Some((delivery, source)) = self.with_relay(id, |relay, ctx| {
             let delivery = relay.attribute_event(ctx, sub, &event);
-            let batch =
-                delivery.batch.and_then(|id| relay.connection().and_then(|connection| connection.batches.get(&id)));
-            let source = batch.map_or(SyncSource::Live, |batch| batch.source);
+            let source = delivery.batch.and_then(|batch| relay.historic.source(batch)).unwrap_or(SyncSource::Live);
             (delivery, source)
         }) else {
             return;
@@ -122,15 +121,10 @@ impl SyncMachine {
 
     /// Counts an event for the batch or historic run that waits for it.
     fn count_pending(&mut self, waiter: EventWaiter) {
-        let Some(connection) = self.relays.get_mut(&waiter.relay).and_then(|relay| relay.connection_of(waiter.session))
-        else {
-            return;
-        };
-        if let Some(batch) = waiter.batch.and_then(|batch| connection.batches.get_mut(&batch)) {
-            batch.pending_events += 1;
-        }
-        if waiter.is_resubmitted {
-            connection.resubmitted += 1;
+        if let Some(relay) = self.relays.get_mut(&waiter.relay)
+            && relay.session_mut(waiter.session).is_some()
+        {
+            relay.historic.count_pending(waiter.batch, waiter.is_resubmitted);
         }
     }
 
@@ -181,40 +175,15 @@ impl SyncMachine {
             if is_new && is_first {
                 relay.totals.received += 1;
             }
-            let historic_sync_completed_at = relay.historic_sync_completed_at;
-            let absent_since = relay.catch_up_since;
-            let Some(connection) = relay.connection_of(waiter.session) else { continue };
-            if waiter.is_resubmitted {
-                connection.resubmitted = connection.resubmitted.saturating_sub(1);
-                relay.has_ready_repos = true;
-            }
-            let Some(connection) = relay.connection_of(waiter.session) else { continue };
+            let Some(session) = relay.session_mut(waiter.session) else { continue };
             if result == SubmitResult::InvalidSignature {
-                connection.invalid_messages += 1;
+                session.record_invalid();
             }
-            if let Some(batch) = waiter.batch.and_then(|batch| connection.batches.get_mut(&batch)) {
-                batch.pending_events = batch.pending_events.saturating_sub(1);
-                if is_new && is_first {
-                    batch.events += 1;
-                    // A gap: it was created while everything of this relay was live and complete.
-                    let from = historic_sync_completed_at.map(|at| at.plus_secs(limits::SYNC_OVERLAP_SECS));
-                    let is_gap = from.is_some_and(|from| event.created_at > from)
-                        && absent_since.is_none_or(|since| event.created_at < since);
-                    if is_gap
-                        && event.created_at < now.wall
-                        && batch.since.is_none() == (batch.source == SyncSource::Daily)
-                    {
-                        batch.gaps.0 += 1;
-                        if batch.gaps.1.len() < 3 {
-                            batch.gaps.1.push(event.id);
-                        }
-                    }
-                }
-                if let SubmitResult::Rejected(rejection) = &result
-                    && rejection.is_temporary()
-                {
-                    batch.fail("no space for the events of the relay");
-                }
+            if waiter.is_resubmitted {
+                relay.historic.finish_resubmitted();
+            }
+            if let Some(batch) = waiter.batch {
+                relay.historic.record_result(batch, &event, &result, is_new && is_first, now.wall);
             }
             is_first = false;
             let is_useful = !matches!(
@@ -252,16 +221,10 @@ impl SyncMachine {
         }
         let Some(relay) = self.relays.get_mut(&id) else { return };
         let Some(connection) = relay.connection_mut() else { return };
-        connection.wide_deliveries.0 += 1;
-        connection.wide_deliveries.1 += u32::from(is_useful);
-        let (seen, useful) = connection.wide_deliveries;
-        if seen >= limits::WIDE_SUBSCRIPTION_SAMPLE_EVENTS {
-            connection.wide_deliveries = (0, 0);
-            if useful * 2 < seen {
-                relay.learned.wide_disabled = true;
-                relay.is_unsaved = true;
-                self.disconnect(id);
-            }
+        if connection.live.record_wide_delivery(is_useful, self.config.limits.wide_sample_events) {
+            relay.limits.disable_wide();
+            relay.is_unsaved = true;
+            self.disconnect(id);
         }
     }
 
@@ -273,7 +236,7 @@ impl SyncMachine {
         for (event, relay_urls) in woken.cached {
             let relay = relay_urls.iter().find_map(|url| {
                 let id = self.relay_ids.get(url.without_scheme())?;
-                let session = self.relays.get(id)?.connection()?.session;
+                let session = self.relays.get(id)?.connection()?.session.id();
                 Some((*id, session))
             });
             let waiters: Vec<EventWaiter> = relay
@@ -302,11 +265,91 @@ impl SyncMachine {
             let connection =
                 relays.iter().find(|id| self.relays.get(id).is_some_and(|relay| relay.connection().is_some()));
             let Some(relay) = connection.or(relays.first()).and_then(|id| self.relays.get_mut(id)) else { continue };
-            if relay.ids_to_fetch.len() < limits::MAX_QUEUED_IDS_PER_RELAY {
-                relay.ids_to_fetch.insert(id);
+            if relay.historic.fetch_later(id) {
                 let id = relay.id;
                 self.runnable.insert(id);
             }
         }
+    }
+}
+
+/// Position in the order of arrivals.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) struct ArrivalTick(u64);
+
+/// Something that arrived, or that an arrival references.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum ArrivalKey {
+    Arrived(Dependency),
+    RefersToEvent(EventId),
+    RefersToCoordinate(Coordinate),
+}
+
+/// Recently served events, at most [`limits::MAX_RECENT_ARRIVALS`], to detect dependencies that arrive while an event is in
+/// flight.
+///
+/// An event may be rejected because of a dependency that arrives directly after it, in the same commit. The machine gets
+/// the arrival first and the rejection afterwards, so the arrival would not wake the rejected event, which would then be
+/// remembered for a week. Therefore recent arrivals are checked when an event is rejected.
+#[derive(Debug, Default)]
+pub(super) struct RecentArrivals {
+    tick: u64,
+    latest: BTreeMap<ArrivalKey, u64>,
+    order: VecDeque<(u64, ArrivalKey)>,
+}
+
+impl RecentArrivals {
+    /// Returns the current position.
+    pub(super) fn current_tick(&self) -> ArrivalTick {
+        ArrivalTick(self.tick)
+    }
+
+    /// Records a served event.
+    pub(super) fn record(&mut self, served: &ServedEvent) {
+        self.tick += 1;
+        self.insert(ArrivalKey::Arrived(Dependency::Event(served.id)));
+        self.insert(ArrivalKey::Arrived(Dependency::Author(served.author)));
+        if let Some(coordinate) = &served.coordinate {
+            self.insert(ArrivalKey::Arrived(Dependency::Coordinate(coordinate.clone())));
+            if coordinate.kind == kinds::ANNOUNCEMENT
+                && let Some(identifier) = Identifier::new(&coordinate.d)
+            {
+                self.insert(ArrivalKey::Arrived(Dependency::Identifier(identifier)));
+            }
+        }
+        for id in served.ids.iter().take(limits::MAX_EVENT_REFERENCES) {
+            self.insert(ArrivalKey::RefersToEvent(*id));
+        }
+        for coordinate in served.coordinates.iter().take(limits::MAX_EVENT_REFERENCES) {
+            self.insert(ArrivalKey::RefersToCoordinate(coordinate.clone()));
+        }
+    }
+
+    /// Records that the needs of repositories with an identifier changed.
+    pub(super) fn record_needs_change(&mut self, identifier: &Identifier) {
+        self.tick += 1;
+        self.insert(ArrivalKey::Arrived(Dependency::Identifier(identifier.clone())));
+    }
+
+    fn insert(&mut self, key: ArrivalKey) {
+        self.latest.insert(key.clone(), self.tick);
+        self.order.push_back((self.tick, key));
+        while self.order.len() > limits::MAX_RECENT_ARRIVALS
+            && let Some((tick, key)) = self.order.pop_front()
+        {
+            if self.latest.get(&key) == Some(&tick) {
+                self.latest.remove(&key);
+            }
+        }
+    }
+
+    /// Whether something arrived since then that may change the rejection of an event.
+    pub(super) fn may_change_rejection(&self, event: &Event, since: ArrivalTick) -> bool {
+        let is_later = |key: &ArrivalKey| self.latest.get(key).is_some_and(|tick| *tick > since.0);
+        let is_referenced =
+            event.coordinate().is_some_and(|coordinate| is_later(&ArrivalKey::RefersToCoordinate(coordinate)));
+        is_referenced
+            || is_later(&ArrivalKey::RefersToEvent(event.id))
+            || Dependency::from_event(event).into_iter().any(|need| is_later(&ArrivalKey::Arrived(need)))
     }
 }

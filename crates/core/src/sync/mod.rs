@@ -13,23 +13,15 @@
 //! It depends only on `nostr`, `repo`, `limits`, `time` and `state_machine` of this crate. Design: `docs/design/sync.md`.
 
 mod batch;
-mod batch_planner;
-mod completion;
-mod connection;
-mod context;
 mod dialing;
 mod filters;
 pub mod health;
+mod historic;
 mod in_flight;
 pub mod io;
 mod live;
 pub mod negentropy;
-mod on_message;
-mod on_rejection;
 pub mod pagination;
-mod persistence;
-mod recent_arrivals;
-mod reconciliation;
 pub mod rejected;
 pub mod rejection_text;
 pub mod relay;
@@ -37,25 +29,22 @@ pub mod relay_limits;
 pub mod relay_record;
 mod relay_set;
 pub mod relay_url;
-mod scheduler;
-mod target_updates;
+mod session;
 mod targets;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use self::batch::RequestId;
-use self::context::SyncContext;
 use self::dialing::Dialer;
-use self::in_flight::InFlightEvents;
-use self::io::{IncomingMessage, QueryId, SessionId, SyncInput, SyncOutput, SyncRow, SyncRowKey};
-use self::recent_arrivals::RecentArrivals;
+use self::in_flight::{InFlightEvents, RecentArrivals};
+use self::io::{IncomingMessage, QueryId, SessionId, SyncInput, SyncNote, SyncOutput, SyncRowKey};
 use self::rejected::{RejectedEventsConfig, RejectedEventsIndex};
-use self::relay::{RelayId, RelayState};
+use self::relay::{Relay, RelayId};
 use self::relay_record::RelayRecord;
 use self::relay_url::RelayUrl;
 use self::targets::RepoSyncIndex;
-pub use self::view::{CatchUpProgress, RelaySnapshot, RepoRelayStatus, SyncSnapshot};
+pub use self::view::{CatchUpProgress, RelaySnapshot, RepoRelayStatus, RepoSyncStatus, SyncSnapshot};
 use crate::limits;
 use crate::random::Rng;
 use crate::repo::ServiceAddress;
@@ -81,11 +70,85 @@ pub struct SyncConfig {
     pub backoff: health::BackoffConfig,
     /// Limits of the rejected-events index.
     pub rejected: RejectedEventsConfig,
+    /// Other limits.
+    pub limits: SyncLimits,
     /// Identifies store, policy and filter version. Stored coverage of another epoch is discarded; see
     /// [`relay_record::CoverageRecord`].
     pub epoch: u64,
     /// Seed of the random numbers.
     pub seed: u64,
+}
+
+/// Limits of the sync machine that tests reduce. The other ones are in [`limits`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SyncLimits {
+    /// Maximum number of followed relays.
+    pub max_relays: usize,
+    /// Maximum number of followed relays with the same host.
+    pub max_relays_per_host: usize,
+    /// Maximum number of concurrent negentropy exchanges on all relays.
+    pub max_reconciliations: usize,
+    /// Bytes of filters above which a GRASP server is followed without tags.
+    pub wide_filter_bytes: usize,
+    /// Events received without tags after which it is decided whether that subscription was worthwhile.
+    pub wide_sample_events: u32,
+}
+
+impl Default for SyncLimits {
+    fn default() -> Self {
+        Self {
+            max_relays: limits::MAX_SYNC_RELAYS,
+            max_relays_per_host: limits::MAX_SYNC_RELAYS_PER_HOST,
+            max_reconciliations: limits::MAX_CONCURRENT_RECONCILIATIONS,
+            wide_filter_bytes: limits::WIDE_SUBSCRIPTION_FILTER_BYTES,
+            wide_sample_events: limits::WIDE_SUBSCRIPTION_SAMPLE_EVENTS,
+        }
+    }
+}
+
+/// The parts of the sync machine that a relay may use while it runs.
+struct SyncContext<'a> {
+    now: Now,
+    config: &'a SyncConfig,
+    repo_index: &'a RepoSyncIndex,
+    rejected: &'a RejectedEventsIndex,
+    outputs: &'a mut VecDeque<SyncOutput>,
+    next_id: &'a mut u64,
+    queries: &'a mut BTreeMap<QueryId, (RelayId, RequestId)>,
+    /// Number of open negentropy exchanges on all relays.
+    open_negentropy: &'a mut usize,
+    /// Relays that wait for another negentropy exchange to end.
+    waiting_for_negentropy: &'a mut BTreeSet<RelayId>,
+    rng: &'a mut Rng,
+}
+
+impl SyncContext<'_> {
+    /// Returns an id that was not used before.
+    fn new_id(&mut self) -> u64 {
+        *self.next_id += 1;
+        *self.next_id
+    }
+
+    /// Registers a query to the store for a request.
+    fn new_query(&mut self, relay: RelayId, request: RequestId) -> QueryId {
+        let query = QueryId(self.new_id());
+        self.queries.insert(query, (relay, request));
+        query
+    }
+
+    fn note(&mut self, note: SyncNote) {
+        self.outputs.push_back(SyncOutput::Note(note));
+    }
+
+    /// Returns `secs` ± 20 %.
+    fn jitter(&mut self, secs: u64) -> u64 {
+        secs * (80 + self.rng.next_u64() % 41) / 100
+    }
+
+    /// Returns the seconds until the next full reconciliation: 23 to 25 hours.
+    fn daily_interval_secs(&mut self) -> u64 {
+        limits::DAILY_RECONCILIATION_SECS - 3_600 + self.rng.next_u64() % 7_200
+    }
 }
 
 /// The sync machine. See the [module](self) documentation.
@@ -94,7 +157,7 @@ pub struct SyncMachine {
     now: Now,
     is_ready: bool,
     repo_index: RepoSyncIndex,
-    relays: BTreeMap<RelayId, RelayState>,
+    relays: BTreeMap<RelayId, Relay>,
     relay_ids: BTreeMap<String, RelayId>,
     sessions: BTreeMap<SessionId, RelayId>,
     /// Stored records of relays that are not followed, by URL without scheme.
@@ -151,11 +214,7 @@ impl SyncMachine {
     }
 
     /// Runs an action on a relay, with access to the shared parts of the machine.
-    fn with_relay<R>(
-        &mut self,
-        id: RelayId,
-        action: impl FnOnce(&mut RelayState, &mut SyncContext<'_>) -> R,
-    ) -> Option<R> {
+    fn with_relay<R>(&mut self, id: RelayId, action: impl FnOnce(&mut Relay, &mut SyncContext<'_>) -> R) -> Option<R> {
         let relay = self.relays.get_mut(&id)?;
         let mut ctx = SyncContext {
             now: self.now,
@@ -206,7 +265,7 @@ impl SyncMachine {
         if self.pending_relays.is_empty() {
             // Repositories that are added from now on were not covered by an earlier process.
             for relay in self.relays.values_mut() {
-                relay.restored_up_to = None;
+                relay.historic.end_restore();
             }
         }
     }
@@ -248,7 +307,7 @@ impl SyncMachine {
             }
             self.schedule_wake(id);
         }
-        if self.open_negentropy < limits::MAX_CONCURRENT_RECONCILIATIONS {
+        if self.open_negentropy < self.config.limits.max_reconciliations {
             let waiting = std::mem::take(&mut self.waiting_for_negentropy);
             self.runnable.extend(waiting.into_iter().filter(|id| self.relays.contains_key(id)));
         }
@@ -293,9 +352,9 @@ impl StateMachine for SyncMachine {
             SyncInput::Message(session, message) => self.on_message(session, message),
             SyncInput::Unsent(session, bytes) => {
                 if let Some(id) = self.sessions.get(&session).copied() {
-                    self.with_relay(id, |relay, _| {
-                        relay.connection_of(session).map(|connection| connection.unsent_bytes = bytes)
-                    });
+                    if let Some(current) = self.relays.get_mut(&id).and_then(|relay| relay.session_mut(session)) {
+                        current.set_unsent(bytes);
+                    }
                     self.runnable.insert(id);
                 }
             }
@@ -383,3 +442,6 @@ fn rejected_layer(event: &crate::nostr::Event) -> rejected::RejectedLayer {
 fn earlier(first: Option<Timestamp>, second: Timestamp) -> Timestamp {
     first.map_or(second, |first| first.min(second))
 }
+
+#[cfg(test)]
+mod tests;

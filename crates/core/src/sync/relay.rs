@@ -1,24 +1,31 @@
 //! Sync state of one relay.
 //!
-//! `RelayState` exists as long as the relay is needed and outlives its connections. `Connection` is the part that
-//! lives as long as one connection: open subscriptions, pending batches and requests. What a restart keeps is written
-//! as a [`RelayRecord`].
+//! A [`Relay`] exists as long as the relay is needed. It consists of its identity and four components that own their
+//! fields:
+//!
+//! - [`RelayHealth`]: connection failures, backoff and rate-limit cooldown. Persisted.
+//! - [`RelayLimits`]: limits from NIP-11, and limits learned from rejections. Persisted.
+//! - [`LiveSync`]: live subscriptions. Lives as long as the connection.
+//! - [`HistoricSync`]: batches that request stored events, and the coverage that they have reached. Coverage is
+//!   persisted.
+//!
+//! The methods here pass messages and deadlines on to the components. What a restart keeps is written as a
+//! [`RelayRecord`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-use super::batch::{ActiveRequest, BatchId, PendingBatch, RequestId};
-use super::filters::{FilterSize, IdentifierSet, SyncScope};
-use super::health::RelayHealth;
-use super::io::{Seq, SessionId, SubscriptionId, SyncSource};
-use super::live::{LiveSet, LiveSetId, PendingLiveSet, PolledScope};
-use super::pagination::PageSizeTracker;
+use super::batch::{BatchId, RequestId};
+use super::health::{BackoffConfig, RelayHealth};
+use super::historic::HistoricSync;
+use super::io::{EoseHint, IncomingMessage, LocalIds, SessionId, SubscriptionId, SyncNote, SyncSource};
+use super::live::{LiveFailure, LiveSync};
+use super::rejection_text::RelayRejection;
 use super::relay_limits::RelayLimits;
-use super::relay_record::{CoverageRecord, LearnedLimits, RelayRecord, RelayTotals};
+use super::relay_record::{HealthRecord, RelayRecord, RelayTotals};
 use super::relay_url::RelayUrl;
-use super::targets::{RepoKey, RepoSyncIndex};
+use super::session::{OpenSubscription, Session, SubscriptionPurpose};
+use super::targets::RepoSyncIndex;
+use super::{SyncConfig, SyncContext};
 use crate::limits;
-use crate::nostr::event::EventId;
-use crate::nostr::filter::Filter;
+use crate::nostr::event::{Event, EventId};
 use crate::nostr::nip11::Nip11Info;
 use crate::time::{MonoTime, Now, Timestamp};
 
@@ -28,61 +35,23 @@ pub struct RelayId(pub u32);
 
 /// A relay and its sync progress. Everything except [`Connection`] outlives a lost connection.
 #[derive(Debug)]
-pub(super) struct RelayState {
+pub(super) struct Relay {
     pub(super) id: RelayId,
     pub(super) url: RelayUrl,
-    pub(super) connection: ConnectionState,
-    pub(super) health: RelayHealth,
-    pub(super) learned: LearnedLimits,
-    /// Coverage of the served repositories that list this relay.
-    pub(super) coverage: BTreeMap<RepoKey, RepoCoverage>,
-    /// Held repositories that list this relay.
-    pub(super) held_repos: BTreeSet<RepoKey>,
-    /// Repositories with needs that have not been requested from this relay.
-    pub(super) dirty: BTreeSet<RepoKey>,
-    /// Whether some of the dirty repositories may be ready to be requested. Saves a search, which costs as much as
-    /// there are dirty repositories.
-    pub(super) has_ready_repos: bool,
-    /// Size of the filters for all needs of this relay.
-    pub(super) total_size: FilterSize,
-    /// Whether all announcements have been requested without `since` and received.
-    pub(super) announcements_synced: bool,
-    /// Whether the states of this relay have been compared with the local ones, or requested, in this process.
-    pub(super) states_compared: bool,
-    /// Sequence number up to which an earlier process was complete. Valid for repositories that arrived before it.
-    pub(super) restored_up_to: Option<Seq>,
-    /// Time of the last message.
-    pub(super) last_message: Option<Now>,
-    /// Start of the last absence, less the overlap: what the relay received since then has not been requested.
-    pub(super) catch_up_since: Option<Timestamp>,
-    /// Seconds by which the local clock seems to be ahead, from the most recent live event.
-    pub(super) clock_ahead_secs: Option<u64>,
-    /// Time of the next full reconciliation.
-    pub(super) next_full_sync: MonoTime,
-    /// Position of the daily reconciliation when the connection ended.
-    pub(super) daily_cursor: Option<(RepoKey, Seq)>,
-    /// When historic sync was last completed.
-    pub(super) historic_sync_completed_at: Option<Timestamp>,
-    /// Batches that failed and are retried.
-    pub(super) failed_batches: Vec<FailedBatch>,
-    /// Whether part of the history cannot be fetched: one second of a single value has more events than a page, or a
-    /// batch failed too often.
-    pub(super) history_incomplete: bool,
-    /// Cursors of pagination that was interrupted.
-    pub(super) page_cursors: BTreeMap<Filter, PageCursor>,
-    /// Rejected events whose dependency has arrived and that are fetched by id.
-    pub(super) ids_to_fetch: BTreeSet<EventId>,
-    pub(super) late_delivery: LateDelivery,
-    pub(super) totals: RelayTotals,
+    pub(super) is_bootstrap: bool,
     pub(super) is_paused: bool,
     pub(super) is_self: bool,
-    pub(super) is_bootstrap: bool,
+    pub(super) connection: ConnectionState,
+    pub(super) health: RelayHealth,
+    pub(super) limits: RelayLimits,
+    pub(super) historic: HistoricSync,
+    pub(super) totals: RelayTotals,
+    /// Time of the last message.
+    pub(super) last_message: Option<Now>,
     /// Since when nothing needs this relay.
     pub(super) unneeded_since: Option<MonoTime>,
     /// Whether its last connection failure was attributed to an outage of the own network.
     pub(super) failed_in_own_outage: bool,
-    /// Whether the missing support of negentropy has been noted.
-    pub(super) warned_no_negentropy: bool,
     pub(super) wake_at: Option<MonoTime>,
     /// Whether it is due and waits for a free dial.
     pub(super) is_queued_to_dial: bool,
@@ -91,43 +60,7 @@ pub(super) struct RelayState {
     /// When its record was last stored.
     pub(super) saved_at: Option<MonoTime>,
     /// Time up to which the seconds up and down are in the totals.
-    pub(super) time_counted_at: MonoTime,
-}
-
-/// How far one repository is synced from one relay.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct RepoCoverage {
-    /// Whether events that reference the repository itself have been requested.
-    pub(super) tags_requested: bool,
-    /// Whether those events have all been received and have a result.
-    pub(super) tags_complete: bool,
-    /// Arrival up to which events that reference its root events have been requested.
-    pub(super) roots_requested: Seq,
-    /// Arrival up to which those events have all been received and have a result.
-    pub(super) roots_complete: Seq,
-    /// Number of open batches that include it.
-    pub(super) open_batches: u32,
-}
-
-/// Whether a relay sends stored events after its EOSE.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum LateDelivery {
-    #[default]
-    No,
-    /// Just detected: everything must be requested again on a new connection.
-    JustDetected,
-    /// Known: a request ends some time after its EOSE.
-    Known,
-}
-
-/// A request whose answer was empty. Used to detect [`LateDelivery`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct EmptyAnswer {
-    pub(super) sub: SubscriptionId,
-    pub(super) answered_at: Timestamp,
-    /// Events that arrive for it before this time count as late.
-    pub(super) until: MonoTime,
-    pub(super) late_events: u32,
+    time_counted_at: MonoTime,
 }
 
 /// Connection of a relay, or the attempt to connect.
@@ -141,158 +74,114 @@ pub(super) enum ConnectionState {
 /// State of an established connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) session: SessionId,
-    pub(super) nip11: Option<Nip11Info>,
-    pub(super) relay_limits: RelayLimits,
-    /// Bytes in the send buffer, as last reported by the driver.
-    pub(super) unsent_bytes: usize,
-    /// Bytes sent in this step, which the driver has not reported yet.
-    pub(super) bytes_this_step: usize,
-    pub(super) subscriptions: BTreeMap<SubscriptionId, OpenSubscription>,
-    pub(super) live: BTreeMap<LiveSetId, LiveSet>,
-    /// Live sets that are to be opened, in order.
-    pub(super) pending_live_sets: VecDeque<PendingLiveSet>,
-    /// The live set without tags that follows everything, if there is one.
-    pub(super) wide: Option<LiveSetId>,
-    /// Scopes for which there is no free live subscription.
-    pub(super) polled: VecDeque<PolledScope>,
-    pub(super) poll_at: Option<MonoTime>,
-    pub(super) batches: BTreeMap<BatchId, PendingBatch>,
-    pub(super) requests: BTreeMap<RequestId, ActiveRequest>,
-    pub(super) historic_run: Option<HistoricRun>,
-    pub(super) pass: Option<CoveragePass>,
-    pub(super) layer_one: LayerOneState,
-    /// Identifiers whose announcements were requested.
-    pub(super) requested_identifiers: Option<IdentifierSet>,
-    /// Whether a merged live subscription found no free slot or was refused. Reset when a live set is closed.
-    pub(super) cannot_merge: bool,
-    /// Rejections since the last answer.
-    pub(super) consecutive_rejections: u32,
-    /// Maximum number of concurrent historic requests.
-    pub(super) concurrency: u32,
-    /// No new request is started before this time.
-    pub(super) retry_after: MonoTime,
-    pub(super) page_sizes: PageSizeTracker,
-    /// The most recent requests with an empty answer.
-    pub(super) empty_answers: VecDeque<EmptyAnswer>,
-    pub(super) auth: Authentication,
-    /// Number of events from the wide live set, and how many of them were useful.
-    pub(super) wide_deliveries: (u32, u32),
-    /// Number of resubmitted events without a result. The historic run waits for them.
-    pub(super) resubmitted: u32,
-    /// Whether this server is closing the connection. Nothing is sent any more.
-    pub(super) is_closing: bool,
-    /// Number of invalid messages and events with an invalid signature.
-    pub(super) invalid_messages: u32,
+    pub(super) session: Session,
+    pub(super) live: LiveSync,
 }
 
-/// An open subscription or negentropy exchange. It occupies a slot of the relay.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct OpenSubscription {
-    pub(super) purpose: SubscriptionPurpose,
-    /// Whether the relay has answered it (EOSE).
-    pub(super) is_answered: bool,
+/// The other parts of a connected relay, and of the machine, for historic sync.
+pub(super) struct Link<'a, 'm> {
+    pub(super) id: RelayId,
+    pub(super) url: &'a RelayUrl,
+    pub(super) is_bootstrap: bool,
+    pub(super) ctx: &'a mut SyncContext<'m>,
+    pub(super) session: &'a mut Session,
+    pub(super) live: &'a mut LiveSync,
+    pub(super) limits: &'a mut RelayLimits,
+    pub(super) health: &'a mut RelayHealth,
+    pub(super) totals: &'a mut RelayTotals,
+    pub(super) is_unsaved: &'a mut bool,
 }
 
-/// What a subscription is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SubscriptionPurpose {
-    Live(LiveSetId),
-    Request(RequestId),
-    /// Closed by this server. Its slot counts as free at this time at the latest.
-    Closing(MonoTime),
+/// What an event from a relay belongs to.
+#[derive(Default)]
+pub(super) struct DeliveredEvent {
+    pub(super) batch: Option<BatchId>,
+    /// Whether it came from the wide live set.
+    pub(super) is_wide: bool,
+    /// Whether it shows that the relay sends stored events after EOSE. The connection must end.
+    pub(super) is_late: bool,
 }
 
-/// A catch-up or daily reconciliation. It ends when all batches that its own events lead to have ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct HistoricRun {
-    pub(super) source: SyncSource,
-    pub(super) events: u64,
-}
-
-/// Iteration over all needs that are already covered, to request them again.
-#[derive(Clone, Debug)]
-pub(super) struct CoveragePass {
-    pub(super) source: SyncSource,
-    pub(super) since: Option<Timestamp>,
-    /// Repository, and arrival of its root events, up to which batches have been created; `None` at the end.
-    pub(super) position: Option<(RepoKey, Seq)>,
-    /// Number of its open batches.
-    pub(super) open_batches: u32,
-}
-
-/// State of layer 1 on a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum LayerOneState {
-    Todo,
-    Running,
-    Done,
-}
-
-/// Authentication on a connection (NIP-42).
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Authentication {
-    pub(super) challenge: Option<String>,
-    pub(super) state: AuthState,
-}
-
-/// Progress of authentication.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum AuthState {
-    #[default]
-    NotRequired,
-    /// Demanded by the relay, which has not sent a challenge yet. Fails at this time.
-    Required(MonoTime),
-    Sent(MonoTime),
-    Done,
-}
-
-/// A batch that failed and is retried.
-#[derive(Clone, Debug)]
-pub(super) struct FailedBatch {
-    pub(super) scope: SyncScope,
-    pub(super) since: Option<Timestamp>,
-    pub(super) source: SyncSource,
-    pub(super) retry_at: MonoTime,
-    pub(super) attempts: u32,
-    pub(super) live_set: LiveSetStatus,
-}
-
-/// State of the live set of a failed batch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum LiveSetStatus {
-    Open,
-    Closed,
-    /// It was not confirmed in time. If it is still not confirmed at the retry, it is opened again.
-    Unconfirmed(LiveSetId),
-}
-
-/// Position of interrupted pagination of one filter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct PageCursor {
-    pub(super) until: Timestamp,
-    pub(super) started_at: Timestamp,
-    pub(super) saved_at: MonoTime,
-}
-
-impl Connection {
-    /// Counts an event that arrives for an ended request. Returns whether the relay sends stored events after EOSE.
-    pub(super) fn record_late_event(&mut self, sub: SubscriptionId, event: Timestamp, now: MonoTime) -> bool {
-        let Some(empty) = self.empty_answers.iter_mut().find(|empty| empty.sub == sub && empty.until > now) else {
-            return false;
-        };
-        empty.late_events += u32::from(event < empty.answered_at);
-        empty.late_events >= limits::MIN_LATE_EVENTS
+impl Link<'_, '_> {
+    /// Whether negentropy may be used now.
+    pub(super) fn can_use_negentropy(&self) -> bool {
+        self.ctx.config.use_negentropy && self.limits.can_use_negentropy(self.ctx.now)
     }
 
-    /// Returns the earliest time since which polled scopes have not been requested, or batches are still requesting.
-    pub(super) fn missed_since(&self, overlap: u64) -> Option<Timestamp> {
-        let polled = self.polled.iter().map(|polled| Timestamp(polled.requested_at.0.saturating_sub(overlap)));
-        polled.chain(self.batches.values().filter_map(|batch| batch.since)).min()
+    /// Whether the relay is in a rate-limit cooldown.
+    pub(super) fn is_in_cooldown(&self) -> bool {
+        self.health.is_in_cooldown(self.ctx.now)
+    }
+
+    /// Records that the relay does not support negentropy, so that pages are used.
+    pub(super) fn disable_negentropy(&mut self) {
+        *self.is_unsaved = true;
+        if self.limits.disable_negentropy(self.ctx.now) {
+            self.ctx.note(SyncNote::NoNegentropy(self.url.clone()));
+        }
+    }
+
+    /// Parks the relay for a reason: it is probed once a day.
+    fn park(&mut self, reason: String) {
+        self.ctx.note(SyncNote::Parked(self.url.clone(), reason));
+        self.health.park(self.ctx.now, self.ctx.rng.next_u64());
     }
 }
 
-impl RelayState {
+impl Relay {
+    /// Creates a relay that is not connected, with its stored record.
+    pub(super) fn new(
+        id: RelayId,
+        url: RelayUrl,
+        is_bootstrap: bool,
+        record: Option<RelayRecord>,
+        config: &SyncConfig,
+        now: Now,
+    ) -> Self {
+        let is_unsaved = record.is_none();
+        let record = record.unwrap_or_default();
+        let covered = record
+            .covered
+            .filter(|covered| covered.epoch == config.epoch && covered.lost_at <= now.wall)
+            .filter(|covered| now.wall.secs_since(covered.lost_at) < limits::QUICK_RECONNECT_SECS);
+        // Time of the last message on the monotonic clock of this process.
+        let last_message = covered.map(|covered| Now {
+            mono: MonoTime(now.mono.0.saturating_sub(now.wall.secs_since(covered.lost_at) * 1_000)),
+            wall: covered.lost_at,
+        });
+        let next_full_sync_secs =
+            covered.map_or(limits::DAILY_RECONCILIATION_SECS, |covered| covered.next_full_at.secs_since(now.wall));
+        Self {
+            id,
+            url,
+            is_bootstrap,
+            is_paused: record.paused,
+            is_self: record.is_self,
+            connection: ConnectionState::Disconnected,
+            health: RelayHealth::new(config.backoff, &record.health, now),
+            limits: RelayLimits::new(record.learned),
+            historic: HistoricSync::new(now.mono, covered, next_full_sync_secs),
+            totals: record.totals,
+            last_message,
+            unneeded_since: None,
+            failed_in_own_outage: false,
+            wake_at: None,
+            is_queued_to_dial: false,
+            is_unsaved,
+            saved_at: None,
+            time_counted_at: now.mono,
+        }
+    }
+
+    /// Forgets health, learned limits, totals and coverage, on request of the operator.
+    pub(super) fn forget(&mut self, backoff: BackoffConfig, now: Now) {
+        self.limits.forget();
+        self.totals = RelayTotals::default();
+        self.health = RelayHealth::new(backoff, &HealthRecord::default(), now);
+        self.historic.discard_coverage();
+        self.is_self = false;
+    }
+
     pub(super) fn connection(&self) -> Option<&Connection> {
         match &self.connection {
             ConnectionState::Connected(connection) => Some(connection),
@@ -307,73 +196,38 @@ impl RelayState {
         }
     }
 
-    /// Returns the connection if it belongs to this session.
-    pub(super) fn connection_of(&mut self, session: SessionId) -> Option<&mut Connection> {
-        self.connection_mut().filter(|connection| connection.session == session)
+    /// Returns the session if it is the current one.
+    pub(super) fn session_mut(&mut self, session: SessionId) -> Option<&mut Session> {
+        self.connection_mut().map(|connection| &mut connection.session).filter(|current| current.id() == session)
+    }
+
+    /// Returns historic sync and what it uses, if the relay is connected.
+    fn link<'a, 'm>(&'a mut self, ctx: &'a mut SyncContext<'m>) -> Option<(&'a mut HistoricSync, Link<'a, 'm>)> {
+        let ConnectionState::Connected(connection) = &mut self.connection else { return None };
+        let Connection { session, live } = &mut **connection;
+        let link = Link {
+            id: self.id,
+            url: &self.url,
+            is_bootstrap: self.is_bootstrap,
+            ctx,
+            session,
+            live,
+            limits: &mut self.limits,
+            health: &mut self.health,
+            totals: &mut self.totals,
+            is_unsaved: &mut self.is_unsaved,
+        };
+        Some((&mut self.historic, link))
     }
 
     pub(super) fn is_needed(&self) -> bool {
-        self.is_bootstrap || !self.coverage.is_empty() || !self.held_repos.is_empty()
+        self.is_bootstrap || self.historic.repo_counts() != (0, 0)
     }
 
-    pub(super) fn is_grasp(&self) -> bool {
-        self.connection().and_then(|connection| connection.nip11.as_ref()).is_some_and(|nip11| nip11.is_grasp)
-    }
-
-    /// Returns by how many seconds `since` reaches back before the last message, because events are often older than
-    /// their arrival.
-    pub(super) fn overlap_secs(&self) -> u64 {
-        self.overlap_secs_for(self.is_grasp())
-    }
-
-    /// Returns the overlap for a GRASP server or another relay. A GRASP server needs more, because it releases events
-    /// when their git data arrives.
-    pub(super) fn overlap_secs_for(&self, grasp: bool) -> u64 {
-        let base = if grasp { limits::SYNC_GRASP_OVERLAP_SECS } else { limits::SYNC_OVERLAP_SECS };
-        base + self.clock_ahead_secs.unwrap_or(0).min(limits::MAX_CLOCK_SKEW_SECS)
-    }
-
-    /// Whether the relay is in a rate-limit cooldown.
-    pub(super) fn is_in_cooldown(&self, now: Now) -> bool {
-        self.health.cooldown_until().is_some_and(|until| until > now.mono)
-    }
-
-    /// Whether negentropy may be used. `allowed` is the setting.
-    pub(super) fn can_use_negentropy(&self, now: Now, allowed: bool) -> bool {
-        let learned = self.learned.no_negentropy_at;
-        let denied =
-            learned.is_some_and(|at| now.wall.secs_since(at) < limits::NO_NEGENTROPY_MEMORY_SECS && now.wall >= at);
-        let connection = self.connection();
-        let stated_support =
-            connection.and_then(|connection| connection.nip11.as_ref()).and_then(|nip11| nip11.negentropy);
-        allowed
-            && !denied
-            && stated_support != Some(false)
-            && connection.is_some_and(|connection| connection.relay_limits.frame_bytes.is_some())
-    }
-
-    /// Returns the arrival up to which all needs of this relay are covered.
-    pub(super) fn covered_up_to(&self, repo_index: &RepoSyncIndex) -> Seq {
-        let mut up_to = repo_index.newest_seq;
-        for (key, coverage) in &self.coverage {
-            let Some(repo) = repo_index.repo(*key) else { continue };
-            if !coverage.tags_complete {
-                up_to = up_to.min(repo.seq.saturating_sub(1));
-            }
-            let next = repo.roots.partition_point(|root| root.seq <= coverage.roots_complete);
-            if let Some(root) = repo.roots.get(next) {
-                up_to = up_to.min(root.seq.saturating_sub(1));
-            }
-        }
-        up_to
-    }
-
-    /// Returns the earliest time since which something has not been requested: because of an absence, a failed batch,
-    /// or a polled scope.
-    pub(super) fn missed_since(&self) -> Option<Timestamp> {
-        let absent =
-            self.catch_up_since.into_iter().chain(self.failed_batches.iter().filter_map(|failed| failed.since));
-        absent.chain(self.connection().and_then(|connection| connection.missed_since(self.overlap_secs()))).min()
+    /// Whether nothing has needed it for so long that it is disconnected.
+    pub(super) fn is_expired(&self, now: MonoTime) -> bool {
+        let is_long_ago = |at: MonoTime| now.since(at).as_secs() >= limits::UNUSED_RELAY_DISCONNECT_SECS;
+        !self.is_needed() && self.unneeded_since.is_some_and(is_long_ago)
     }
 
     /// Returns the connection status, as exported by `ngit_sync_relay_connected`.
@@ -381,19 +235,14 @@ impl RelayState {
         match &self.connection {
             ConnectionState::Disconnected => ConnectionStatus::Disconnected,
             ConnectionState::Connecting(_) => ConnectionStatus::Connecting,
-            ConnectionState::Connected(connection)
-                if connection.historic_run.is_some_and(|historic_run| historic_run.source == SyncSource::CatchUp) =>
-            {
+            ConnectionState::Connected(_) if self.historic.running() == Some(SyncSource::CatchUp) => {
                 ConnectionStatus::Syncing
             }
-            ConnectionState::Connected(_) if self.has_failures() => ConnectionStatus::ConnectedHistoricSyncFailures,
+            ConnectionState::Connected(_) if self.historic.has_failures() => {
+                ConnectionStatus::ConnectedHistoricSyncFailures
+            }
             ConnectionState::Connected(_) => ConnectionStatus::Connected,
         }
-    }
-
-    /// Whether part of the history could not be fetched.
-    pub(super) fn has_failures(&self) -> bool {
-        self.history_incomplete || self.failed_batches.iter().any(|failed| failed.attempts > 0)
     }
 
     /// Adds the seconds since the last call to the time up or down.
@@ -406,50 +255,34 @@ impl RelayState {
             _ => {}
         }
     }
-}
 
-impl RelayState {
     pub(super) fn current_session(&self) -> Option<SessionId> {
         match &self.connection {
             ConnectionState::Disconnected => None,
             ConnectionState::Connecting(session) => Some(*session),
-            ConnectionState::Connected(connection) => Some(connection.session),
+            ConnectionState::Connected(connection) => Some(connection.session.id()),
         }
+    }
+
+    /// Returns when the relay is to be dialled, if at all.
+    pub(super) fn dial_at(&self) -> Option<MonoTime> {
+        let is_wanted = self.is_needed() && !self.is_paused && !self.is_self;
+        (is_wanted && matches!(self.connection, ConnectionState::Disconnected)).then(|| self.health.next_dial_at())
     }
 
     /// Returns when this relay has to be woken.
     pub(super) fn next_wake(&self, now: Now) -> Option<MonoTime> {
         let disconnect_at = self.unneeded_since.map(|at| at.plus_secs(limits::UNUSED_RELAY_DISCONNECT_SECS));
-        let ConnectionState::Connected(connection) = &self.connection else {
-            return earliest([disconnect_at, self.dial_at().filter(|_| !self.is_queued_to_dial)]);
+        let Some(Connection { session, live }) = self.connection() else {
+            let dial_at = self.dial_at().filter(|_| !self.is_queued_to_dial);
+            return disconnect_at.into_iter().chain(dial_at).min();
         };
-        if connection.is_closing {
+        if session.is_closing() {
             return None;
         }
-        let requests = connection.requests.values().map(|request| request.deadline);
-        let live = connection.live.values().map(|set| (!set.awaiting_eose.is_empty()).then_some(set.deadline));
-        let closing = connection.subscriptions.values().map(|sub| match sub.purpose {
-            SubscriptionPurpose::Closing(until) => Some(until),
-            _ => None,
-        });
-        let later = |at: MonoTime| (at > now.mono).then_some(at);
-        let cooldown = self.health.cooldown_until().and_then(later);
-        let auth = match connection.auth.state {
-            AuthState::Required(at) | AuthState::Sent(at) => Some(at),
-            _ => None,
-        };
-        let retry = self.failed_batches.iter().map(|failed| failed.retry_at).min();
-        let idle = connection.historic_run.is_none();
-        let rest = [
-            cooldown,
-            auth,
-            retry.and_then(later),
-            later(connection.retry_after),
-            connection.poll_at.and_then(later),
-            idle.then_some(self.next_full_sync),
-            disconnect_at,
-        ];
-        earliest(requests.chain(live).chain(closing).chain(rest))
+        let cooldown = self.health.cooldown_until().filter(|at| *at > now.mono);
+        let components = session.wake_times(now.mono).chain(live.wake_times(now.mono));
+        components.chain(self.historic.wake_times(now.mono)).chain(cooldown).chain(disconnect_at).min()
     }
 
     /// Returns the record that is stored. `oldest_pending` is the creation time of the oldest live event without a
@@ -461,32 +294,321 @@ impl RelayState {
         repo_index: &RepoSyncIndex,
         oldest_pending: Option<Timestamp>,
     ) -> RelayRecord {
-        let left = self.next_full_sync.since(now.mono).as_secs();
-        let covered = self.last_message.filter(|_| self.announcements_synced).map(|message| CoverageRecord {
-            epoch,
-            announcements: self.announcements_synced,
-            up_to: self.covered_up_to(repo_index),
-            lost_at: message.wall,
-            since: self.missed_since().into_iter().chain(oldest_pending).min(),
-            next_full_at: now.wall.plus_secs(left),
-            failed: self.has_failures(),
-        });
+        let overlap_secs = self.historic.overlap_secs(self.limits.is_grasp());
+        let polled = self.connection().and_then(|connection| connection.live.missed_since(overlap_secs));
+        let since = self.historic.missed_since().into_iter().chain(polled).chain(oldest_pending).min();
+        let covered =
+            self.last_message.and_then(|last| self.historic.to_record(now, epoch, repo_index, last.wall, since));
         RelayRecord {
             url: self.url.clone(),
             wanted_at: now.wall,
             health: self.health.to_record(now),
-            learned: self.learned,
+            learned: self.limits.learned(),
             covered,
             totals: self.totals,
             paused: self.is_paused,
             is_self: self.is_self,
         }
     }
+
+    /// Starts a new connection.
+    pub(super) fn on_connected(&mut self, ctx: &mut SyncContext<'_>, session: SessionId, nip11: Option<Nip11Info>) {
+        self.update_time_totals(ctx.now);
+        self.health.record_connected(ctx.now);
+        self.limits.set_document(nip11);
+        let kind = self.historic.on_connected(ctx, self.last_message, &self.limits);
+        self.is_unsaved = true;
+        self.last_message = Some(ctx.now);
+        let session = Session::new(session, ctx.now.mono);
+        self.connection = ConnectionState::Connected(Box::new(Connection { session, live: LiveSync::default() }));
+        ctx.note(SyncNote::Connected(self.url.clone(), kind));
+    }
+
+    /// Ends a connection.
+    pub(super) fn on_disconnected(&mut self, connection: &Connection, now: MonoTime) {
+        let overlap_secs = self.historic.overlap_secs(self.limits.is_grasp());
+        self.historic.on_disconnected(now, connection.live.missed_since(overlap_secs));
+        self.limits.set_document(None);
+    }
+
+    /// Takes all actions that are possible now.
+    pub(super) fn run(&mut self, ctx: &mut SyncContext<'_>) {
+        let Some((historic, mut link)) = self.link(ctx) else { return };
+        link.session.begin_step();
+        // Each iteration sends or completes something, of which there is a finite amount. The bound protects against a
+        // bug.
+        for _ in 0..limits::SYNC_STEP_ACTIONS_PER_RELAY {
+            link.session.free_slots(link.ctx.now.mono);
+            let can_send = link.session.can_send(link.ctx.now.mono) && !link.is_in_cooldown();
+            let has_started = can_send && start_next(historic, &mut link);
+            if !has_started && !historic.complete_next(&mut link) {
+                return;
+            }
+        }
+    }
+
+    /// Handles deadlines that have passed. Returns `true` if the connection must end.
+    pub(super) fn handle_deadlines(&mut self, ctx: &mut SyncContext<'_>) -> bool {
+        let Some((historic, mut link)) = self.link(ctx) else { return false };
+        let now = link.ctx.now.mono;
+        if link.session.is_closing() {
+            return false;
+        }
+        if link.session.auth_deadline().is_some_and(|at| at <= now) {
+            link.park("authentication was not answered in time".to_owned());
+            return true;
+        }
+        for key in link.live.unconfirmed(now) {
+            match link.live.on_unconfirmed(link.ctx, link.session, key) {
+                LiveFailure::Handled => {}
+                LiveFailure::Wide => {
+                    // The next connection does not use it.
+                    link.limits.disable_wide();
+                    return true;
+                }
+                LiveFailure::Batches(_, batches) => historic.start_batches_without_live(&mut link, batches, Some(key)),
+            }
+        }
+        historic.handle_deadlines(&mut link);
+        historic.start_daily_if_due(&mut link);
+        false
+    }
+
+    /// Handles the local ids that the store returned for a request.
+    pub(super) fn on_local_ids(&mut self, ctx: &mut SyncContext<'_>, request: RequestId, ids: LocalIds) {
+        if let Some((historic, mut link)) = self.link(ctx) {
+            historic.on_local_ids(&mut link, request, ids);
+        }
+    }
+
+    /// Handles the missing ids that the store returned for a request.
+    pub(super) fn on_missing_ids(&mut self, ctx: &mut SyncContext<'_>, request: RequestId, ids: Vec<EventId>) {
+        if let Some((historic, mut link)) = self.link(ctx) {
+            historic.on_missing_ids(&mut link, request, ids);
+        }
+    }
+
+    /// Counts an event for its request or live set, and returns what it belongs to.
+    pub(super) fn attribute_event(
+        &mut self,
+        ctx: &mut SyncContext<'_>,
+        sub: SubscriptionId,
+        event: &Event,
+    ) -> DeliveredEvent {
+        let now = ctx.now;
+        let mut delivery = DeliveredEvent::default();
+        let Some((historic, link)) = self.link(ctx) else { return delivery };
+        match link.session.subscription(sub) {
+            None => delivery.is_late = historic.record_late_event(sub, event.created_at, now.mono),
+            Some(OpenSubscription { purpose: SubscriptionPurpose::Live(key), is_answered }) => {
+                delivery.is_wide = link.live.is_wide_set(key);
+                if is_answered {
+                    historic.record_live_event_age(now.wall.secs_since(event.created_at));
+                }
+            }
+            Some(_) => delivery.batch = historic.record_event(&link, sub, event),
+        }
+        delivery
+    }
+
+    /// Handles any message except an event. Returns `true` if the connection must end.
+    pub(super) fn on_message(&mut self, ctx: &mut SyncContext<'_>, message: IncomingMessage) -> bool {
+        let Some((historic, mut link)) = self.link(ctx) else { return false };
+        match message {
+            IncomingMessage::Eose(sub, hint) => on_eose(historic, &mut link, sub, hint),
+            IncomingMessage::Closed(sub, text) | IncomingMessage::NegErr(sub, text, _) => {
+                return on_closed(historic, &mut link, sub, &text);
+            }
+            IncomingMessage::NegMsg(sub, message) => historic.on_neg_msg(&mut link, sub, &message),
+            IncomingMessage::Notice(text) => return on_notice(historic, &mut link, &text),
+            IncomingMessage::Ok(accepted, text) => return on_auth_reply(historic, &mut link, accepted, &text),
+            IncomingMessage::Auth(challenge) => {
+                link.session.on_challenge(link.ctx, challenge, link.limits.states_auth());
+            }
+            IncomingMessage::Invalid => return link.session.record_invalid(),
+            // It counts as progress: requesting it again would have the same result.
+            IncomingMessage::TooLarge(sub) => drop(historic.extend_deadline(&link, sub)),
+            IncomingMessage::Alive | IncomingMessage::Event(..) => {}
+        }
+        false
+    }
 }
 
-/// Returns the earliest of several times.
-fn earliest(moments: impl IntoIterator<Item = Option<MonoTime>>) -> Option<MonoTime> {
-    moments.into_iter().flatten().min()
+/// Starts one action: live subscriptions first, then queued requests of batches, then new batches. Returns `false` if
+/// there is none.
+fn start_next(historic: &mut HistoricSync, link: &mut Link<'_, '_>) -> bool {
+    let is_too_large = historic.filter_bytes() > link.ctx.config.limits.wide_filter_bytes;
+    if is_too_large && link.limits.can_follow_widely() && !link.live.is_wide() {
+        link.live.follow_widely(link.ctx);
+        return true;
+    }
+    let capacity = historic.batch_capacity(link.ctx, link.limits);
+    let is_followed = |repo| historic.is_followed(repo);
+    if let Some(batches) = link.live.open_next(link.ctx, link.session, link.limits, capacity.values, is_followed) {
+        historic.start_batches(link, batches);
+        return true;
+    }
+    historic.start_queued_request(link)
+        || historic.next_batch(link)
+        || link.live.consolidate(link.ctx, link.session, link.limits.current(), |repo| historic.is_followed(repo))
+}
+
+/// Handles EOSE: confirms a live set, or ends a request.
+fn on_eose(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: SubscriptionId, hint: Option<EoseHint>) {
+    let Some(OpenSubscription { purpose, is_answered }) = link.session.mark_answered(sub) else { return };
+    match purpose {
+        SubscriptionPurpose::Closing(_) => drop(link.session.remove(sub)),
+        SubscriptionPurpose::Live(key) => {
+            let batches = link.live.on_eose(link.ctx, link.session, key, sub, !is_answered);
+            historic.start_batches(link, batches);
+        }
+        SubscriptionPurpose::Request(id) if !is_answered => historic.on_eose(link, (id, sub), hint),
+        SubscriptionPurpose::Request(_) => {}
+    }
+}
+
+/// Handles the CLOSED or NEG-ERR message of a relay. Returns whether the connection must end.
+fn on_closed(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: SubscriptionId, text: &str) -> bool {
+    let rejection = RelayRejection::classify(text);
+    match link.session.remove(sub) {
+        Some(OpenSubscription { purpose: SubscriptionPurpose::Request(id), is_answered: false }) => {
+            historic.on_rejected(link, id, rejection);
+        }
+        Some(OpenSubscription { purpose: SubscriptionPurpose::Live(key), .. }) => {
+            match link.live.on_closed(link.ctx, link.session, (key, sub), rejection) {
+                LiveFailure::Handled => {}
+                LiveFailure::Wide => {
+                    // The next connection starts without the wide subscription.
+                    link.limits.disable_wide();
+                    return true;
+                }
+                LiveFailure::Batches(scope, batches) => {
+                    historic.start_batches_without_live(link, batches, None);
+                    historic.reopen_live(link.ctx, scope, link.limits, limits::LIVE_REOPEN_SECS);
+                }
+            }
+        }
+        // We have closed the subscription already. Only a rate limit still matters.
+        _ if rejection != RelayRejection::RateLimited => return false,
+        _ => {}
+    }
+    apply_rejection(historic, link, rejection, text)
+}
+
+/// Handles a NOTICE, which may be the rejection of a request. Returns whether the connection must end.
+fn on_notice(historic: &mut HistoricSync, link: &mut Link<'_, '_>, text: &str) -> bool {
+    let rejection = RelayRejection::classify(text);
+    if matches!(rejection, RelayRejection::Unclassified | RelayRejection::ConnectionClosing) {
+        return false;
+    }
+    // A notice is attributed to the only request that waits for an answer. With several waiting it cannot be
+    // attributed, and their timeouts decide.
+    let is_negentropy = |purpose: SubscriptionPurpose| match purpose {
+        SubscriptionPurpose::Request(id) => historic.is_negentropy_request(id),
+        _ => false,
+    };
+    let only = {
+        let mut waiting = link.session.waiting();
+        match rejection {
+            RelayRejection::NoNegentropy => waiting.find(|(_, purpose)| is_negentropy(*purpose)),
+            _ => waiting.next().filter(|_| waiting.next().is_none()),
+        }
+    };
+    match only {
+        Some((sub, _)) => on_closed(historic, link, sub, text),
+        None => {
+            link.session.minimize_concurrency();
+            apply_rejection(historic, link, rejection, text)
+        }
+    }
+}
+
+/// Applies the consequences of a rejection for the whole connection: learns limits, backs off, authenticates or parks.
+/// See `docs/design/sync.md#limits-per-relay`. Returns whether the connection must end.
+fn apply_rejection(
+    historic: &mut HistoricSync,
+    link: &mut Link<'_, '_>,
+    rejection: RelayRejection,
+    text: &str,
+) -> bool {
+    *link.is_unsaved = true;
+    let now = link.ctx.now;
+    // These rejections only require another form of request, which is learned once, or say nothing about requests.
+    if !matches!(
+        rejection,
+        RelayRejection::NoNegentropy
+            | RelayRejection::LimitZeroRejected
+            | RelayRejection::AuthRequired
+            | RelayRejection::Unclassified
+            | RelayRejection::ConnectionClosing
+    ) {
+        link.session.back_off(now.mono);
+    }
+    match rejection {
+        RelayRejection::RateLimited => {
+            let was_in_cooldown = link.is_in_cooldown();
+            let until = link.health.record_rate_limit(now);
+            if was_in_cooldown {
+                return false;
+            }
+            let secs = until.since(now.mono).as_secs();
+            link.ctx.note(SyncNote::RateLimited(link.url.clone(), clip_text(text), secs));
+        }
+        RelayRejection::NoNegentropy => link.disable_negentropy(),
+        RelayRejection::AuthRequired => return require_authentication(link),
+        RelayRejection::NotAllowed => {
+            link.park(clip_text(text));
+            return true;
+        }
+        RelayRejection::UnsupportedFilter
+        | RelayRejection::ResultTooLarge
+        | RelayRejection::ConnectionClosing
+        | RelayRejection::Unclassified => return false,
+        RelayRejection::TooManySubscriptions
+        | RelayRejection::SubscriptionBytes(_)
+        | RelayRejection::TooManyFilters
+        | RelayRejection::LimitZeroRejected => {
+            link.limits.learn(rejection, link.session.open_count() as u32, link.live.bytes() as u64);
+        }
+    }
+    // Live subscriptions above the limits are closed. Their scopes are opened again, merged with others, or polled, and
+    // events received in the meantime are requested.
+    while let Some(scope) = link.live.shrink(link.ctx, link.session, link.limits.current()) {
+        historic.reopen_live(link.ctx, scope, link.limits, 0);
+    }
+    false
+}
+
+/// Authenticates to a relay that requires it. Parks the relay if it rejects us although we are authenticated. Returns
+/// whether the connection must end.
+fn require_authentication(link: &mut Link<'_, '_>) -> bool {
+    let is_refused = !link.session.authenticate(link.ctx);
+    if is_refused {
+        link.park("auth-required".to_owned());
+    }
+    is_refused
+}
+
+/// Handles the OK message to our authentication event. Returns whether the connection must end.
+fn on_auth_reply(historic: &mut HistoricSync, link: &mut Link<'_, '_>, is_accepted: bool, text: &str) -> bool {
+    if is_accepted {
+        link.session.finish_authentication();
+        return false;
+    }
+    let rejection = RelayRejection::classify(text);
+    if rejection == RelayRejection::RateLimited {
+        return apply_rejection(historic, link, rejection, text);
+    }
+    if !link.session.is_authentication_sent() {
+        return false;
+    }
+    link.session.finish_authentication();
+    require_authentication(link)
+}
+
+/// Returns the first 120 characters of a text of a relay.
+fn clip_text(text: &str) -> String {
+    text.chars().take(120).collect()
 }
 
 /// Connection status of a relay. The numbers are those of `ngit_sync_relay_connected`.

@@ -1,15 +1,133 @@
-//! Limits of a relay: computes the limits that sync observes on a connection.
+//! Limits of a relay: what its NIP-11 document states, what its rejections taught, and the limits of a connection that
+//! follow from both.
 //!
 //! See `docs/design/sync.md#limits-per-relay`.
 
-use super::relay_record::LearnedLimits;
+use super::rejection_text::RelayRejection;
+use super::relay_record::{LearnedLimits, LiveFilterForm};
 use crate::limits;
 use crate::nostr::nip11::Nip11Info;
+use crate::time::Now;
+
+/// Limits of one relay: those that it states in its NIP-11 document and those that were learned from its rejections.
+#[derive(Debug)]
+pub(super) struct RelayLimits {
+    learned: LearnedLimits,
+    /// The document of the current connection.
+    nip11: Option<Nip11Info>,
+    current: ConnectionLimits,
+    /// Whether the missing support of negentropy has been noted.
+    warned_no_negentropy: bool,
+}
+
+impl RelayLimits {
+    pub(super) fn new(learned: LearnedLimits) -> Self {
+        Self { learned, nip11: None, current: ConnectionLimits::new(None, &learned), warned_no_negentropy: false }
+    }
+
+    /// Starts a connection with the NIP-11 document of the relay, or ends it with `None`.
+    pub(super) fn set_document(&mut self, nip11: Option<Nip11Info>) {
+        self.current = ConnectionLimits::new(nip11.as_ref(), &self.learned);
+        self.nip11 = nip11;
+    }
+
+    /// Forgets what was learned, from the next connection on.
+    pub(super) fn forget(&mut self) {
+        self.learned = LearnedLimits::default();
+    }
+
+    /// Returns the limits of the connection.
+    pub(super) fn current(&self) -> &ConnectionLimits {
+        &self.current
+    }
+
+    pub(super) fn learned(&self) -> LearnedLimits {
+        self.learned
+    }
+
+    pub(super) fn live_form(&self) -> LiveFilterForm {
+        self.learned.live_form
+    }
+
+    pub(super) fn is_grasp(&self) -> bool {
+        self.nip11.as_ref().is_some_and(|nip11| nip11.is_grasp)
+    }
+
+    /// Whether the relay states that it requires authentication.
+    pub(super) fn states_auth(&self) -> bool {
+        self.nip11.as_ref().is_some_and(|nip11| nip11.auth_required == Some(true))
+    }
+
+    /// Whether the relay states that it supports negentropy and has never rejected it.
+    pub(super) fn has_reliable_negentropy(&self) -> bool {
+        self.nip11.as_ref().and_then(|nip11| nip11.negentropy) == Some(true) && self.learned.no_negentropy_at.is_none()
+    }
+
+    /// Whether negentropy may be used on the connection.
+    pub(super) fn can_use_negentropy(&self, now: Now) -> bool {
+        let is_denied = self
+            .learned
+            .no_negentropy_at
+            .is_some_and(|at| now.wall.secs_since(at) < limits::NO_NEGENTROPY_MEMORY_SECS && now.wall >= at);
+        let is_stated_unsupported = self.nip11.as_ref().and_then(|nip11| nip11.negentropy) == Some(false);
+        !is_denied && !is_stated_unsupported && self.current.frame_bytes.is_some()
+    }
+
+    /// Records that the relay does not support negentropy. Returns whether this is to be noted, once per relay.
+    pub(super) fn disable_negentropy(&mut self, now: Now) -> bool {
+        self.learned.no_negentropy_at = Some(now.wall);
+        !std::mem::replace(&mut self.warned_no_negentropy, true)
+    }
+
+    /// Whether the relay may be followed without tags, which only helps with a GRASP server.
+    pub(super) fn can_follow_widely(&self) -> bool {
+        self.is_grasp() && !self.learned.wide_disabled
+    }
+
+    /// Records that the relay must not be followed without tags.
+    pub(super) fn disable_wide(&mut self) {
+        self.learned.wide_disabled = true;
+    }
+
+    /// Learns a limit from a rejection. `open` is the number of open subscriptions and `live_bytes` the size of the
+    /// live ones.
+    pub(super) fn learn(&mut self, rejection: RelayRejection, open: u32, live_bytes: u64) {
+        let learned = &mut self.learned;
+        match rejection {
+            RelayRejection::TooManySubscriptions => {
+                let fewer = open.max(1).min(self.current.max_subscriptions.saturating_sub(1).max(1));
+                learned.max_subscriptions = Some(learned.max_subscriptions.map_or(fewer, |slots| slots.min(fewer)));
+            }
+            RelayRejection::SubscriptionBytes(bytes) => {
+                // The relay may count differently. If it rejects subscriptions within its stated limit, halve the
+                // limit.
+                let known = learned.subscription_bytes.unwrap_or(u64::MAX);
+                learned.subscription_bytes =
+                    Some(if bytes < known { bytes } else { (known.min(live_bytes) / 2).max(1) });
+            }
+            RelayRejection::TooManyFilters => {
+                learned.max_filters = Some(match self.current.max_filters {
+                    6.. => 5,
+                    3.. => 2,
+                    _ => 1,
+                });
+            }
+            RelayRejection::LimitZeroRejected => {
+                learned.live_form = match learned.live_form {
+                    LiveFilterForm::Zero => LiveFilterForm::One,
+                    LiveFilterForm::One | LiveFilterForm::Since => LiveFilterForm::Since,
+                };
+            }
+            _ => {}
+        }
+        self.current = ConnectionLimits::new(self.nip11.as_ref(), &self.learned);
+    }
+}
 
 /// Limits of one relay connection. Computed when the connection is established, and again whenever a limit was learned
 /// from a rejection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RelayLimits {
+pub struct ConnectionLimits {
     /// Concurrent subscriptions and reconciliations. Many relays count them together.
     pub max_subscriptions: u32,
     /// Part of `max_subscriptions` that live sync may use.
@@ -38,7 +156,7 @@ pub struct RelayLimits {
     pub frame_bytes: Option<usize>,
 }
 
-impl RelayLimits {
+impl ConnectionLimits {
     /// Computes the limits from those that the relay states, those that were learned, and our own bounds.
     #[must_use]
     pub fn new(nip11: Option<&Nip11Info>, learned: &LearnedLimits) -> Self {
@@ -98,14 +216,14 @@ mod tests {
         Nip11Info::parse(&format!("{{\"limitation\":{{{limitation}}}}}")).expect("an object")
     }
 
-    fn of(limitation: &str) -> RelayLimits {
-        RelayLimits::new(Some(&stating(limitation)), &LearnedLimits::default())
+    fn of(limitation: &str) -> ConnectionLimits {
+        ConnectionLimits::new(Some(&stating(limitation)), &LearnedLimits::default())
     }
 
     #[test]
     fn defaults_apply_without_a_document() {
-        let budget = RelayLimits::new(None, &LearnedLimits::default());
-        let expected = RelayLimits {
+        let budget = ConnectionLimits::new(None, &LearnedLimits::default());
+        let expected = ConnectionLimits {
             max_subscriptions: 20,
             max_live_subscriptions: 17,
             reserved_subscriptions: 2,
@@ -205,7 +323,7 @@ mod tests {
             ..LearnedLimits::default()
         };
         let nip11 = stating("\"max_subscriptions\":50,\"max_filters\":5,\"max_subscription_bytes\":5242880");
-        let budget = RelayLimits::new(Some(&nip11), &learned);
+        let budget = ConnectionLimits::new(Some(&nip11), &learned);
         assert_eq!(
             (budget.max_subscriptions, budget.max_live_subscriptions, budget.max_filters, budget.live_bytes),
             (4, 1, 2, 1_048_576)
@@ -216,7 +334,7 @@ mod tests {
             subscription_bytes: Some(0),
             ..LearnedLimits::default()
         };
-        let budget = RelayLimits::new(None, &zero);
+        let budget = ConnectionLimits::new(None, &zero);
         assert_eq!(
             (budget.max_subscriptions, budget.max_live_subscriptions, budget.max_filters, budget.live_bytes),
             (1, 0, 1, 0)
@@ -227,7 +345,44 @@ mod tests {
             subscription_bytes: Some(u64::MAX),
             ..zero
         };
-        let budget = RelayLimits::new(Some(&nip11), &lax);
+        let budget = ConnectionLimits::new(Some(&nip11), &lax);
         assert_eq!((budget.max_subscriptions, budget.max_filters, budget.live_bytes), (50, 5, 5_242_880));
+    }
+
+    #[test]
+    fn limits_are_learned_from_rejections() {
+        let mut limits = RelayLimits::new(LearnedLimits::default());
+        limits.set_document(Some(stating("\"max_subscriptions\":10")));
+        limits.learn(RelayRejection::TooManySubscriptions, 4, 0);
+        assert_eq!(limits.current().max_subscriptions, 4);
+        limits.learn(RelayRejection::TooManySubscriptions, 9, 0);
+        assert_eq!(limits.current().max_subscriptions, 3, "fewer than before");
+        for max_filters in [5, 2, 1, 1] {
+            limits.learn(RelayRejection::TooManyFilters, 0, 0);
+            assert_eq!(limits.current().max_filters, max_filters);
+        }
+        for (stated, live_bytes, learned) in [(1_000, 500, 1_000), (2_000, 500, 250), (2_000, 1, 1)] {
+            limits.learn(RelayRejection::SubscriptionBytes(stated), 0, live_bytes);
+            assert_eq!(limits.current().live_bytes, learned);
+        }
+        for form in [LiveFilterForm::One, LiveFilterForm::Since, LiveFilterForm::Since] {
+            limits.learn(RelayRejection::LimitZeroRejected, 0, 0);
+            assert_eq!(limits.live_form(), form);
+        }
+        limits.set_document(None);
+        assert_eq!(limits.current().max_subscriptions, 3, "learned limits outlive the connection");
+    }
+
+    #[test]
+    fn rejected_negentropy_is_tried_again_later() {
+        let now = |secs| Now { wall: crate::time::Timestamp(1_700_000_000 + secs), ..Now::default() };
+        let mut limits = RelayLimits::new(LearnedLimits::default());
+        assert!(limits.can_use_negentropy(now(0)));
+        assert!(limits.disable_negentropy(now(0)), "noted");
+        assert!(!limits.disable_negentropy(now(0)), "once");
+        assert!(!limits.can_use_negentropy(now(limits::NO_NEGENTROPY_MEMORY_SECS - 1)));
+        assert!(limits.can_use_negentropy(now(limits::NO_NEGENTROPY_MEMORY_SECS)));
+        limits.set_document(Nip11Info::parse("{\"supported_nips\":[1]}"));
+        assert!(!limits.can_use_negentropy(now(limits::NO_NEGENTROPY_MEMORY_SECS)));
     }
 }

@@ -1,17 +1,15 @@
-//! The set of followed relays: the needed ones, within the limits.
+//! The set of followed relays: the needed ones within the limits, their stored records, and commands of the operator.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::SyncMachine;
-use super::filters::FilterSize;
-use super::health::RelayHealth;
-use super::io::SyncOutput;
-use super::relay::{ConnectionState, RelayId, RelayState, RepoCoverage};
-use super::relay_record::{HealthRecord, LearnedLimits, RelayTotals};
+use super::io::{RelayCommand, RestoredRow, SyncOutput, SyncPolicyChange, SyncRow, SyncRowKey};
+use super::relay::{ConnectionState, Relay, RelayId};
+use super::relay_record::RelayRecord;
 use super::relay_url::RelayUrl;
-use super::targets::{RepoKey, RepoSyncIndex};
+use super::targets::RepoKey;
 use crate::limits;
-use crate::time::MonoTime;
+use crate::time::Now;
 
 impl SyncMachine {
     /// Updates a relay, given by its URL without scheme, after the repositories that need it have changed. Adds it if
@@ -33,38 +31,15 @@ impl SyncMachine {
         let (served, held) = needs.map(|needs| (needs.served, needs.held)).unwrap_or_default();
         let now = self.now;
         let Some(relay) = self.relays.get_mut(&id) else { return };
-        let gone: Vec<RepoKey> = relay.coverage.keys().filter(|key| !served.contains(key)).copied().collect();
-        for key in &gone {
-            relay.coverage.remove(key);
-            relay.dirty.remove(key);
-            if let Some(repo) = self.repo_index.repo_mut(*key) {
+        for key in relay.historic.set_repos(&served, held, &self.repo_index) {
+            if let Some(repo) = self.repo_index.repo_mut(key) {
                 repo.relay_ids.remove(&id);
             }
         }
         for key in served {
-            let Some(repo) = self.repo_index.repo_mut(key) else { continue };
-            repo.relay_ids.insert(id);
-            let seq = repo.seq;
-            if relay.coverage.contains_key(&key) {
-                continue;
+            if let Some(repo) = self.repo_index.repo_mut(key) {
+                repo.relay_ids.insert(id);
             }
-            // An earlier process may have covered all of it.
-            let restored = relay.restored_up_to.filter(|up_to| seq <= *up_to);
-            let coverage = restored.map_or(RepoCoverage::default(), |up_to| RepoCoverage {
-                tags_requested: true,
-                tags_complete: true,
-                roots_requested: up_to,
-                roots_complete: up_to,
-                open_batches: 0,
-            });
-            relay.coverage.insert(key, coverage);
-            relay.dirty.insert(key);
-            relay.has_ready_repos = true;
-            relay.total_size = relay.total_size.plus(FilterSize::from_repo(repo));
-        }
-        relay.held_repos = held;
-        if !gone.is_empty() {
-            relay.recompute_size(&self.repo_index);
         }
         relay.unneeded_since = match (relay.is_needed(), relay.unneeded_since) {
             (true, _) => None,
@@ -77,24 +52,26 @@ impl SyncMachine {
     pub(super) fn can_add_relay(&mut self, needs: &super::targets::RelayNeeds) -> bool {
         let host = needs.url.host().to_owned();
         let same_host = self.relays.values().filter(|relay| relay.url.host() == host).count();
-        if same_host >= limits::MAX_SYNC_RELAYS_PER_HOST {
+        if same_host >= self.config.limits.max_relays_per_host {
             return false;
         }
         if needs.served.is_empty() {
             // Anyone can publish an announcement, so held repositories may add only a few relays.
-            let only_held = |relay: &&RelayState| relay.coverage.is_empty() && !relay.is_bootstrap && relay.is_needed();
+            let only_held =
+                |relay: &&Relay| matches!(relay.historic.repo_counts(), (0, held) if held > 0) && !relay.is_bootstrap;
             let all = self.relays.values().filter(only_held).count();
             let count_of = |key: &RepoKey| {
-                self.relays.values().filter(only_held).filter(|relay| relay.held_repos.contains(key)).count()
+                self.relays.values().filter(only_held).filter(|relay| relay.historic.holds(*key)).count()
             };
             return all < limits::MAX_SYNC_RELAYS_OF_HELD_REPOS
                 && needs.held.iter().any(|key| count_of(key) < limits::MAX_SYNC_RELAYS_PER_HELD_REPO);
         }
-        if self.relays.len() < limits::MAX_SYNC_RELAYS {
+        if self.relays.len() < self.config.limits.max_relays {
             return true;
         }
-        let least = self.relays.values().filter(|relay| !relay.is_bootstrap).min_by_key(|relay| relay.coverage.len());
-        let Some(least) = least.filter(|least| least.coverage.len() < needs.served.len()).map(|least| least.id) else {
+        let served_count = |relay: &Relay| relay.historic.repo_counts().0;
+        let least = self.relays.values().filter(|relay| !relay.is_bootstrap).min_by_key(|relay| served_count(relay));
+        let Some(least) = least.filter(|least| served_count(least) < needs.served.len()).map(|least| least.id) else {
             return false;
         };
         self.remove_relay(least);
@@ -111,61 +88,8 @@ impl SyncMachine {
         }
         self.next_relay_id += 1;
         let id = RelayId(self.next_relay_id);
-        let now = self.now;
         let record = self.stored_records.remove(url.without_scheme());
-        let health = record.as_ref().map_or(HealthRecord::default(), |record| record.health);
-        let covered = record.as_ref().and_then(|record| record.covered);
-        let covered = covered.filter(|covered| covered.epoch == self.config.epoch && covered.lost_at <= now.wall);
-        let age_secs = covered.map(|covered| now.wall.secs_since(covered.lost_at));
-        // Time of the last message on the monotonic clock of this process.
-        let last_message = covered.zip(age_secs).filter(|(_, age_secs)| *age_secs < limits::QUICK_RECONNECT_SECS).map(
-            |(covered, age_secs)| crate::time::Now {
-                mono: MonoTime(now.mono.0.saturating_sub(age_secs * 1_000)),
-                wall: covered.lost_at,
-            },
-        );
-        let usable = covered.filter(|_| last_message.is_some());
-        let next_full_sync_secs = usable
-            .map(|covered| covered.next_full_at.secs_since(now.wall))
-            .unwrap_or(limits::DAILY_RECONCILIATION_SECS);
-        let relay = RelayState {
-            id,
-            url: url.clone(),
-            connection: ConnectionState::Disconnected,
-            health: RelayHealth::new(self.config.backoff, &health, now),
-            learned: record.as_ref().map_or(LearnedLimits::default(), |record| record.learned),
-            coverage: BTreeMap::new(),
-            held_repos: Default::default(),
-            dirty: Default::default(),
-            has_ready_repos: true,
-            total_size: Default::default(),
-            announcements_synced: usable.is_some_and(|covered| covered.announcements),
-            states_compared: false,
-            restored_up_to: usable.map(|covered| covered.up_to),
-            last_message,
-            catch_up_since: usable.and_then(|covered| covered.since),
-            clock_ahead_secs: None,
-            next_full_sync: now.mono.plus_secs(next_full_sync_secs),
-            daily_cursor: None,
-            historic_sync_completed_at: None,
-            failed_batches: Vec::new(),
-            history_incomplete: usable.is_some_and(|covered| covered.failed),
-            page_cursors: BTreeMap::new(),
-            ids_to_fetch: Default::default(),
-            late_delivery: Default::default(),
-            totals: record.as_ref().map_or(RelayTotals::default(), |record| record.totals),
-            is_paused: record.as_ref().is_some_and(|record| record.paused),
-            is_self: record.as_ref().is_some_and(|record| record.is_self),
-            is_bootstrap,
-            unneeded_since: None,
-            failed_in_own_outage: false,
-            warned_no_negentropy: false,
-            wake_at: None,
-            is_queued_to_dial: false,
-            is_unsaved: record.is_none(),
-            saved_at: None,
-            time_counted_at: now.mono,
-        };
+        let relay = Relay::new(id, url.clone(), is_bootstrap, record, &self.config, self.now);
         self.relay_ids.insert(url.without_scheme().to_owned(), id);
         self.relays.insert(id, relay);
         self.runnable.insert(id);
@@ -180,10 +104,10 @@ impl SyncMachine {
         // Its record is kept in case it is needed again.
         let oldest_pending = self.in_flight.oldest_pending_live_events().get(&id).copied();
         let record = relay.to_record(self.now, epoch, &self.repo_index, oldest_pending);
-        self.outputs.push_back(SyncOutput::StoreRow(super::SyncRow::Relay(Box::new(record.clone()))));
+        self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Relay(Box::new(record.clone()))));
         self.stored_records.insert(relay.url.without_scheme().to_owned(), record);
-        for key in relay.coverage.keys() {
-            if let Some(repo) = self.repo_index.repo_mut(*key) {
+        for key in relay.historic.repos() {
+            if let Some(repo) = self.repo_index.repo_mut(key) {
                 repo.relay_ids.remove(&id);
             }
         }
@@ -194,22 +118,151 @@ impl SyncMachine {
                 self.dialer.open = self.dialer.open.saturating_sub(1);
             }
         }
-        if let ConnectionState::Connected(connection) = &relay.connection {
-            let negentropy = connection.requests.values().filter(|request| request.is_negentropy()).count();
-            self.open_negentropy = self.open_negentropy.saturating_sub(negentropy);
-        }
+        self.open_negentropy = self.open_negentropy.saturating_sub(relay.historic.negentropy_count());
         if let Some(wake_at) = relay.wake_at {
             self.wake_times.remove(&(wake_at, id));
         }
         self.runnable.remove(&id);
         self.relay_ids.remove(relay.url.without_scheme());
     }
-}
 
-impl RelayState {
-    /// Recomputes the size of the filters for all needs of this relay.
-    pub(super) fn recompute_size(&mut self, repo_index: &RepoSyncIndex) {
-        let repos = self.coverage.keys().filter_map(|key| repo_index.repo(*key));
-        self.total_size = repos.fold(FilterSize::default(), |size, repo| size.plus(FilterSize::from_repo(repo)));
+    /// Takes in a row that an earlier process stored.
+    pub(super) fn restore(&mut self, row: RestoredRow) {
+        match row {
+            RestoredRow::Relay(record) => {
+                drop(self.stored_records.insert(record.url.without_scheme().to_owned(), *record))
+            }
+            RestoredRow::Rejected(row) => self.rejected.restore(row, self.now),
+        }
+    }
+
+    /// Applies changed settings. If they accept more than before, everything is requested again.
+    pub(super) fn change_policy(&mut self, change: SyncPolicyChange) {
+        let SyncPolicyChange { epoch, bootstrap, accepts_more } = change;
+        let now = self.now;
+        self.config.epoch = epoch;
+        self.config.bootstrap = bootstrap;
+        if accepts_more {
+            self.rejected.clear_policy_rejections();
+        }
+        let configured: BTreeSet<&str> = self.config.bootstrap.iter().map(RelayUrl::without_scheme).collect();
+        let mut changed = Vec::new();
+        for (id, relay) in &mut self.relays {
+            relay.is_unsaved = true;
+            if accepts_more {
+                // Its record claims no coverage until everything has been requested again.
+                relay.historic.discard_coverage();
+                relay.historic.reconcile_now(now.mono);
+                if relay.connection().is_none() {
+                    relay.last_message = None;
+                }
+                self.runnable.insert(*id);
+            }
+            let is_bootstrap = configured.contains(relay.url.without_scheme());
+            if is_bootstrap != relay.is_bootstrap {
+                relay.is_bootstrap = is_bootstrap;
+                changed.push(relay.url.without_scheme().to_owned());
+            }
+        }
+        if self.is_ready {
+            for url in self.config.bootstrap.clone() {
+                self.add_relay(&url, true);
+            }
+        }
+        for relay_key in changed {
+            self.update_relay(&relay_key);
+        }
+        self.save_at = Some(now.mono);
+    }
+
+    /// At the start: forgets rejections by policy if the last process had other settings.
+    pub(super) fn clear_outdated_rejections(&mut self) {
+        let covered = self.stored_records.values().filter_map(|record| record.covered);
+        let last = covered.max_by_key(|covered| covered.lost_at);
+        if last.is_none_or(|covered| covered.epoch != self.config.epoch) {
+            self.rejected.clear_policy_rejections();
+        }
+    }
+
+    /// Stores the records of relays that have changed.
+    pub(super) fn save(&mut self) {
+        self.save_at = None;
+        let now = self.now;
+        let epoch = self.config.epoch;
+        // The time of the last message is stored from time to time, so that a quick reconnect is possible after a
+        // crash.
+        let has_new_message = |relay: &Relay| {
+            relay.connection().is_some()
+                && relay.last_message.map(|message| message.mono)
+                    > relay.saved_at.map(|at| at.plus_secs(limits::RELAY_HEARD_SAVE_SECS))
+        };
+        let oldest_pending = self.in_flight.oldest_pending_live_events();
+        for relay in self.relays.values_mut().filter(|relay| relay.is_unsaved || has_new_message(relay)) {
+            relay.is_unsaved = false;
+            relay.saved_at = Some(now.mono);
+            relay.update_time_totals(now);
+            let record = relay.to_record(now, epoch, &self.repo_index, oldest_pending.get(&relay.id).copied());
+            self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Relay(Box::new(record))));
+        }
+    }
+
+    /// Stores the records of all relays. Called before the process ends.
+    pub fn save_all(&mut self, now: Now) {
+        self.now = now;
+        for relay in self.relays.values_mut() {
+            relay.is_unsaved = true;
+        }
+        self.save();
+    }
+
+    /// Runs a command of the operator.
+    pub(super) fn run_command(&mut self, command: &RelayCommand) {
+        let url = match command {
+            RelayCommand::Retry(url)
+            | RelayCommand::Pause(url)
+            | RelayCommand::Resume(url)
+            | RelayCommand::Forget(url)
+            | RelayCommand::Reconcile(url) => url,
+        };
+        let now = self.now;
+        let Some(id) = self.relay_ids.get(url.without_scheme()).copied() else {
+            return self.run_command_on_record(command, url);
+        };
+        let Some(relay) = self.relays.get_mut(&id) else { return };
+        match command {
+            RelayCommand::Retry(_) => {
+                relay.health.unpark();
+                relay.health.retry_now(now);
+            }
+            RelayCommand::Pause(_) => relay.is_paused = true,
+            RelayCommand::Resume(_) => relay.is_paused = false,
+            RelayCommand::Forget(_) => relay.forget(self.config.backoff, now),
+            RelayCommand::Reconcile(_) => relay.historic.reconcile_now(now.mono),
+        }
+        relay.is_unsaved = true;
+        if let RelayCommand::Pause(_) | RelayCommand::Forget(_) = command {
+            self.disconnect(id);
+        }
+        self.runnable.insert(id);
+        // The command is confirmed when the record is on disk.
+        self.save();
+    }
+
+    /// Runs a command on the record of a relay that is not followed. It takes effect when the relay is needed again.
+    pub(super) fn run_command_on_record(&mut self, command: &RelayCommand, url: &RelayUrl) {
+        match command {
+            RelayCommand::Pause(_) | RelayCommand::Resume(_) => {
+                let new = || RelayRecord { url: url.clone(), wanted_at: self.now.wall, ..RelayRecord::default() };
+                let record = self.stored_records.entry(url.without_scheme().to_owned()).or_insert_with(new);
+                record.paused = matches!(command, RelayCommand::Pause(_));
+                self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Relay(Box::new(record.clone()))));
+            }
+            RelayCommand::Forget(_) => {
+                if let Some(record) = self.stored_records.remove(url.without_scheme()) {
+                    self.outputs.push_back(SyncOutput::DeleteRow(SyncRowKey::Relay(record.url)));
+                }
+            }
+            RelayCommand::Retry(_) | RelayCommand::Reconcile(_) => {}
+        }
     }
 }

@@ -1,13 +1,9 @@
 //! Snapshots of the sync machine for the status page, the admin API and the metrics.
 
-use std::collections::BTreeSet;
-
-use super::completion::scope_repos;
 use super::io::SyncSource;
-use super::relay::{Connection, ConnectionStatus, RelayState, SubscriptionPurpose};
+use super::relay::{ConnectionStatus, Relay};
 use super::relay_record::{LearnedLimits, RelayTotals};
 use super::relay_url::RelayUrl;
-use super::targets::RepoKey;
 use super::{SyncMachine, health};
 use crate::repo::RepoId;
 use crate::state_machine::StateMachine;
@@ -103,8 +99,8 @@ pub struct RepoRelayStatus {
     pub status: ConnectionStatus,
     /// Health.
     pub health: health::HealthStatus,
-    /// Whether the repository is completely synced from it.
-    pub is_covered: bool,
+    /// How far the repository is synced from it.
+    pub sync: RepoSyncStatus,
     /// When historic sync of all repositories was last completed.
     pub historic_sync_completed_at: Option<Timestamp>,
     /// Time of its last message.
@@ -113,28 +109,47 @@ pub struct RepoRelayStatus {
     pub is_self: bool,
 }
 
+/// How far one repository is synced from one relay. The status page, the coverage metric and `graspd repos` use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RepoSyncStatus {
+    /// The repository is held, so that only its announcements and states are synced.
+    Held,
+    /// Part of its events has not been requested.
+    NotRequested,
+    /// This number of batches is in progress or will be retried.
+    InProgress {
+        /// Number of batches.
+        batches: u32,
+    },
+    /// All stored events have been received and decided.
+    Complete,
+}
+
+impl RepoSyncStatus {
+    /// Returns whether nothing is missing.
+    #[must_use]
+    pub fn is_complete(self) -> bool {
+        self == Self::Complete
+    }
+}
+
 impl SyncMachine {
     /// Returns the relays from which a repository is synced.
     #[must_use]
     pub fn repo_relays(&self, repo: &RepoId) -> Vec<RepoRelayStatus> {
         let Some(key) = self.repo_index.key(repo) else { return Vec::new() };
-        let newest_root = self.repo_index.repo(key).map_or(0, |repo| repo.newest_root_seq());
-        let listing =
-            self.relays.values().filter(|relay| relay.coverage.contains_key(&key) || relay.held_repos.contains(&key));
-        listing
-            .map(|relay| RepoRelayStatus {
+        let status = |relay: &Relay| {
+            Some(RepoRelayStatus {
                 url: relay.url.clone(),
                 status: relay.status(),
                 health: relay.health.status(self.now),
-                is_covered: relay
-                    .coverage
-                    .get(&key)
-                    .is_some_and(|coverage| coverage.tags_complete && newest_root <= coverage.roots_complete),
-                historic_sync_completed_at: relay.historic_sync_completed_at,
+                sync: relay.historic.repo_status(&self.repo_index, key)?,
+                historic_sync_completed_at: relay.historic.completed_at(),
                 last_message_at: relay.last_message.map(|message| message.wall),
                 is_self: relay.is_self,
             })
-            .collect()
+        };
+        self.relays.values().filter_map(status).collect()
     }
 
     /// Returns a snapshot of the machine.
@@ -167,71 +182,43 @@ impl SyncMachine {
         self.alarm().is_none_or(|(at, _)| at > self.now.mono)
     }
 
-    fn relay_snapshot(&self, relay: &RelayState) -> RelaySnapshot {
+    fn relay_snapshot(&self, relay: &Relay) -> RelaySnapshot {
         let connection = relay.connection();
         let mono = self.now.mono;
-        let covered = relay.coverage.iter().filter(|(key, coverage)| {
-            coverage.tags_complete
-                && self.repo_index.repo(**key).is_some_and(|repo| repo.newest_root_seq() <= coverage.roots_complete)
-        });
-        let covered = covered.count();
-        let dial = relay.health.next_dial_at().max(relay.health.cooldown_until().unwrap_or_default());
-        let idle = relay.current_session().is_none() && relay.is_needed() && !relay.is_paused;
+        let historic = &relay.historic;
+        let (repositories, held) = historic.repo_counts();
+        let covered = historic.complete_count(&self.repo_index);
+        let is_waiting = relay.current_session().is_none() && relay.is_needed() && !relay.is_paused;
+        let dial_in = relay.health.next_dial_at().since(mono);
         RelaySnapshot {
             url: relay.url.clone(),
             status: relay.status(),
             health: relay.health.status(self.now),
             failures: relay.health.failures(),
-            repositories: relay.coverage.len(),
+            repositories,
             covered,
-            held: relay.held_repos.len(),
-            subscriptions: connection.map(count_subscriptions).unwrap_or_default(),
-            filters: connection.map_or(0, |connection| connection.live.values().map(|set| set.filters).sum()),
-            polled: connection.map_or(0, |connection| connection.polled.len()),
-            is_wide: connection.is_some_and(|connection| connection.wide.is_some()),
-            queued: connection.map_or(0, |connection| {
-                connection.batches.values().map(|batch| batch.queue.len()).sum::<usize>() + relay.dirty.len()
+            held,
+            subscriptions: connection.map_or((0, 0), |connection| {
+                let live = connection.session.live_count();
+                (live, connection.session.slot_count() - live)
             }),
-            dial_in_millis: idle.then(|| u64::try_from(dial.since(mono).as_millis()).unwrap_or(u64::MAX)),
+            filters: connection.map_or(0, |connection| connection.live.filter_count()),
+            polled: connection.map_or(0, |connection| connection.live.polled_count()),
+            is_wide: connection.is_some_and(|connection| connection.live.is_wide()),
+            queued: connection.map_or(0, |_| historic.queued_count()),
+            dial_in_millis: is_waiting.then(|| u64::try_from(dial_in.as_millis()).unwrap_or(u64::MAX)),
             cooldown_secs: relay.health.cooldown_until().filter(|at| *at > mono).map(|at| at.since(mono).as_secs()),
-            failed_batches: relay.failed_batches.len(),
-            historic_sync_completed_at: relay.historic_sync_completed_at,
+            failed_batches: historic.failed_count(),
+            historic_sync_completed_at: historic.completed_at(),
             last_message_at: relay.last_message.map(|message| message.wall),
-            next_full_sync_secs: relay.next_full_sync.since(mono).as_secs(),
-            is_reconciling: connection.is_some_and(|connection| {
-                connection.historic_run.is_some_and(|historic_run| historic_run.source == SyncSource::Daily)
-            }),
-            progress: connection.and_then(|connection| progress(relay, connection, covered)),
-            learned: relay.learned,
+            next_full_sync_secs: historic.next_full_sync_secs(mono),
+            is_reconciling: historic.running() == Some(SyncSource::Daily),
+            progress: historic.progress(covered),
+            learned: relay.limits.learned(),
             totals: relay.totals,
             is_paused: relay.is_paused,
             is_self: relay.is_self,
             is_bootstrap: relay.is_bootstrap,
         }
     }
-}
-
-/// Returns the progress of the historic run of a connection. During a pass, a repository is done when the pass has left
-/// it behind and no batch of it is open.
-fn progress(relay: &RelayState, connection: &Connection, covered: usize) -> Option<CatchUpProgress> {
-    let historic_run = connection.historic_run?;
-    let total = relay.coverage.len();
-    let done = match &connection.pass {
-        Some(pass) => {
-            let passed = pass.position.map_or(total, |(at, _)| relay.coverage.range(..at).count());
-            let open: BTreeSet<RepoKey> =
-                connection.batches.values().flat_map(|batch| scope_repos(&batch.scope)).collect();
-            passed.saturating_sub(open.len())
-        }
-        None => covered,
-    };
-    let events = historic_run.events + connection.batches.values().map(|batch| batch.events).sum::<u64>();
-    Some(CatchUpProgress { source: historic_run.source, done, total, events })
-}
-
-/// Returns the number of open live subscriptions and of other open requests.
-fn count_subscriptions(connection: &Connection) -> (usize, usize) {
-    let live =
-        connection.subscriptions.values().filter(|sub| matches!(sub.purpose, SubscriptionPurpose::Live(_))).count();
-    (live, connection.subscriptions.len() - live)
 }

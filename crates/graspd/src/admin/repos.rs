@@ -91,7 +91,7 @@ fn repo_item(
         let others: Vec<&RepoRelayReport> = reports.iter().filter(|report| !report.relay.is_self).collect();
         let has = |report: &RepoRelayReport| match summary.state {
             Some((id, _)) => report.seen_states.values().any(|seen| seen.id == id),
-            None => report.relay.is_covered,
+            None => report.relay.sync.is_complete(),
         };
         let is_unknown =
             |report: &RepoRelayReport| !has(report) && !report.is_compared && report.seen_states.is_empty();

@@ -20,7 +20,7 @@ use grasp_core::sync::io::{
     SyncSubmissionId,
 };
 use grasp_core::sync::rejected::RejectedEventsConfig;
-use grasp_core::sync::{SyncConfig, SyncMachine};
+use grasp_core::sync::{SyncConfig, SyncLimits, SyncMachine};
 use grasp_store::Store;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -100,6 +100,7 @@ pub(crate) fn config(config: &Config, policy: &AdmissionPolicy, instance: &str) 
             base_secs: settings.base_backoff.as_secs(),
             max_secs: settings.max_backoff.max(settings.base_backoff).as_secs(),
         },
+        limits: SyncLimits::default(),
         rejected: RejectedEventsConfig {
             hot_secs: settings.rejected_hot_ttl.as_secs(),
             cold_secs: settings.rejected_cold_ttl.as_secs(),

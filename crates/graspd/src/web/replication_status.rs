@@ -86,7 +86,7 @@ fn relay_row(url: &str, report: &RepoRelayReport, view: &RepoView) -> RelayRow {
     RelayRow {
         connection,
         status: relay_status(report, view),
-        is_covered: relay.is_covered,
+        is_covered: relay.sync.is_complete(),
         last_message_at: relay.last_message_at.map(|at| at.0),
         lacks: report.lacking.map(|(events, at)| (events, at.0)),
         problem: report.problem.as_ref().map(|problem| problem.text.clone()),
@@ -101,7 +101,7 @@ fn relay_status(report: &RepoRelayReport, view: &RepoView) -> ReplicaStatus {
         Some(seen) if seen.id == current.id => ReplicaStatus::Current { since: Some(seen.since.0) },
         Some(seen) => ReplicaStatus::Older { created_at: seen.created_at.0 },
         // All events of the relay are here, but it is not remembered which events it received before this start.
-        None if report.relay.is_covered && !report.is_compared => ReplicaStatus::Unknown,
+        None if report.relay.sync.is_complete() && !report.is_compared => ReplicaStatus::Unknown,
         None => ReplicaStatus::NotSeen,
     }
 }

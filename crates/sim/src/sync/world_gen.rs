@@ -112,6 +112,7 @@ impl World {
             use_negentropy: !self.rng.one_in(12),
             backoff: Default::default(),
             rejected: Default::default(),
+            limits: Default::default(),
             epoch: 1,
             seed: self.rng.next_u64(),
         }

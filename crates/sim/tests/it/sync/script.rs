@@ -75,6 +75,7 @@ pub(crate) fn config() -> SyncConfig {
         use_negentropy: true,
         backoff: Default::default(),
         rejected: Default::default(),
+        limits: Default::default(),
         epoch: 1,
         seed: 1,
     }
