@@ -21,7 +21,7 @@ check:
 test:
     cargo test --workspace
 
-# Long randomised simulations: many more seeds than the normal tests, and the full search for injected faults.
+# Long randomised simulations: many more seeds than the normal tests, and all mutations.
 soak *args:
     .ci/soak {{args}}
 

@@ -9,10 +9,9 @@ use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
 use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
+use crate::failure_context::FailureContext;
 use crate::random::Rng;
-use crate::store_contract::{
-    FailureContext, NO_LIMIT, RestoredSummary, StoreUnderTest, draft_owned, key, restored_summary,
-};
+use crate::store_contract::{NO_LIMIT, RestoredSummary, StoreUnderTest, draft_owned, key, restored_summary};
 use crate::store_model::ModelStore;
 
 /// Number of filter sets queried after every step.
@@ -23,7 +22,7 @@ const QUERIES_PER_STEP: usize = 3;
 pub fn run_differential(seed: u64, steps: usize, store: &mut dyn StoreUnderTest) -> u64 {
     let mut history = History { rng: Rng::new(seed), model: ModelStore::new(), pool: Vec::new(), compared: 0 };
     for step in 0..steps {
-        let _context = FailureContext(format!("differential: seed {seed}, step {step} of {steps}"));
+        let _context = FailureContext(format!("in the differential test: seed {seed}, step {step} of {steps}"));
         let writes = history.next_writes(store);
         history.write(store, &writes);
         match history.rng.below(24) {

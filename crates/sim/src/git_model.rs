@@ -40,13 +40,11 @@ pub struct GitModel {
 }
 
 /// Returns the name of a pull request's ref.
-#[must_use]
 pub fn pull_ref(event: EventId) -> String {
     format!("refs/nostr/{event}")
 }
 
 /// Whether a ref is a branch or a tag.
-#[must_use]
 pub fn is_branch_or_tag(name: &str) -> bool {
     name.starts_with("refs/heads/") || name.starts_with("refs/tags/")
 }
@@ -63,19 +61,16 @@ impl GitModel {
     }
 
     /// Returns a repository, if it has a folder.
-    #[must_use]
     pub fn folder(&self, repo_path: &RepoPath) -> Option<&RepoFolder> {
         self.repo_paths.get(repo_path)
     }
 
     /// Returns the numbers of the staged uploads.
-    #[must_use]
     pub fn staged(&self) -> BTreeSet<u64> {
         self.staged.keys().copied().collect()
     }
 
     /// Returns the numbers of the packs that belong to pushes.
-    #[must_use]
     pub fn incoming(&self) -> BTreeSet<u64> {
         self.incoming.keys().copied().collect()
     }
@@ -89,7 +84,6 @@ impl GitModel {
     }
 
     /// Returns how often objects were removed from pools.
-    #[must_use]
     pub fn prune_count(&self) -> u64 {
         self.prune_count
     }
@@ -121,26 +115,22 @@ impl GitModel {
     }
 
     /// Returns all objects that a repository reads with its current alternates.
-    #[must_use]
     pub fn readable(&self, repo_path: &RepoPath) -> Oids {
         self.repo_paths.get(repo_path).map(|folder| self.read(repo_path, &folder.alternates)).unwrap_or_default()
     }
 
     /// Returns all objects that a repository would read with these alternates.
-    #[must_use]
     pub fn read(&self, repo_path: &RepoPath, alternates: &BTreeSet<RepoPath>) -> Oids {
         let pools = alternates.iter().chain([repo_path]).filter_map(|repo_path| self.repo_paths.get(repo_path));
         pools.flat_map(|folder| folder.pool.iter().cloned()).collect()
     }
 
     /// Whether an object is present with all its dependencies.
-    #[must_use]
     pub fn is_complete(&self, oid: &str, objects: &Oids) -> bool {
         self.closure(oid).iter().all(|oid| objects.contains(oid))
     }
 
     /// Returns an object and all its dependencies.
-    #[must_use]
     pub fn closure(&self, oid: &str) -> Oids {
         let mut closure = Oids::from([oid.to_owned()]);
         let mut fresh = vec![oid.to_owned()];

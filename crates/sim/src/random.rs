@@ -8,7 +8,6 @@ pub struct Rng(random::Rng);
 
 impl Rng {
     /// Creates the generator of a seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(random::Rng::new(seed))
     }

@@ -21,13 +21,11 @@ pub struct Author {
 
 impl Author {
     /// Returns the author with this number.
-    #[must_use]
     pub fn new(number: u8) -> Self {
         Self::in_group(0, number)
     }
 
     /// Returns the author with this number in one of many groups. Group 0 has the authors of [`new`](Self::new).
-    #[must_use]
     pub fn in_group(group: u8, number: u8) -> Self {
         let mut secret = [1_u8; 32];
         secret[30] = secret[30].wrapping_add(group);
@@ -38,44 +36,37 @@ impl Author {
     }
 
     /// Returns the public key.
-    #[must_use]
     pub fn key(&self) -> PublicKey {
         self.key
     }
 
     /// Returns the public key in hex.
-    #[must_use]
     pub fn hex(&self) -> String {
         self.key.to_string()
     }
 
     /// Returns the coordinate `kind:key:d`.
-    #[must_use]
     pub fn coordinate(&self, kind: u16, d: &str) -> String {
         Coordinate { kind, pubkey: self.key, d: d.to_owned() }.to_string()
     }
 
     /// Returns the coordinate of the announcement with identifier `d`.
-    #[must_use]
     pub fn repo(&self, d: &str) -> String {
         self.coordinate(kinds::ANNOUNCEMENT, d)
     }
 
     /// Returns the repository with identifier `d`. Panics if `d` is not a valid identifier.
-    #[must_use]
     pub fn repo_id(&self, d: &str) -> RepoId {
         RepoId { owner: self.key, identifier: Identifier::new(d).expect("valid identifier") }
     }
 
     /// Signs an event. Id and signature are valid, and identical in every run.
-    #[must_use]
     pub fn sign(&self, kind: u16, created_at: u64, tags: &[&[&str]], content: &str) -> Arc<SignedEvent> {
         let tags = tags.iter().map(|tag| tag.iter().map(|value| (*value).to_owned()).collect()).collect();
         self.sign_owned(kind, created_at, tags, content)
     }
 
     /// Signs an event with owned tags; see [`sign`](Self::sign).
-    #[must_use]
     pub fn sign_owned(&self, kind: u16, created_at: u64, tags: Vec<Vec<String>>, content: &str) -> Arc<SignedEvent> {
         let mut event = Event {
             id: EventId([0; 32]),
@@ -92,7 +83,6 @@ impl Author {
     }
 
     /// Signs an announcement that lists a service in `clone` and `relays`, so that the service hosts the repository.
-    #[must_use]
     pub fn announcement(
         &self,
         service: &ServiceAddress,
@@ -104,7 +94,6 @@ impl Author {
     }
 
     /// Signs an [`announcement`](Self::announcement) with other tags instead of maintainers.
-    #[must_use]
     pub fn announcement_with(
         &self,
         service: &ServiceAddress,
@@ -124,13 +113,11 @@ impl Author {
     }
 
     /// Signs an announcement that lists only other services.
-    #[must_use]
     pub fn announcement_elsewhere(&self, d: &str, created_at: u64, maintainers: &[&Author]) -> Arc<SignedEvent> {
         self.announcement_elsewhere_with(d, created_at, vec![maintainers_tag(maintainers)])
     }
 
     /// Signs an [`announcement_elsewhere`](Self::announcement_elsewhere) with other tags instead of maintainers.
-    #[must_use]
     pub fn announcement_elsewhere_with(&self, d: &str, created_at: u64, more: Vec<Vec<String>>) -> Arc<SignedEvent> {
         let mut tags = owned_tags(&[
             &["d", d],
@@ -142,7 +129,6 @@ impl Author {
     }
 
     /// Signs a state with these refs.
-    #[must_use]
     pub fn state(&self, d: &str, created_at: u64, refs: &[(&str, &str)]) -> Arc<SignedEvent> {
         let mut tags = owned_tags(&[&["d", d]]);
         tags.extend(refs.iter().map(|(name, oid)| vec![(*name).to_owned(), (*oid).to_owned()]));
@@ -150,7 +136,6 @@ impl Author {
     }
 
     /// Signs a pull request that offers a commit to repositories, given by coordinate.
-    #[must_use]
     pub fn pull_request(&self, created_at: u64, repos: &[&str], commit: &str) -> Arc<SignedEvent> {
         let mut tags = owned_tags(&[&["c", commit], &["clone", "https://elsewhere.example/fork.git"]]);
         tags.extend(repos.iter().map(|repo| vec!["a".to_owned(), (*repo).to_owned()]));
@@ -158,39 +143,33 @@ impl Author {
     }
 
     /// Signs an issue of a repository, given by coordinate.
-    #[must_use]
     pub fn issue(&self, created_at: u64, repo: &str) -> Arc<SignedEvent> {
         self.sign(kinds::ISSUE, created_at, &[&["a", repo], &["subject", "broken"]], "it does not work")
     }
 
     /// Signs a comment (NIP-22) on an event.
-    #[must_use]
     pub fn comment(&self, created_at: u64, root: &SignedEvent) -> Arc<SignedEvent> {
         let id = root.id.to_string();
         self.sign(1111, created_at, &[&["E", &id], &["K", &root.kind.to_string()], &["e", &id]], "me too")
     }
 
     /// Signs a text note with these tags.
-    #[must_use]
     pub fn note(&self, created_at: u64, tags: &[&[&str]], content: &str) -> Arc<SignedEvent> {
         self.sign(1, created_at, tags, content)
     }
 
     /// Signs a deletion request with these tags (`e` and `a`).
-    #[must_use]
     pub fn deletion(&self, created_at: u64, tags: &[&[&str]]) -> Arc<SignedEvent> {
         self.sign(kinds::DELETION, created_at, tags, "")
     }
 
     /// Signs a deletion request for events by id.
-    #[must_use]
     pub fn delete(&self, created_at: u64, events: &[&SignedEvent]) -> Arc<SignedEvent> {
         let tags = events.iter().map(|event| vec!["e".to_owned(), event.id.to_string()]).collect();
         self.sign_owned(kinds::DELETION, created_at, tags, "")
     }
 
     /// Signs a request to vanish (NIP-62) from relays.
-    #[must_use]
     pub fn vanish(&self, created_at: u64, relays: &[&str]) -> Arc<SignedEvent> {
         let tags = relays.iter().map(|relay| vec!["relay".to_owned(), (*relay).to_owned()]).collect();
         self.sign_owned(kinds::VANISH, created_at, tags, "")
@@ -204,20 +183,17 @@ impl fmt::Debug for Author {
 }
 
 /// Converts tags to the form that events have.
-#[must_use]
 pub fn owned_tags(tags: &[&[&str]]) -> Vec<Vec<String>> {
     tags.iter().map(|tag| tag.iter().map(|value| (*value).to_owned()).collect()).collect()
 }
 
 /// Returns a `maintainers` tag.
-#[must_use]
 pub fn maintainers_tag(maintainers: &[&Author]) -> Vec<String> {
     std::iter::once("maintainers".to_owned()).chain(maintainers.iter().map(|author| author.hex())).collect()
 }
 
 /// Returns two versions of an event that differ in a word, the one with the lower id first. If both have the same time,
 /// that one supersedes the other.
-#[must_use]
 pub fn tied_versions(make: impl Fn(&str) -> Arc<SignedEvent>) -> (Arc<SignedEvent>, Arc<SignedEvent>) {
     let (first, second) = (make("one"), make("other"));
     if first.id < second.id { (first, second) } else { (second, first) }

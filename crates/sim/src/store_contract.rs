@@ -15,6 +15,8 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::time::Timestamp;
 
+use crate::failure_context::FailureContext;
+
 /// A store as the writer and the readers use it.
 ///
 /// `lookups`, `event`, `is_known` and `write` belong to the open batch: they see its writes. All other methods are
@@ -150,19 +152,8 @@ pub const CASES: &[(&str, ContractCase)] = &[
 /// Runs every case on a store of its own.
 pub fn run_contract(make: impl Fn() -> Box<dyn StoreUnderTest>) {
     for (name, case) in CASES {
-        let _context = FailureContext(format!("contract case: {name}"));
+        let _context = FailureContext(format!("in contract case {name}"));
         case(&mut *make());
-    }
-}
-
-/// Prints its text if the test panics.
-pub(crate) struct FailureContext(pub(crate) String);
-
-impl Drop for FailureContext {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed in {}", self.0);
-        }
     }
 }
 
@@ -170,7 +161,6 @@ const NOW: Timestamp = Timestamp(1_000);
 pub(crate) const NO_LIMIT: usize = 10_000;
 
 /// Returns an event with a correct id and no signature: stores do not verify signatures.
-#[must_use]
 pub fn draft(author: u8, kind: u16, created_at: u64, tags: &[&[&str]]) -> Arc<SignedEvent> {
     draft_owned(author, kind, created_at, crate::signer::owned_tags(tags), String::new())
 }

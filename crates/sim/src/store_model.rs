@@ -53,14 +53,12 @@ struct Served {
 
 impl ModelStore {
     /// Creates an empty store.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns what the admission machine restores at startup: served announcements and states, all held events, todo
     /// rows and upload rows.
-    #[must_use]
     pub fn restored(&self) -> Vec<RestoredItem> {
         let rows = self.readable();
         let served = rows.in_sequence().filter(|event| matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE));
@@ -85,26 +83,22 @@ impl ModelStore {
     }
 
     /// Returns whether an event is served or held, and the kind of tombstone that covers it.
-    #[must_use]
     pub fn status_and_tombstone(&self, event: &Event) -> (Option<EventStatus>, Option<TombstoneKind>) {
         let rows = self.readable();
         (rows.status(event.id), rows.tombstone(event))
     }
 
     /// Returns the sequence number of a served event.
-    #[must_use]
     pub fn seq_of(&self, id: EventId) -> Option<u64> {
         self.readable().served.get(&id).map(|served| served.seq)
     }
 
     /// Returns an event that is served or held.
-    #[must_use]
     pub fn event_by_id(&self, id: EventId) -> Option<Arc<SignedEvent>> {
         self.readable().find(id).cloned()
     }
 
     /// Returns the events with a higher sequence number, in order.
-    #[must_use]
     pub fn served_after(&self, seq: u64) -> Vec<(u64, Arc<SignedEvent>)> {
         let newer = self.readable().served.values().filter(|served| served.seq > seq);
         let mut newer: Vec<_> = newer.map(|served| (served.seq, served.event.clone())).collect();

@@ -7,7 +7,6 @@
 //! ([`TestServer::crash_after_steps`]), and a commit can be made to fail ([`TestServer::fail_commit_after`]).
 
 mod client;
-mod external_clock;
 mod inspection;
 mod invariants;
 mod lifecycle;
@@ -38,13 +37,11 @@ pub use client::{ClientPush, PushResult};
 use transaction::Batch;
 
 /// Address of the simulated service.
-#[must_use]
 pub fn service() -> ServiceAddress {
     ServiceAddress::new("code.example", "").expect("valid address")
 }
 
 /// Admission policy of an installation with default settings.
-#[must_use]
 pub fn default_policy() -> AdmissionPolicy {
     AdmissionPolicy {
         service: service(),
@@ -138,7 +135,6 @@ impl Default for TestServer {
 
 impl TestServer {
     /// Creates an empty server. Its clock starts at wall time 10,000.
-    #[must_use]
     pub fn new(policy: AdmissionPolicy) -> Self {
         Self {
             policies: (policy.clone(), policy.clone()),
@@ -195,7 +191,6 @@ impl TestServer {
     }
 
     /// Returns the number of durable steps and of commits so far.
-    #[must_use]
     pub fn step_and_commit_counts(&self) -> (usize, usize) {
         (self.steps, self.commits)
     }
@@ -229,15 +224,21 @@ impl TestServer {
         }
     }
 
-    /// Submits several events in one batch, which commits or fails. After a failed commit the machine is rebuilt from
-    /// the store (docs/design/admission.md#decisions-inside-the-write-transaction).
+    /// Submits several events of clients in one batch, which commits or fails. After a failed commit the machine is
+    /// rebuilt from the store (docs/design/admission.md#decisions-inside-the-write-transaction).
     pub fn submit_batch(&mut self, events: &[&Arc<SignedEvent>], commits: bool) -> Vec<Decision> {
-        let mut batch = Batch::default();
-        let decided = events.iter().map(|event| self.decide(&mut batch, event, EventSource::Client(Vec::new())));
-        let decisions: Vec<Decision> = decided.collect();
         if !commits {
-            self.fault = InjectedFault::FailCommitAfter(0);
+            self.fail_commit_after(0);
         }
+        let client = EventSource::Client(Vec::new());
+        self.submit_all(&events.iter().map(|event| (Arc::clone(event), client.clone())).collect::<Vec<_>>())
+    }
+
+    /// Submits several events in one batch.
+    pub fn submit_all(&mut self, events: &[(Arc<SignedEvent>, EventSource)]) -> Vec<Decision> {
+        let mut batch = Batch::default();
+        let decided = events.iter().map(|(event, source)| self.decide(&mut batch, event, source.clone()));
+        let decisions: Vec<Decision> = decided.collect();
         let committed = self.finish_batch(batch).expect("no crash is injected");
         self.settle().expect("no crash is injected");
         if committed { decisions } else { decisions.iter().map(|_| Decision::Reject(Rejection::StoreFailed)).collect() }
@@ -324,6 +325,11 @@ impl TestServer {
             self.try_handle(AdmissionInput::EventExpired(summary))?;
         }
         Ok(())
+    }
+
+    /// Sets both clocks. [`advance`](Self::advance) handles the timers that are due.
+    pub fn set_now(&mut self, now: Now) {
+        self.now = now;
     }
 
     /// Sets the wall clock without advancing the monotonic clock.

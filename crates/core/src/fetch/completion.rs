@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::fault_injection::{Fault, is_injected};
 use super::io::{FetchId, FetchOutcome, FetchOutput, FetchResult, RequestForm, SurveyResult};
 use super::job::FetchJob;
 use super::network_limit::Network;
@@ -18,13 +17,10 @@ impl FetchMachine {
     /// Handles the end of a fetch.
     pub(super) fn handle_fetched(&mut self, id: FetchId, result: &FetchResult) {
         let Some(running) = self.fetches.remove(&id) else { return };
-        let mut oids: Vec<String> = {
+        let oids: Vec<String> = {
             let wanted: BTreeSet<&String> = running.oids.iter().collect();
             result.oids.iter().filter(|oid| wanted.contains(oid)).cloned().collect()
         };
-        if !oids.is_empty() && self.has_fault(Fault::PartialCountsAsComplete) {
-            oids.clone_from(&running.oids);
-        }
         let outcome = match &result.outcome {
             // The machine did not cancel it.
             FetchOutcome::Cancelled if !running.cancelled => FetchOutcome::LocalError,
@@ -51,7 +47,7 @@ impl FetchMachine {
     /// Updates a host after a request that began at `since`. `hit` says whether it brought something wanted; `None` if
     /// the request asked for no objects.
     pub(super) fn record_result(&mut self, id: HostId, since: MonoTime, outcome: &FetchOutcome, hit: Option<bool>) {
-        let (now, forgets_quiet) = (self.now, self.has_fault(Fault::QuietForgotten));
+        let now = self.now;
         let Some(host) = self.hosts.get_mut(id) else { return };
         host.in_flight = host.in_flight.saturating_sub(1);
         match outcome {
@@ -61,9 +57,6 @@ impl FetchMachine {
             FetchOutcome::Busy(secs) => host.record_busy(now, *secs, &mut self.rng),
             FetchOutcome::Failed => host.record_failure(now, since, &mut self.rng),
             FetchOutcome::Cancelled | FetchOutcome::LocalError => {}
-        }
-        if forgets_quiet && *outcome == FetchOutcome::Sent {
-            host.quiet_until = None;
         }
         let counts = matches!(
             outcome,
@@ -75,11 +68,6 @@ impl FetchMachine {
         if matches!(outcome, FetchOutcome::Busy(_) | FetchOutcome::Failed) {
             let row = host.record_row(now);
             self.outputs.push_back(FetchOutput::SaveHost(row));
-        }
-        if self.has_fault(Fault::FailedHostNeverRetried)
-            && let Some(host) = self.hosts.get_mut(id).filter(|_| *outcome == FetchOutcome::Failed)
-        {
-            host.failed_until = Some(MonoTime(u64::MAX));
         }
     }
 
@@ -93,8 +81,6 @@ impl FetchMachine {
         received: usize,
     ) {
         let now = self.now.mono;
-        let retries_busy = !self.has_fault(Fault::BusySourceNotRetried);
-        let remembers_form = !self.has_fault(Fault::FormForgotten);
         let Some((source_id, source)) = job.source_of(id) else { return };
         source.history.outcome = Some(source_outcome(outcome, received));
         let (state, asked) = match outcome {
@@ -118,7 +104,7 @@ impl FetchMachine {
             }
             // The source is asked by ref in the same round.
             FetchOutcome::NotByOid => {
-                source.history.form = remembers_form.then_some(RequestForm::ByRef);
+                source.history.form = Some(RequestForm::ByRef);
                 (SourceState::Waiting, false)
             }
             FetchOutcome::Absent | FetchOutcome::Failed => (SourceState::Resting, true),
@@ -126,7 +112,7 @@ impl FetchMachine {
                 // Events that came meanwhile have not met a busy answer yet.
                 source.busy_answers = if source.has_new_events { 0 } else { source.busy_answers.saturating_add(1) };
                 let last = source.busy_answers >= limits::MAX_BUSY_ANSWERS_PER_ROUND;
-                if last || !retries_busy { (SourceState::Resting, true) } else { (SourceState::Waiting, false) }
+                if last { (SourceState::Resting, true) } else { (SourceState::Waiting, false) }
             }
             FetchOutcome::InvalidData => {
                 source.history.invalid_until = Some(now.plus_secs(limits::INVALID_SOURCE_QUIET_SECS));
@@ -143,15 +129,7 @@ impl FetchMachine {
             job.paused_until = now.plus_secs(limits::LOCAL_ERROR_PAUSE_SECS);
         }
         if asked {
-            let tried = if is_injected(self.fault, Fault::TriedEarly) {
-                for event in job.events.iter_mut().filter(|event| event.is_due) {
-                    event.unasked.clear();
-                }
-                job.take_tried()
-            } else {
-                let all = is_injected(self.fault, Fault::NewEventsCountAsAsked);
-                job.record_asked(source_id, |event| all || running.events.contains(event))
-            };
+            let tried = job.record_asked(source_id, |event| running.events.contains(event));
             self.report_tried(tried);
         }
         // Sources that no event lists any more were kept for the running fetch only.

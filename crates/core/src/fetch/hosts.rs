@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fault_injection::Fault;
 use super::io::{FetchOutput, HostRow};
 use super::throttle::DomainThrottle;
 use super::{FetchMachine, HostId};
@@ -39,12 +38,9 @@ impl FetchMachine {
             if port.bytes().all(|byte| byte.is_ascii_digit()) { host } else { row.authority.as_str() }
         });
         let id = self.host(&row.authority, name);
-        let (now, forgotten) = (self.now, self.has_fault(Fault::WindowForgotten));
+        let now = self.now;
         let Some(host) = self.hosts.all.get_mut(&id) else { return };
         host.restore(now, row);
-        if forgotten {
-            host.window = Default::default();
-        }
         self.networks.restore(id, &host.window);
         let at = host.used_at;
         self.hosts.idle.insert((at, id));

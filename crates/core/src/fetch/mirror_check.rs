@@ -229,14 +229,14 @@ impl FetchMachine {
     /// Begins a check at a host for which no job waits. Otherwise returns the time at which one may begin, if it is
     /// known.
     pub(super) fn serve_mirror(&mut self, host_id: HostId) -> Result<(), Option<MonoTime>> {
-        let (now, fault) = (self.now.mono, self.fault);
+        let now = self.now.mono;
         let Some(host) = self.hosts.get_mut(host_id).filter(|host| !host.is_checking_mirror) else { return Err(None) };
         let Some((since, id)) = host.waiting_mirrors.first().copied() else { return Err(None) };
         if self.mirrors.running.len() >= limits::MAX_CONCURRENT_MIRROR_CHECKS {
             self.mirrors.waiting_hosts.insert(host_id);
             return Err(None);
         }
-        let own = host.limits(fault);
+        let own = host.limits();
         match host.capacity(now, HostLimits { per_minute: own.per_minute.div_ceil(2), ..own }) {
             HostCapacity::Free(_) => {}
             HostCapacity::Until(at) => return Err(Some(at)),
@@ -253,7 +253,7 @@ impl FetchMachine {
 
     /// Begins a check, or the survey that must come before it.
     fn begin_check(&mut self, id: MirrorId, host_id: HostId, since: MonoTime) -> Result<(), Option<MonoTime>> {
-        let (now, fault) = (self.now, self.fault);
+        let now = self.now;
         let Some(target) = self.mirrors.all.get(&id).and_then(|mirror| self.target(mirror)) else { return Err(None) };
         let origin = Origin::from_url(&target);
         let (Some(mirror), Some(host)) = (self.mirrors.all.get_mut(&id), self.hosts.get_mut(host_id)) else {
@@ -277,7 +277,7 @@ impl FetchMachine {
             self.outputs.push_back(FetchOutput::Survey { origin, with_nip11 });
             return Ok(());
         }
-        let own = host.limits(fault);
+        let own = host.limits();
         let networks = host.surveys.get(&origin).map(|record| record.networks.clone()).unwrap_or_default();
         let reserved = self.networks.reserved_until(&networks);
         if reserved > now.mono {

@@ -18,7 +18,6 @@
 
 mod completion;
 mod fair_queue;
-pub mod fault_injection;
 mod hosts;
 pub mod io;
 mod job;
@@ -39,7 +38,6 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use self::fault_injection::{Fault, is_injected};
 use self::hosts::HostTable;
 use self::io::{FetchId, FetchInput, FetchOutput, MirrorId, RequestForm};
 use self::job::FetchJob;
@@ -139,7 +137,6 @@ enum SurveyRequester {
 /// State machine that decides which source is asked for which git data, and when.
 pub struct FetchMachine {
     config: FetchConfig,
-    fault: Option<Fault>,
     now: Now,
     jobs_by_identifier: BTreeMap<Identifier, BTreeMap<RepoPath, JobId>>,
     jobs: BTreeMap<JobId, Box<FetchJob>>,
@@ -172,7 +169,6 @@ impl FetchMachine {
         Self {
             rng: Rng::new(config.seed),
             config,
-            fault: None,
             now: Now::default(),
             jobs_by_identifier: BTreeMap::new(),
             jobs: BTreeMap::new(),
@@ -192,17 +188,6 @@ impl FetchMachine {
             stats: FetchStats::default(),
             outputs: VecDeque::new(),
         }
-    }
-
-    /// Creates a machine with an injected fault, for the simulator.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_fault(config: FetchConfig, fault: Option<Fault>) -> Self {
-        Self { fault, ..Self::new(config) }
-    }
-
-    fn has_fault(&self, fault: Fault) -> bool {
-        is_injected(self.fault, fault)
     }
 
     fn next_number(&mut self) -> u64 {

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::fault_injection::{Fault, is_injected};
 use super::io::{FetchId, FetchOutput};
 use super::job::{FetchJob, JobEvent, QueueEntry};
 use super::source::{Source, SourceId, SourceOutcome, SourceState};
@@ -165,7 +164,6 @@ impl FetchMachine {
         for (source_id, source) in &job.sources {
             let Some(ready) = job.ready_at(*source_id, source) else { continue };
             waits.insert(source.host);
-            let ready = if is_injected(self.fault, Fault::ImmediateRetry) { now } else { ready };
             match start_at.map(|start_at| start_at.max(ready)) {
                 Some(at) if at <= now => drop(hosts.insert(source.host)),
                 Some(at) => retry_at = earlier(at, retry_at),
@@ -256,7 +254,7 @@ impl FetchMachine {
     /// Returns until when a source must not be asked, because of its results or because its host wants no requests.
     fn blocked_until(&self, job: &FetchJob, id: SourceId, source: &Source) -> Option<MonoTime> {
         let host = self.hosts.get(source.host);
-        let refused = host.and_then(|host| host.refused_until(host.limits(self.fault)));
+        let refused = host.and_then(|host| host.refused_until(host.limits()));
         job.blocked_until(id, source).max(refused)
     }
 

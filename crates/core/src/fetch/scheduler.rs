@@ -1,6 +1,5 @@
 //! Starts requests: decides which host and which job are next.
 
-use super::fault_injection::{Fault, is_injected};
 use super::io::{FetchId, FetchOutput, FetchRequest};
 use super::job::FetchJob;
 use super::network_limit::NetworkCapacity;
@@ -67,7 +66,6 @@ impl FetchMachine {
     /// Serves the first job in the queue of a host, or a mirror check if no job waits. Returns whether that was
     /// possible.
     fn serve_host(&mut self, id: HostId) -> bool {
-        let fault = self.fault;
         let Some(host) = self.hosts.get_mut(id) else { return false };
         let Some(first) = host.queue.first() else {
             // Jobs that are busy elsewhere now may find the host available later.
@@ -80,7 +78,7 @@ impl FetchMachine {
             self.skip_first(id, unavailable);
             return true;
         }
-        let until = match host.capacity(self.now.mono, host.limits(fault)) {
+        let until = match host.capacity(self.now.mono, host.limits()) {
             HostCapacity::Refused => {
                 host.unavailable = Some(Unavailable::RequestsRefused);
                 return true;
@@ -104,8 +102,7 @@ impl FetchMachine {
         let mut start = StartResult::NotNow(None);
         for source_id in job.order.clone() {
             let Some(source) = job.sources.get(&source_id) else { continue };
-            let ready =
-                job.ready_at(source_id, source).is_some_and(|at| at <= now || self.has_fault(Fault::ImmediateRetry));
+            let ready = job.ready_at(source_id, source).is_some_and(|at| at <= now);
             if !ready || !self.has_capacity(id, source.host, turn) {
                 continue;
             }
@@ -127,9 +124,9 @@ impl FetchMachine {
     }
 
     fn has_capacity(&mut self, id: JobId, host: HostId, turn: HostId) -> bool {
-        let (now, fault) = (self.now.mono, self.fault);
+        let now = self.now.mono;
         let Some(host) = self.hosts.get_mut(host).filter(|_| host != turn) else { return true };
-        let HostCapacity::Free(free) = host.capacity(now, host.limits(fault)) else { return false };
+        let HostCapacity::Free(free) = host.capacity(now, host.limits()) else { return false };
         host.unavailable.is_none() && (host.queue.first() == Some(id) || free >= host.queue.len())
     }
 
@@ -158,23 +155,21 @@ impl FetchMachine {
 
     /// Starts a fetch from a source whose host is surveyed.
     fn start_fetch(&mut self, id: JobId, job: &mut FetchJob, source_id: SourceId) -> StartResult {
-        let (now, fault) = (self.now, self.fault);
+        let now = self.now;
         let Some(source) = job.sources.get(&source_id) else { return StartResult::NotNow(None) };
         let (host_id, form) = (source.host, source.form());
         let Some(host) = self.hosts.get_mut(host_id) else { return StartResult::NotNow(None) };
         let networks = host.surveys.get(&source.origin).map(|record| record.networks.clone()).unwrap_or_default();
-        let own = host.limits(fault);
-        if !is_injected(fault, Fault::NetworkIgnored) {
-            let at = match self.networks.capacity(now.mono, host_id, &networks, own) {
-                NetworkCapacity::Free => None,
-                NetworkCapacity::Until(at) => Some(Some(at)),
-                NetworkCapacity::Full => Some(None),
-            };
-            if let Some(at) = at {
-                let until = at.unwrap_or(now.mono).plus_secs(limits::MIRROR_CHECK_TIMEOUT_SECS);
-                self.networks.reserve(&networks, until);
-                return StartResult::NotNow(at);
-            }
+        let own = host.limits();
+        let at = match self.networks.capacity(now.mono, host_id, &networks, own) {
+            NetworkCapacity::Free => None,
+            NetworkCapacity::Until(at) => Some(Some(at)),
+            NetworkCapacity::Full => Some(None),
+        };
+        if let Some(at) = at {
+            let until = at.unwrap_or(now.mono).plus_secs(limits::MIRROR_CHECK_TIMEOUT_SECS);
+            self.networks.reserve(&networks, until);
+            return StartResult::NotNow(at);
         }
         let (oids, events) = job.wanted_from(source_id, form);
         let row = host.begin_request(now, own);
@@ -217,7 +212,7 @@ impl FetchMachine {
 
     /// Continues after a survey: starts the fetch if that is still possible.
     pub(super) fn resume_after_survey(&mut self, id: JobId, source_id: SourceId) {
-        let (now, fault) = (self.now.mono, self.fault);
+        let now = self.now.mono;
         let Some(mut job) = self.jobs.remove(&id) else { return };
         let is_blocked = |source| job.blocked_until(source_id, source).is_some_and(|until| until > now);
         let mut must_wait = job.sources.get(&source_id).is_some_and(is_blocked);
@@ -228,7 +223,7 @@ impl FetchMachine {
         must_wait |= job.next_start_at().is_none_or(|at| at > now);
         if let Some(source) = job.sources.get(&source_id) {
             let host = self.hosts.get_mut(source.host);
-            let open = host.is_some_and(|host| matches!(host.capacity(now, host.limits(fault)), HostCapacity::Free(_)));
+            let open = host.is_some_and(|host| matches!(host.capacity(now, host.limits()), HostCapacity::Free(_)));
             let again = source.history.next_request_at(source.form()) <= now;
             if open
                 && again

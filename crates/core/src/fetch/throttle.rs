@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::HostLimits;
 use super::fair_queue::FairQueue;
-use super::fault_injection::{Fault, is_injected};
 use super::io::{HostRow, MirrorId};
 use super::network_limit::Network;
 use super::origin::Origin;
@@ -140,11 +139,8 @@ impl DomainThrottle {
 
     /// Returns the limits of this host: the default, or what the server states. A server may lower them without bound,
     /// and raise them unless the operator has set them.
-    pub(super) fn limits(&self, fault: Option<Fault>) -> HostLimits {
+    pub(super) fn limits(&self) -> HostLimits {
         let mut own = self.default_limits;
-        if is_injected(fault, Fault::StatedLimitsIgnored) {
-            return own;
-        }
         for stated in self.surveys.values().map(|record| record.limits) {
             let apply = |own: u32, default: u32, stated: Option<u32>, most: u32| match stated {
                 Some(stated) if stated < default => own.min(stated),

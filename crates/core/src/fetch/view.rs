@@ -126,7 +126,7 @@ impl FetchMachine {
         let live = self.hosts.values().filter(|host| host.source_count > 0 || host.in_flight > 0);
         live.map(|host| HostView {
             authority: host.authority.clone(),
-            limits: host.limits(self.fault),
+            limits: host.limits(),
             in_flight: host.in_flight,
             waiting: host.queue.len(),
             requests: host.requests,

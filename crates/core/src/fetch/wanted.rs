@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fault_injection::Fault;
 use super::io::{FetchId, FetchOutput, WantedEvent, WantedGitData};
 use super::job::{FetchJob, JobEvent};
 use super::origin::Origin;
@@ -64,9 +63,6 @@ impl FetchMachine {
             }
             let event = self.merge_event(&mut job, known, wanted);
             job.events.push(event);
-        }
-        if self.has_fault(Fault::OldWantsKept) {
-            job.events.extend(before.into_values());
         }
         if !fresh.is_empty() {
             job.attempts = 0;
@@ -207,16 +203,9 @@ impl FetchMachine {
     }
 
     pub(super) fn cancel(&mut self, id: FetchId) {
-        let early = self.has_fault(Fault::CancelFreesSlot);
         if let Some(running) = self.fetches.get_mut(&id).filter(|running| !running.cancelled) {
             running.cancelled = true;
             self.outputs.push_back(FetchOutput::Cancel(id));
-            if early {
-                self.handle_fetched(
-                    id,
-                    &super::io::FetchResult { oids: Vec::new(), outcome: super::io::FetchOutcome::Cancelled },
-                );
-            }
         }
     }
 

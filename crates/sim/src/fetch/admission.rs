@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use grasp_core::fetch::FetchMachine;
 use grasp_core::fetch::io::{GitSource, WantedEvent, WantedGitData, WantedKind};
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::EventId;
 use grasp_core::repo::{Identifier, RepoId, RepoPath};
-use grasp_core::time::MonoTime;
 
 use super::fixtures::WorldFixture;
-use crate::sync::queue::{HOUR, MINUTE, SECOND, Time};
+use crate::simulation::process::Process;
+use crate::simulation::queue::{HOUR, MINUTE, SECOND, Time};
 
 /// The status of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,24 +54,21 @@ pub struct AdmissionModel {
 }
 
 /// Returns the id of an event.
-#[must_use]
-pub fn event_id(event: usize) -> EventId {
+pub(super) fn event_id(event: usize) -> EventId {
     let mut id = [0; 32];
     id[..8].copy_from_slice(&(event as u64).to_be_bytes());
     EventId(id)
 }
 
 /// Returns the index of the event with this id.
-#[must_use]
-pub fn event_of(id: &EventId) -> usize {
+pub(super) fn event_of(id: &EventId) -> usize {
     let mut number = [0; 8];
     number.copy_from_slice(&id.0[..8]);
     u64::from_be_bytes(number) as usize
 }
 
 /// Returns the path of a repository.
-#[must_use]
-pub fn repo_path(fixture: &WorldFixture, repo: usize) -> RepoPath {
+pub(super) fn repo_path(fixture: &WorldFixture, repo: usize) -> RepoPath {
     let repo = &fixture.repos[repo];
     let identifier = Identifier::new(&repo.name).unwrap_or_else(|| unreachable!("generated identifiers are valid"));
     RepoPath::Announced(RepoId { owner: PublicKey([repo.owner; 32]), identifier })
@@ -78,14 +76,12 @@ pub fn repo_path(fixture: &WorldFixture, repo: usize) -> RepoPath {
 
 impl AdmissionModel {
     /// Creates a model in which no event has arrived.
-    #[must_use]
     pub fn new(fixture: &WorldFixture) -> Self {
         let held = ModelEvent { status: HoldStatus::Unknown, since: 0, due: 0, tried: false, running: 0 };
         Self { events: vec![held; fixture.events.len()], present: BTreeMap::new(), expired: 0 }
     }
 
     /// Returns whether an event needs git data.
-    #[must_use]
     pub fn is_waiting(&self, event: usize) -> bool {
         matches!(self.events[event].status, HoldStatus::Held | HoldStatus::Dormant)
     }
@@ -134,7 +130,6 @@ impl AdmissionModel {
     }
 
     /// Returns whether all objects of an event are here.
-    #[must_use]
     pub fn has_all_objects(&self, fixture: &WorldFixture, event: usize) -> bool {
         let own = &fixture.events[event];
         let present = self.present.get(&own.repo);
@@ -153,9 +148,13 @@ impl AdmissionModel {
         expires
     }
 
-    /// Returns the wanted git data of an identifier, for a process that began at `boot`.
-    #[must_use]
-    pub fn wanted_git_data(&self, fixture: &WorldFixture, name: &str, boot: Time) -> Vec<WantedGitData> {
+    /// Returns the wanted git data of an identifier, for a process.
+    pub fn wanted_git_data(
+        &self,
+        fixture: &WorldFixture,
+        name: &str,
+        process: &Process<FetchMachine>,
+    ) -> Vec<WantedGitData> {
         let mut wanted_git_data = Vec::new();
         for (repo, _) in fixture.repos.iter().enumerate().filter(|(_, repo)| repo.name == name) {
             let mut events = Vec::new();
@@ -172,7 +171,7 @@ impl AdmissionModel {
                     kind: WantedKind::State,
                     oids: own.oids.clone(),
                     sources: own.urls.iter().map(source).collect(),
-                    due: MonoTime(self.events[event].due.saturating_sub(boot)),
+                    due: process.mono_time(self.events[event].due),
                     is_dormant: self.events[event].status == HoldStatus::Dormant,
                 });
             }

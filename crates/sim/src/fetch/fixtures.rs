@@ -3,7 +3,7 @@
 use grasp_core::fetch::HostLimits;
 use grasp_core::nostr::nip11::GitFetchLimits;
 
-use crate::sync::queue::Time;
+use crate::simulation::queue::Time;
 
 /// How a git server behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,8 +9,8 @@ use grasp_core::nostr::nip11::GitFetchLimits;
 
 use super::admission::{AdmissionModel, HoldStatus, event_of};
 use super::fixtures::WorldFixture;
-use crate::sync::invariants::Violation;
-use crate::sync::queue::{HOUR, MINUTE, SECOND, Time};
+use crate::simulation::queue::{HOUR, MINUTE, SECOND, Time};
+use crate::simulation::{FirstViolation, Violation, WakeCounter};
 
 /// Requests counted by a host or a network.
 #[derive(Clone, Debug, Default)]
@@ -70,12 +70,32 @@ pub struct FetchCounts {
     pub tried: u64,
     /// Most concurrent fetches.
     pub max_concurrent: usize,
+    /// Events that were released.
+    pub released: usize,
+    /// Events that expired.
+    pub expired: usize,
+}
+
+impl FetchCounts {
+    /// Adds the counters of another run.
+    pub fn merge(&mut self, other: &Self) {
+        self.fetches += other.fetches;
+        self.hedges += other.hedges;
+        self.mirror_checks += other.mirror_checks;
+        self.cancels += other.cancels;
+        self.surveys += other.surveys;
+        self.rows += other.rows;
+        self.tried += other.tried;
+        self.max_concurrent = self.max_concurrent.max(other.max_concurrent);
+        self.released += other.released;
+        self.expired += other.expired;
+    }
 }
 
 /// Checks the inputs and outputs of one machine.
 #[derive(Debug, Default)]
 pub struct InvariantChecker {
-    violation: Option<Violation>,
+    violations: FirstViolation,
     hosts: BTreeMap<usize, HostState>,
     networks: BTreeMap<u8, RequestCount>,
     fetches: BTreeMap<FetchId, FetchState>,
@@ -90,7 +110,7 @@ pub struct InvariantChecker {
     asked: BTreeMap<(usize, usize), u8>,
     /// The events that were reported to the machine.
     reported: BTreeSet<usize>,
-    wakes: (Time, u32),
+    wakes: WakeCounter,
     /// Counters of the run.
     pub counts: FetchCounts,
 }
@@ -101,13 +121,11 @@ const BUSY_ANSWERS: u8 = 3;
 impl InvariantChecker {
     /// Takes the first violation.
     pub fn take_violation(&mut self) -> Option<Violation> {
-        self.violation.take()
+        self.violations.take()
     }
 
     fn require(&mut self, holds: bool, invariant: &'static str, detail: impl FnOnce() -> String) {
-        if !holds && self.violation.is_none() {
-            self.violation = Some(Violation::new(invariant, detail()));
-        }
+        self.violations.require(holds, invariant, detail);
     }
 
     /// Returns the limits of a server, as stated by itself and set by the operator.
@@ -391,12 +409,8 @@ impl InvariantChecker {
 
     /// Checks how often the machine is woken.
     pub fn wake(&mut self, now: Time) {
-        if now >= self.wakes.0 + 10 * SECOND {
-            self.wakes = (now, 0);
-        }
-        self.wakes.1 += 1;
-        let wakes = self.wakes.1;
-        self.require(wakes < 5_000, "nothing is polled", || format!("{wakes} wakes in ten seconds"));
+        let holds = self.wakes.count(now);
+        self.require(holds, "nothing is polled", || "too many wakes in ten seconds".to_owned());
     }
 
     /// Records that the process ends, and with it its connections.

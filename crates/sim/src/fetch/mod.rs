@@ -3,13 +3,16 @@
 //!
 //! - [`fixtures`]: the initial state of a world; [`world_gen`]: generates it from a seed.
 //! - [`server`]: the behaviour of git servers; [`admission`]: a model of which events are held, released and expired.
-//! - [`world`]: the clock, the driver and restarts; [`invariants`]: what must never happen; [`run`]: a whole run, and
-//!   whether everything was fetched in the end.
+//! - [`world`]: the driver, restarts, and whether everything was fetched in the end; [`invariants`]: what must never
+//!   happen.
 
-pub mod admission;
-pub mod fixtures;
-pub mod invariants;
-pub mod run;
-pub mod server;
-pub mod world;
-pub mod world_gen;
+mod admission;
+mod fixtures;
+mod invariants;
+mod server;
+mod world;
+mod world_gen;
+
+pub use self::admission::HoldStatus;
+pub use self::fixtures::{EventFixture, RepoFixture, ServerBehavior, ServerFixture, UrlFixture, WorldFixture};
+pub use self::world::FetchWorld;

@@ -7,11 +7,11 @@ use grasp_core::net::{AddressScope, OutboundError};
 
 use super::fixtures::{ServerBehavior, WorldFixture};
 use crate::random::Rng;
-use crate::sync::queue::{MINUTE, SECOND, Time};
+use crate::simulation::queue::{MINUTE, SECOND, Time};
 
 /// The answer to a request.
 #[derive(Clone, Debug)]
-pub struct ServerAnswer {
+pub(super) struct ServerAnswer {
     /// When its first bytes arrive, if they do.
     pub first_bytes_at: Option<Time>,
     /// When the request ends.
@@ -24,7 +24,7 @@ pub struct ServerAnswer {
 
 /// All servers: their current behaviour, and the objects that they have.
 #[derive(Clone, Debug)]
-pub struct Servers {
+pub(super) struct Servers {
     /// The current behaviour of each server.
     pub behaviors: Vec<ServerBehavior>,
     /// Which object is at which URL, and since when.
@@ -34,8 +34,7 @@ pub struct Servers {
 
 impl Servers {
     /// Creates the servers in their initial state.
-    #[must_use]
-    pub fn new(fixture: &WorldFixture) -> Self {
+    pub(super) fn new(fixture: &WorldFixture) -> Self {
         let mut has = BTreeMap::new();
         for event in &fixture.events {
             for (place, oid, from) in &event.stored_at {
@@ -46,26 +45,25 @@ impl Servers {
     }
 
     /// Makes all servers behave normally for the rest of the run.
-    pub fn heal(&mut self) {
+    pub(super) fn heal(&mut self) {
         self.healed = true;
         self.behaviors.fill(ServerBehavior::Normal);
     }
 
     /// Changes the behaviour of a server.
-    pub fn change(&mut self, server: usize, behavior: ServerBehavior) {
+    pub(super) fn change(&mut self, server: usize, behavior: ServerBehavior) {
         if !self.healed {
             self.behaviors[server] = behavior;
         }
     }
 
     /// Returns whether an object is at a URL now.
-    #[must_use]
-    pub fn has(&self, url: usize, oid: &str, now: Time) -> bool {
+    pub(super) fn has(&self, url: usize, oid: &str, now: Time) -> bool {
         self.has.get(&(url, oid.to_owned())).is_some_and(|from| self.healed || *from <= now)
     }
 
     /// Returns the result of a survey, and the time it takes.
-    pub fn survey(
+    pub(super) fn survey(
         &self,
         fixture: &WorldFixture,
         server: usize,
@@ -91,7 +89,7 @@ impl Servers {
     }
 
     /// Returns the result of a mirror check that begins now, and when it ends.
-    pub fn check_mirror(
+    pub(super) fn check_mirror(
         &self,
         fixture: &WorldFixture,
         url: usize,
@@ -112,7 +110,7 @@ impl Servers {
     }
 
     /// Returns the answer to a request that begins now.
-    pub fn answer(
+    pub(super) fn answer(
         &self,
         fixture: &WorldFixture,
         url: usize,

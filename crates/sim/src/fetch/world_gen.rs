@@ -4,11 +4,10 @@ use grasp_core::fetch::HostLimits;
 use grasp_core::nostr::nip11::GitFetchLimits;
 
 use super::fixtures::{EventFixture, RepoFixture, ServerBehavior, ServerFixture, UrlFixture, WorldFixture};
+use super::world::FetchWorld;
 use crate::random::Rng;
-use crate::sync::queue::{HOUR, MINUTE, SECOND, Time};
-
-/// When all servers begin to behave normally.
-pub const HEALED_AT: Time = 5 * HOUR;
+use crate::simulation::World;
+use crate::simulation::queue::{HOUR, MINUTE, SECOND, Time};
 
 fn between(rng: &mut Rng, least: u64, most: u64) -> u64 {
     least + rng.next_u64() % (most - least + 1)
@@ -51,7 +50,7 @@ fn servers(rng: &mut Rng) -> Vec<ServerFixture> {
             let mut later_behaviors = Vec::new();
             for _ in 0..rng.below(5) {
                 // Temporary trouble.
-                let at = between(rng, 0, HEALED_AT - HOUR);
+                let at = between(rng, 0, FetchWorld::HEALED_AT - HOUR);
                 let until = at + between(rng, 10 * SECOND, HOUR);
                 later_behaviors.push((at, behavior(rng)));
                 later_behaviors.push((until, if rng.one_in(3) { behavior(rng) } else { ServerBehavior::Normal }));
@@ -81,8 +80,7 @@ fn limits(rng: &mut Rng) -> HostLimits {
 }
 
 /// Generates the initial state of a world.
-#[must_use]
-pub fn generate(seed: u64) -> WorldFixture {
+pub(super) fn generate(seed: u64) -> WorldFixture {
     let rng = &mut Rng::new(seed ^ 0x6875_6e74);
     let servers = servers(rng);
     let (mut urls, mut repos, mut events) = (Vec::new(), Vec::new(), Vec::<EventFixture>::new());
@@ -131,7 +129,8 @@ pub fn generate(seed: u64) -> WorldFixture {
     for _ in 0..if rng.one_in(2) { 0 } else { rng.below(12) } {
         // Often shortly after an event has arrived, while fetches are running.
         let near = rng.pick(&events).map_or(0, |event: &EventFixture| event.at);
-        let at = if rng.one_in(3) { between(rng, 0, HEALED_AT) } else { near + between(rng, 0, 3 * MINUTE) };
+        let at =
+            if rng.one_in(3) { between(rng, 0, FetchWorld::HEALED_AT) } else { near + between(rng, 0, 3 * MINUTE) };
         restarts.push((at, between(rng, 0, 20 * SECOND)));
     }
     let default_limits = if is_mass_arrival { HostLimits::default() } else { limits(rng) };

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use grasp_core::sync::io::{DisconnectReason, SessionId};
 
-use super::queue::Time;
 use super::relay::ConnectionId;
 use super::wire::RelayFrame;
+use crate::simulation::queue::Time;
 
 /// Something on its way from a relay to a node.
 #[derive(Clone, Debug)]
@@ -61,7 +61,6 @@ pub enum ConnectionState {
 
 impl SimConnection {
     /// Creates an open connection of a node, its process and its session.
-    #[must_use]
     pub fn new(id: ConnectionId, owner: (usize, u32, SessionId), relay: usize, now: Time) -> Self {
         let (node, process, session) = owner;
         Self {

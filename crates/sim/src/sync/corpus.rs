@@ -15,14 +15,11 @@ use super::event_set::{CAPACITY, EventSet};
 use super::repo_history;
 use super::repo_history::{RepoHistory, SERVICES};
 
-/// Wall time at which every world starts.
-pub const WORLD_START: u64 = 1_700_000_000;
-
 /// Number of an event. The newest event has number 0.
-pub type EventIndex = u16;
+pub(super) type EventIndex = u16;
 
 /// All events, with indexes.
-pub struct Corpus {
+pub(super) struct Corpus {
     events: Vec<Arc<SignedEvent>>,
     unverified: Vec<Arc<Event>>,
     forged: Vec<Arc<Event>>,
@@ -42,7 +39,7 @@ pub struct Corpus {
 
 /// A relay URL in an announcement.
 #[derive(Clone, Debug)]
-pub struct RelayReference {
+pub(super) struct RelayReference {
     /// The URL to dial, or `None` if it is invalid.
     pub url: Option<RelayUrl>,
     /// Whether it is an address of the node with this index.
@@ -55,8 +52,7 @@ static CORPUS: LazyLock<Corpus> = LazyLock::new(|| {
 });
 
 /// Returns the events of this process.
-#[must_use]
-pub fn corpus() -> &'static Corpus {
+pub(super) fn corpus() -> &'static Corpus {
     &CORPUS
 }
 
@@ -151,93 +147,68 @@ impl Corpus {
         deletion_targets
     }
 
-    /// Returns the number of events.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.events.len()
-    }
-
-    /// Returns whether there is no event.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.events.is_empty()
-    }
-
     /// Returns an event.
-    #[must_use]
-    pub fn event(&self, index: EventIndex) -> &Arc<SignedEvent> {
+    pub(super) fn event(&self, index: EventIndex) -> &Arc<SignedEvent> {
         &self.events[usize::from(index)]
     }
 
     /// Returns an event as it arrives from a relay.
-    #[must_use]
-    pub fn unverified(&self, index: EventIndex) -> &Arc<Event> {
+    pub(super) fn unverified(&self, index: EventIndex) -> &Arc<Event> {
         &self.unverified[usize::from(index)]
     }
 
     /// Returns the same event with an invalid signature.
-    #[must_use]
-    pub fn forged(&self, index: EventIndex) -> &Arc<Event> {
+    pub(super) fn forged(&self, index: EventIndex) -> &Arc<Event> {
         &self.forged[usize::from(index)]
     }
 
     /// Returns the number of an event.
-    #[must_use]
-    pub fn index_of(&self, id: &EventId) -> Option<EventIndex> {
+    pub(super) fn index_of(&self, id: &EventId) -> Option<EventIndex> {
         self.ids.get(id).copied()
     }
 
     /// Returns the other versions of an event that supersede it.
-    #[must_use]
-    pub fn newer_versions(&self, index: EventIndex) -> &EventSet {
+    pub(super) fn newer_versions(&self, index: EventIndex) -> &EventSet {
         &self.newer_versions[usize::from(index)]
     }
 
     /// Returns the other versions of an event that it supersedes.
-    #[must_use]
-    pub fn older_versions(&self, index: EventIndex) -> &EventSet {
+    pub(super) fn older_versions(&self, index: EventIndex) -> &EventSet {
         &self.older_versions[usize::from(index)]
     }
 
     /// Returns the events that a deletion request deletes.
-    #[must_use]
-    pub fn deletion_targets(&self, index: EventIndex) -> &EventSet {
+    pub(super) fn deletion_targets(&self, index: EventIndex) -> &EventSet {
         &self.deletion_targets[usize::from(index)]
     }
 
     /// Returns the events with an expiration time, the earliest first.
-    #[must_use]
-    pub fn expiring(&self) -> &[(u64, EventIndex)] {
+    pub(super) fn expiring(&self) -> &[(u64, EventIndex)] {
         &self.expiring
     }
 
     /// Returns the histories of all repositories.
-    #[must_use]
-    pub fn histories(&self) -> &[RepoHistory] {
+    pub(super) fn histories(&self) -> &[RepoHistory] {
         &self.histories
     }
 
     /// Returns the events that belong to no hosted repository.
-    #[must_use]
-    pub fn unrelated_events(&self) -> &[EventIndex] {
+    pub(super) fn unrelated_events(&self) -> &[EventIndex] {
         &self.unrelated_events
     }
 
     /// Returns a relay URL of an announcement in parsed form. It is parsed only once because that is slow.
-    #[must_use]
-    pub fn relay_reference(&self, text: &str) -> Option<&RelayReference> {
+    pub(super) fn relay_reference(&self, text: &str) -> Option<&RelayReference> {
         self.relay_references.get(text)
     }
 
     /// Returns all events of an author.
-    #[must_use]
-    pub fn events_by(&self, author: &PublicKey) -> EventSet {
+    pub(super) fn events_by(&self, author: &PublicKey) -> EventSet {
         self.by_author.get(author).copied().unwrap_or_default()
     }
 
     /// Returns all events that match a filter, in any store, regardless of its limit.
-    #[must_use]
-    pub fn matching(&self, filter: &Filter) -> EventSet {
+    pub(super) fn matching(&self, filter: &Filter) -> EventSet {
         // The newest is first: events at or before `until` start at `from`, and events at or after `since` end at `to`.
         let from = filter.until.map_or(0, |until| self.events.partition_point(|event| event.created_at > until));
         let to = filter
@@ -270,14 +241,15 @@ fn union<'a>(sets: impl Iterator<Item = &'a EventSet>) -> EventSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulation::WORLD_START;
     use grasp_core::time::Timestamp;
 
     #[test]
     fn filters_select_matching_events() {
         let corpus = corpus();
-        assert!(corpus.len() > 1_800, "{}", corpus.len());
+        assert!(corpus.events.len() > 1_800, "{}", corpus.events.len());
         let mut match_count = 0;
-        for index in (0..corpus.len() as u16).step_by(97) {
+        for index in (0..corpus.events.len() as u16).step_by(97) {
             let event = corpus.event(index);
             let tags = event.indexed_tags().take(1).map(|(letter, value)| (letter, vec![value.to_owned()])).collect();
             for filter in [
@@ -287,7 +259,7 @@ mod tests {
                 Filter { tags, until: Some(Timestamp(WORLD_START)), ..Filter::default() },
             ] {
                 let found = corpus.matching(&filter);
-                for other in 0..corpus.len() as u16 {
+                for other in 0..corpus.events.len() as u16 {
                     let matches = filter.matches(corpus.event(other));
                     assert_eq!(
                         found.contains(other),

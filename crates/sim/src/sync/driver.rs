@@ -12,10 +12,10 @@ use super::connection::ConnectionState;
 use super::corpus::{EventIndex, corpus};
 use super::event_set::EventSet;
 use super::node::{Node, PendingSubmission};
-use super::queue::{MINUTE, SECOND, Time};
 use super::relay::ConnectionId;
-use super::world::{StoreQuery, World, WorldStep};
+use super::world::{StoreQuery, SyncStep, SyncWorld};
 use super::{local_events, wire};
+use crate::simulation::queue::{MINUTE, SECOND, Time};
 use crate::store_contract::StoreUnderTest;
 
 /// Maximum number of submitted events without result.
@@ -52,10 +52,10 @@ impl Node {
     }
 }
 
-impl World {
+impl SyncWorld {
     /// Carries out an output of a node's machine.
     pub(super) fn perform(&mut self, node: usize, output: SyncOutput) {
-        let process = self.nodes[node].process;
+        let process = self.nodes[node].process.number();
         match output {
             SyncOutput::Dial(session, url) => self.dial(node, session, self.relay_at(&url)),
             SyncOutput::Disconnect(session) => self.disconnect(node, session),
@@ -71,23 +71,27 @@ impl World {
                 let real = corpus().index_of(&submission.event.id).map(|index| corpus().unverified(index));
                 let is_genuine = real.is_some_and(|real| real.sig == submission.event.sig);
                 // Signatures are verified by several threads, so the order can change.
-                let delay = if self.rng.one_in(20) { self.random_between(5, 60) } else { self.random_between(0, 4) };
-                self.schedule_in(
+                let delay = if self.sim.rng.one_in(20) {
+                    self.sim.random_between(5, 60)
+                } else {
+                    self.sim.random_between(0, 4)
+                };
+                self.sim.schedule_in(
                     delay,
-                    WorldStep::Verified(node, process, Box::new(PendingSubmission { submission, is_genuine })),
+                    SyncStep::Verified(node, process, Box::new(PendingSubmission { submission, is_genuine })),
                 );
             }
             SyncOutput::ReleasePermit(session) => self.release_permit(node, Some(session)),
             SyncOutput::StoreRow(row) => {
                 if self.nodes[node].tables.store(row) {
-                    let delay = self.random_between(20, 1_500);
-                    self.schedule_in(delay, WorldStep::RowsCommitted(node, process));
+                    let delay = self.sim.random_between(20, 1_500);
+                    self.sim.schedule_in(delay, SyncStep::RowsCommitted(node, process));
                 }
             }
             SyncOutput::DeleteRow(key) => {
                 if self.nodes[node].tables.delete(key) {
-                    let delay = self.random_between(20, 1_500);
-                    self.schedule_in(delay, WorldStep::RowsCommitted(node, process));
+                    let delay = self.sim.random_between(20, 1_500);
+                    self.sim.schedule_in(delay, SyncStep::RowsCommitted(node, process));
                 }
             }
             SyncOutput::Note(_) => {}
@@ -95,41 +99,41 @@ impl World {
     }
 
     fn query_store(&mut self, node: usize, process: u32, query: StoreQuery) {
-        let delay = self.random_between(1, 12);
-        self.schedule_in(delay, WorldStep::QueryAnswered(node, process, Box::new(query)));
+        let delay = self.sim.random_between(1, 12);
+        self.sim.schedule_in(delay, SyncStep::QueryAnswered(node, process, Box::new(query)));
     }
 
     fn dial(&mut self, node: usize, session: SessionId, relay: Option<usize>) {
         self.nodes[node].dialling.insert(session);
-        let process = self.nodes[node].process;
+        let process = self.nodes[node].process.number();
         let reachable = relay.is_some_and(|relay| self.is_reachable(node, relay));
         let delay = match relay.filter(|_| reachable) {
-            Some(relay) => 3 * self.relays[relay].profile.random_latency(&mut self.rng),
+            Some(relay) => 3 * self.relays[relay].profile.random_latency(&mut self.sim.rng),
             // The connection is refused at once, or times out.
-            None if self.rng.one_in(2) => self.random_between(20, 400),
+            None if self.sim.rng.one_in(2) => self.sim.random_between(20, 400),
             None => 5 * SECOND,
         };
-        self.schedule_in(delay, WorldStep::DialEnds(node, process, session, relay));
+        self.sim.schedule_in(delay, SyncStep::DialEnds(node, process, session, relay));
     }
 
     fn disconnect(&mut self, node: usize, session: SessionId) {
         let it = &mut self.nodes[node];
         if it.dialling.remove(&session) {
-            let process = it.process;
+            let process = it.process.number();
             it.cancelled_dials.insert(session);
-            self.schedule_in(
+            self.sim.schedule_in(
                 1,
-                WorldStep::Incident(Box::new(super::incidents::Incident::DialCancelled(node, process, session))),
+                SyncStep::Incident(Box::new(super::incidents::Incident::DialCancelled(node, process, session))),
             );
         } else if let Some(connection) = it.sessions.get(&session).copied() {
-            self.schedule_in(1, WorldStep::ConnectionBreaks(connection, DisconnectReason::ClosedByUs));
+            self.sim.schedule_in(1, SyncStep::ConnectionBreaks(connection, DisconnectReason::ClosedByUs));
         }
     }
 
     fn send_to_relay(&mut self, node: usize, session: SessionId, message: OutgoingMessage) {
         let Some(id) = self.nodes[node].sessions.get(&session).copied() else { return };
-        let latency = self.relays[self.connections[id.0].relay].profile.random_latency(&mut self.rng);
-        let now = self.now;
+        let latency = self.relays[self.connections[id.0].relay].profile.random_latency(&mut self.sim.rng);
+        let now = self.sim.now;
         let connection = &mut self.connections[id.0];
         if connection.state != ConnectionState::Open {
             return;
@@ -142,11 +146,11 @@ impl World {
                 now,
                 (connection.unsent_bytes * 1_000).checked_div(bytes_per_sec).unwrap_or(0) as Time,
             );
-            self.queue.schedule(sent_at, WorldStep::BytesSent(id, bytes));
+            self.sim.queue.schedule(sent_at, SyncStep::BytesSent(id, bytes));
         }
         let connection = &mut self.connections[id.0];
         let at = connection.reserve_outbound(now, latency);
-        self.queue.schedule(at, WorldStep::MessageArrives(id, message));
+        self.sim.queue.schedule(at, SyncStep::MessageArrives(id, message));
     }
 
     pub(super) fn on_bytes_sent(&mut self, id: ConnectionId, bytes: usize) {
@@ -154,7 +158,7 @@ impl World {
         connection.unsent_bytes = connection.unsent_bytes.saturating_sub(bytes);
         let (node, process, session, unsent_bytes) =
             (connection.node, connection.process, connection.session, connection.unsent_bytes);
-        if connection.state == ConnectionState::Open && self.nodes[node].is_running(process) {
+        if connection.state == ConnectionState::Open && self.nodes[node].process.is_running(process) {
             self.handle_input(node, SyncInput::Unsent(session, unsent_bytes));
         }
     }
@@ -169,7 +173,7 @@ impl World {
     }
 
     pub(super) fn answer_query(&mut self, node: usize, process: u32, query: StoreQuery) {
-        if !self.nodes[node].is_running(process) {
+        if !self.nodes[node].process.is_running(process) {
             return;
         }
         let server = &mut self.nodes[node].server;
@@ -189,7 +193,7 @@ impl World {
     }
 
     pub(super) fn on_verified(&mut self, node: usize, process: u32, pending: PendingSubmission) {
-        if !self.nodes[node].is_running(process) {
+        if !self.nodes[node].process.is_running(process) {
             return;
         }
         if pending.is_genuine {
@@ -221,17 +225,17 @@ impl World {
         let count = it.writer_queue.len().min(if it.has_slow_disk { MAX_SLOW_BATCH } else { MAX_BATCH });
         it.batch = it.writer_queue.drain(..count).collect();
         Node::sort_batch(&mut it.batch);
-        let (process, is_slow) = (it.process, it.has_slow_disk);
-        let delay = match self.rng.one_in(30) {
-            _ if is_slow => self.random_between(5 * SECOND, 40 * SECOND),
-            true => self.random_between(100, 900),
-            false => self.random_between(2, 25),
+        let (process, is_slow) = (it.process.number(), it.has_slow_disk);
+        let delay = match self.sim.rng.one_in(30) {
+            _ if is_slow => self.sim.random_between(5 * SECOND, 40 * SECOND),
+            true => self.sim.random_between(100, 900),
+            false => self.sim.random_between(2, 25),
         };
-        self.schedule_in(delay, WorldStep::BatchCommitted(node, process));
+        self.sim.schedule_in(delay, SyncStep::BatchCommitted(node, process));
     }
 
     pub(super) fn on_batch_committed(&mut self, node: usize, process: u32) {
-        if !self.nodes[node].is_running(process) {
+        if !self.nodes[node].process.is_running(process) {
             return;
         }
         let batch = self.commit_batch(node);
@@ -250,10 +254,10 @@ impl World {
 
     /// Decides the batch of the writer and commits it.
     pub(super) fn commit_batch(&mut self, node: usize) -> Vec<(PendingSubmission, Decision)> {
-        let now = self.now;
+        let now = self.sim.now;
         let it = &mut self.nodes[node];
         let batch = std::mem::take(&mut it.batch);
-        it.server.set_now(it.clock(now));
+        it.server.set_now(it.process.clock(now));
         let events: Vec<_> = batch
             .iter()
             .filter_map(|pending| {
@@ -279,32 +283,35 @@ impl World {
         if self.events_without_data.contains(&index) || !self.nodes[node].fetching.insert(index) {
             return;
         }
-        let delay =
-            if self.rng.one_in(8) { self.random_between(MINUTE, 20 * MINUTE) } else { self.random_between(300, 8_000) };
-        self.schedule_in(delay, WorldStep::GitDataArrives(node, index));
+        let delay = if self.sim.rng.one_in(8) {
+            self.sim.random_between(MINUTE, 20 * MINUTE)
+        } else {
+            self.sim.random_between(300, 8_000)
+        };
+        self.sim.schedule_in(delay, SyncStep::GitDataArrives(node, index));
     }
 
     pub(super) fn on_git_data(&mut self, node: usize, index: EventIndex) {
-        if self.nodes[node].machine.is_none() {
-            self.schedule_in(10 * MINUTE, WorldStep::GitDataArrives(node, index));
+        if !self.nodes[node].process.is_started() {
+            self.sim.schedule_in(10 * MINUTE, SyncStep::GitDataArrives(node, index));
             return;
         }
-        let now = self.now;
+        let now = self.sim.now;
         let it = &mut self.nodes[node];
         it.fetching.remove(&index);
-        it.server.set_now(it.clock(now));
+        it.server.set_now(it.process.clock(now));
         deliver_git_data(&mut it.server, index);
         self.after_commit(node);
     }
 
     pub(super) fn on_client_submission(&mut self, node: usize, index: EventIndex) {
-        if self.nodes[node].machine.is_none() {
-            self.schedule_in(MINUTE, WorldStep::ClientSubmits(node, index));
+        if !self.nodes[node].process.is_started() {
+            self.sim.schedule_in(MINUTE, SyncStep::ClientSubmits(node, index));
             return;
         }
-        let now = self.now;
+        let now = self.sim.now;
         let it = &mut self.nodes[node];
-        it.server.set_now(it.clock(now));
+        it.server.set_now(it.process.clock(now));
         let event = corpus().event(index);
         it.decided.insert(index);
         it.from_clients.insert(index);
@@ -318,7 +325,7 @@ impl World {
     /// Reports the changes of a commit to the machine (repository needs first, then served events) and to the
     /// subscribers of the node.
     pub(super) fn after_commit(&mut self, node: usize) {
-        if self.nodes[node].machine.is_none() {
+        if !self.nodes[node].process.is_started() {
             return;
         }
         let (names, _) = self.nodes[node].server.take_notifications();
@@ -353,16 +360,16 @@ impl World {
             corpus().index_of(&event.id).map(|index| served.insert(index));
         }
         let relay = self.node_relay(node);
-        self.relays[relay].mirror(self.now, served, newer);
+        self.relays[relay].mirror(self.sim.now, served, newer);
         for index in newer {
-            let deliveries = self.relays[relay].live_deliveries(*index, &mut self.rng);
+            let deliveries = self.relays[relay].live_deliveries(*index, &mut self.sim.rng);
             self.deliver(relay, deliveries);
         }
     }
 }
 
 /// Delivers the git data of an event to every repository that needs it.
-pub fn deliver_git_data(server: &mut crate::test_server::TestServer, index: EventIndex) {
+pub(super) fn deliver_git_data(server: &mut crate::test_server::TestServer, index: EventIndex) {
     let event = corpus().event(index);
     if event.kind == kinds::STATE {
         let Some(state) = RepoState::from_event(event) else { return };

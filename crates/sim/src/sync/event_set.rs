@@ -1,7 +1,7 @@
 //! Sets of events.
 
 /// Maximum number of events.
-pub const CAPACITY: usize = 2_048;
+pub(super) const CAPACITY: usize = 2_048;
 
 const WORDS: usize = CAPACITY / 64;
 
@@ -27,7 +27,6 @@ impl FromIterator<u16> for EventSet {
 
 impl EventSet {
     /// Returns all numbers from `from` up to but excluding `to`.
-    #[must_use]
     pub fn range(from: usize, to: usize) -> Self {
         let below = |end: usize, word: usize| match end.saturating_sub(word * 64) {
             0 => 0,
@@ -54,19 +53,16 @@ impl EventSet {
     }
 
     /// Returns whether a number is present.
-    #[must_use]
     pub fn contains(&self, index: u16) -> bool {
         self.0[usize::from(index) / 64] & (1 << (index % 64)) != 0
     }
 
     /// Returns the intersection with another set.
-    #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
     /// Returns the difference to another set.
-    #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & !other.0[word]))
     }
@@ -79,13 +75,11 @@ impl EventSet {
     }
 
     /// Returns the number of elements.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Returns whether the set is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }

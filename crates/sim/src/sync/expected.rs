@@ -15,22 +15,13 @@ use super::corpus::{EventIndex, corpus};
 use super::driver::deliver_git_data;
 use super::event_set::EventSet;
 use super::expected_targets;
-use super::invariants::Violation;
 use super::relay_profile::NegentropySupport;
-use super::world::World;
+use super::world::SyncWorld;
+use crate::simulation::Violation;
 use crate::store_contract::StoreUnderTest;
 use crate::test_server::TestServer;
 
-impl World {
-    /// Checks that every node serves exactly what it should, and that it is connected to all its relays.
-    pub fn check_converged(&mut self) {
-        for node in 0..self.nodes.len() {
-            self.check_served(node);
-            self.check_justified(node);
-            self.check_statuses(node);
-        }
-    }
-
+impl SyncWorld {
     /// Returns the relays that a node must follow and that exist, without those that the operator paused.
     fn expected_relays(&mut self, node: usize) -> Vec<(RelayUrl, usize)> {
         let needs = expected_targets::all_repo_needs(&mut self.nodes[node].server);
@@ -50,7 +41,7 @@ impl World {
 
     /// Returns the relays of a node, and whether they are paused.
     fn pause_states(&self, node: usize) -> Vec<(String, bool)> {
-        let snapshot = self.nodes[node].machine.as_ref().map(|machine| machine.snapshot()).unwrap_or_default();
+        let snapshot = self.nodes[node].snapshot().unwrap_or_default();
         snapshot
             .relays
             .iter()
@@ -58,9 +49,9 @@ impl World {
             .collect()
     }
 
-    fn check_served(&mut self, node: usize) {
-        let now = self.now;
-        let clock = self.nodes[node].clock(now);
+    pub(super) fn check_served(&mut self, node: usize) {
+        let now = self.sim.now;
+        let clock = self.nodes[node].process.clock(now);
         self.nodes[node].server.set_now(clock);
         let mut fork = self.nodes[node].server.fork();
         let mut before = fork.event_ids().0;
@@ -109,7 +100,7 @@ impl World {
                     "node {node} would serve {new:?}, not {gone:?}, with event {index} (kind {}) of {url}: {decision:?}",
                     event.kind
                 );
-                self.report_violation(Violation::new("a healed world converges", detail));
+                self.sim.report(Violation::new("a healed world converges", detail));
                 return;
             }
         }
@@ -127,7 +118,7 @@ impl World {
 
     /// Checks that a node serves nothing else: an empty server that gets every event this node ever decided, repeatedly
     /// until nothing changes, must serve all of it as well.
-    fn check_justified(&mut self, node: usize) {
+    pub(super) fn check_justified(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         let served: Vec<EventIndex> = it.server.event_ids().0.iter().filter_map(|id| corpus().index_of(id)).collect();
         let source = |index: &EventIndex| match it.from_clients.contains(*index) {
@@ -164,7 +155,7 @@ impl World {
             extra.retain(|index| !rebuilt.contains(&corpus().event(*index).id));
         }
         if !extra.is_empty() {
-            self.report_violation(Violation::new("no other event is served", {
+            self.sim.report(Violation::new("no other event is served", {
                 let kinds: Vec<u16> = extra.iter().map(|index| corpus().event(*index).kind).collect();
                 format!("node {node} serves {extra:?} of kinds {kinds:?}")
             }));
@@ -200,16 +191,16 @@ impl World {
         }
     }
 
-    fn check_statuses(&mut self, node: usize) {
+    pub(super) fn check_statuses(&mut self, node: usize) {
         let needs = expected_targets::all_repo_needs(&mut self.nodes[node].server);
         for (url, relay) in self.expected_relays(node) {
-            let snapshot = self.nodes[node].machine.as_ref().map(|machine| machine.snapshot()).unwrap_or_default();
+            let snapshot = self.nodes[node].snapshot().unwrap_or_default();
             let Some(relay_snapshot) = snapshot
                 .relays
                 .iter()
                 .find(|relay_snapshot| relay_snapshot.url.without_scheme() == url.without_scheme())
             else {
-                self.report_violation(Violation::new("every relay of a repository is tracked", url.to_string()));
+                self.sim.report(Violation::new("every relay of a repository is tracked", url.to_string()));
                 return;
             };
             let expected =
@@ -225,7 +216,7 @@ impl World {
             // The next reconciliation may have started.
             if relay_snapshot.queued > 0 && !relay_snapshot.is_reconciling {
                 let detail = format!("node {node}, {url}: {} requests are queued", relay_snapshot.queued);
-                self.report_violation(Violation::new("all needs are requested in the end", detail));
+                self.sim.report(Violation::new("all needs are requested in the end", detail));
                 return;
             }
             if !is_expected {
@@ -233,7 +224,7 @@ impl World {
                     "node {node}, {url}: {:?}, unpageable {unpageable}: {relay_snapshot:?}",
                     relay_snapshot.status
                 );
-                self.report_violation(Violation::new("every relay of a repository is connected in the end", detail));
+                self.sim.report(Violation::new("every relay of a repository is connected in the end", detail));
                 return;
             }
         }
@@ -266,7 +257,7 @@ impl World {
     /// Returns the events of each tag value in each second.
     fn events_by_second(&self, relay: usize, expected: &EventSet) -> Vec<EventSet> {
         let mut by_second: BTreeMap<(u64, &str, u8), EventSet> = BTreeMap::new();
-        for index in self.relays[relay].visible_events(self.now).and(expected).iter() {
+        for index in self.relays[relay].visible_events(self.sim.now).and(expected).iter() {
             let event = corpus().event(index);
             for (letter, value) in event.indexed_tags().filter(|(letter, _)| b"aAqeE".contains(letter)) {
                 by_second.entry((event.created_at.0, value, letter)).or_default().insert(index);

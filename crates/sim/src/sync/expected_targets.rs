@@ -14,8 +14,7 @@ use super::node::Node;
 use crate::test_server::TestServer;
 
 /// Returns the needs of all followed repositories.
-#[must_use]
-pub fn all_repo_needs(server: &mut TestServer) -> Vec<RepoNeeds> {
+pub(super) fn all_repo_needs(server: &mut TestServer) -> Vec<RepoNeeds> {
     let mut names: Vec<_> =
         server.admission().catalog().repositories().map(|(repo, _)| repo.identifier.clone()).collect();
     names.sort_unstable();
@@ -24,8 +23,7 @@ pub fn all_repo_needs(server: &mut TestServer) -> Vec<RepoNeeds> {
 }
 
 /// Returns the relays of a repository that are dialled.
-#[must_use]
-pub fn relays_of(node: usize, needs: &RepoNeeds) -> Vec<&'static RelayUrl> {
+pub(super) fn relays_of(node: usize, needs: &RepoNeeds) -> Vec<&'static RelayUrl> {
     let mut urls: Vec<&RelayUrl> = Vec::new();
     let reference = needs
         .relays
@@ -43,15 +41,13 @@ pub fn relays_of(node: usize, needs: &RepoNeeds) -> Vec<&'static RelayUrl> {
 }
 
 /// Returns all announcements and states.
-#[must_use]
-pub fn announcements_and_states() -> EventSet {
+pub(super) fn announcements_and_states() -> EventSet {
     corpus().matching(&Filter { kinds: Some(vec![kinds::ANNOUNCEMENT, kinds::STATE]), ..Filter::default() })
 }
 
 /// Returns the events related to the served repositories that list a relay. Only repositories and root events that
 /// arrived up to `up_to` count.
-#[must_use]
-pub fn related_events(node: &mut Node, needs: &[RepoNeeds], relay_key: &str, up_to: Seq) -> EventSet {
+pub(super) fn related_events(node: &mut Node, needs: &[RepoNeeds], relay_key: &str, up_to: Seq) -> EventSet {
     let mut related = EventSet::default();
     for repo in needs.iter().filter(|repo| repo.status == EventStatus::Served && repo.seq <= up_to) {
         if !relays_of(node.index, repo).iter().any(|url| url.without_scheme() == relay_key) {

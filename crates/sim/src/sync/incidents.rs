@@ -3,10 +3,10 @@
 use grasp_core::sync::io::{DisconnectReason, RelayCommand, SessionId, SyncInput};
 
 use super::connection::ConnectionState;
-use super::queue::{MINUTE, SECOND, Time};
 use super::relay::ConnectionId;
 use super::relay_profile::RelayProfile;
-use super::world::{World, WorldStep};
+use super::world::{SyncStep, SyncWorld};
+use crate::simulation::queue::{MINUTE, SECOND, Time};
 use crate::store_contract::StoreUnderTest;
 
 /// An external change of the world.
@@ -45,12 +45,12 @@ pub enum Incident {
 /// Minimum and maximum time until a node notices that a connection is half-open.
 const SILENCE_TIMEOUT: (Time, Time) = (60 * SECOND, 90 * SECOND);
 
-impl World {
+impl SyncWorld {
     pub(super) fn apply_incident(&mut self, fault: Incident) {
         match fault {
             Incident::Pongs(node) => self.deliver_pongs(node),
             Incident::DialCancelled(node, process, session) => {
-                if self.nodes[node].is_running(process) && self.nodes[node].cancelled_dials.remove(&session) {
+                if self.nodes[node].process.is_running(process) && self.nodes[node].cancelled_dials.remove(&session) {
                     self.handle_input(node, SyncInput::Disconnected(session, DisconnectReason::ClosedByUs));
                 }
             }
@@ -58,7 +58,7 @@ impl World {
             Incident::Start(node) => self.start_node(node),
             Incident::Outage(node, is_offline) => self.set_outage(node, is_offline),
             Incident::ClockSet(node, skew_secs) => {
-                self.nodes[node].clock_skew_secs = skew_secs;
+                self.nodes[node].process.clock_skew_secs = skew_secs;
                 self.nodes[node].clock_was_set = true;
                 self.checkers[node].on_clock_set();
             }
@@ -99,7 +99,7 @@ impl World {
     fn deliver_last_pong(&mut self, id: ConnectionId) {
         let connection = &self.connections[id.0];
         let (node, process, session) = (connection.node, connection.process, connection.session);
-        if connection.state == ConnectionState::Open && self.nodes[node].is_running(process) {
+        if connection.state == ConnectionState::Open && self.nodes[node].process.is_running(process) {
             self.handle_input(node, SyncInput::Message(session, grasp_core::sync::io::IncomingMessage::Alive));
         }
     }
@@ -114,19 +114,19 @@ impl World {
         connection.inbound.clear();
         let relay = connection.relay;
         self.relays[relay].disconnect(id);
-        let delay = self.random_between(SILENCE_TIMEOUT.0, SILENCE_TIMEOUT.1);
-        self.schedule_in(delay, WorldStep::ConnectionBreaks(id, DisconnectReason::Ended));
+        let delay = self.sim.random_between(SILENCE_TIMEOUT.0, SILENCE_TIMEOUT.1);
+        self.sim.schedule_in(delay, SyncStep::ConnectionBreaks(id, DisconnectReason::Ended));
     }
 
     fn set_outage(&mut self, node: usize, is_offline: bool) {
         self.is_offline[node] = is_offline;
-        let now = self.now;
+        let now = self.sim.now;
         self.checkers[node].on_outage(now, is_offline);
         if !is_offline {
             return;
         }
         for connection in self.nodes[node].sessions.values().copied().collect::<Vec<_>>() {
-            if self.rng.one_in(3) {
+            if self.sim.rng.one_in(3) {
                 self.break_connection(connection, DisconnectReason::Ended);
             } else {
                 self.freeze_connection(connection);
@@ -138,11 +138,11 @@ impl World {
     }
 
     fn crash_node(&mut self, node: usize) {
-        if self.nodes[node].machine.is_none() {
+        if !self.nodes[node].process.is_started() {
             return;
         }
         // The current batch of the writer may be on disk although no result was sent.
-        if !self.nodes[node].batch.is_empty() && self.rng.one_in(2) {
+        if !self.nodes[node].batch.is_empty() && self.sim.rng.one_in(2) {
             self.commit_batch(node);
             self.nodes[node].server.take_notifications();
         }
@@ -155,18 +155,18 @@ impl World {
         for connection in self.relays[self.node_relay(node)].connections() {
             self.break_connection(connection, DisconnectReason::Ended);
         }
-        let now = self.now;
+        let now = self.sim.now;
         self.checkers[node].on_crash(now);
     }
 
     /// Starts the process of a node with the stored rows.
     pub fn start_node(&mut self, node: usize) {
-        let now = self.now;
-        if self.nodes[node].machine.is_some() {
+        let now = self.sim.now;
+        if self.nodes[node].process.is_started() {
             return;
         }
         self.nodes[node].start(now);
-        let clock = self.nodes[node].clock(now);
+        let clock = self.nodes[node].process.clock(now);
         self.checkers[node].on_start(now, clock, &self.nodes[node].tables);
         for restored in self.nodes[node].tables.restored().collect::<Vec<_>>() {
             self.handle_input(node, SyncInput::Restored(restored));
@@ -191,18 +191,18 @@ impl World {
                 && !self.events_without_data.contains(&index)
             {
                 self.nodes[node].fetching.insert(index);
-                self.schedule_in(MINUTE, WorldStep::GitDataArrives(node, index));
+                self.sim.schedule_in(MINUTE, SyncStep::GitDataArrives(node, index));
             }
         }
     }
 
     fn expire_events(&mut self, node: usize) {
-        if self.nodes[node].machine.is_none() {
+        if !self.nodes[node].process.is_started() {
             return;
         }
-        let now = self.now;
+        let now = self.sim.now;
         let it = &mut self.nodes[node];
-        it.server.set_now(it.clock(now));
+        it.server.set_now(it.process.clock(now));
         it.server.advance(0);
         self.after_commit(node);
     }

@@ -8,57 +8,20 @@ mod persistence;
 mod request_limits;
 mod scope;
 
-use std::fmt;
-
 use grasp_core::sync::io::{RelayCommand, SessionId, SyncInput, SyncNote, SyncOutput};
 use grasp_core::sync::relay_url::RelayUrl;
-use grasp_core::time::{MonoTime, Now};
+use grasp_core::time::Now;
 
 use self::dials::DialChecker;
 use self::scope::ScopeChecker;
 use super::invariants::in_flight::SubmissionChecker;
-pub use super::invariants::persistence::is_dishonest;
+pub(super) use super::invariants::persistence::is_dishonest;
 use super::invariants::request_limits::RequestChecker;
-use super::queue::Time;
 use super::relay_profile::StatedLimits;
 use super::repo_history;
 use super::tables::SyncTables;
-
-/// A violated invariant.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Violation {
-    /// The invariant.
-    pub invariant: &'static str,
-    /// What violated it.
-    pub detail: String,
-}
-
-impl Violation {
-    /// Creates a violation.
-    #[must_use]
-    pub fn new(invariant: &'static str, detail: String) -> Self {
-        Self { invariant, detail }
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.invariant, self.detail)
-    }
-}
-
-/// The first violation, if any.
-#[derive(Debug, Default)]
-pub(super) struct FirstViolation(Option<Violation>);
-
-impl FirstViolation {
-    /// Records a violation unless `holds`.
-    fn require(&mut self, holds: bool, invariant: &'static str, detail: impl FnOnce() -> String) {
-        if !holds && self.0.is_none() {
-            self.0 = Some(Violation::new(invariant, detail()));
-        }
-    }
-}
+use crate::simulation::queue::Time;
+use crate::simulation::{FirstViolation, Violation, WakeCounter};
 
 /// Checks the inputs and outputs of one node's sync machine.
 #[derive(Debug)]
@@ -68,8 +31,7 @@ pub struct SyncChecker {
     requests: RequestChecker,
     submissions: SubmissionChecker,
     scope: ScopeChecker,
-    /// Start of the current window, and the number of wakes in it.
-    recent_wakes: (Time, u32),
+    wakes: WakeCounter,
     counts: SyncCounts,
 }
 
@@ -99,14 +61,8 @@ impl SyncCounts {
     }
 }
 
-/// Wakes within [`WAKE_WINDOW`] after which the machine must be in a loop.
-const MAX_WAKES: u32 = 5_000;
-/// Milliseconds in which wakes are counted.
-const WAKE_WINDOW: Time = 10_000;
-
 impl SyncChecker {
     /// Creates the checker of a node with this index and instance id.
-    #[must_use]
     pub fn new(node: usize, instance: String) -> Self {
         let service = repo_history::service(node);
         Self {
@@ -115,7 +71,7 @@ impl SyncChecker {
             requests: RequestChecker::default(),
             submissions: SubmissionChecker::default(),
             scope: ScopeChecker::default(),
-            recent_wakes: (0, 0),
+            wakes: WakeCounter::default(),
             counts: SyncCounts::default(),
         }
     }
@@ -126,8 +82,7 @@ impl SyncChecker {
     }
 
     /// Checks an input.
-    pub fn on_input(&mut self, now: Time, clock: Now, input: &SyncInput) {
-        let _ = clock;
+    pub fn on_input(&mut self, now: Time, input: &SyncInput) {
         match input {
             SyncInput::Connected(session, nip11) => {
                 self.dials.on_connected(now, *session, nip11.as_ref());
@@ -168,8 +123,7 @@ impl SyncChecker {
     }
 
     /// Checks an output.
-    pub fn on_output(&mut self, now: Time, clock: Now, output: &SyncOutput) {
-        let _ = clock;
+    pub fn on_output(&mut self, now: Time, output: &SyncOutput) {
         match output {
             SyncOutput::Dial(session, url) => {
                 self.counts.dials += 1;
@@ -208,12 +162,10 @@ impl SyncChecker {
         self.requests.on_stated_limits(session, stated_limits, relay);
     }
 
-    /// Counts a wake. Returns `false` if the machine wakes again and again without end.
-    pub fn on_wake(&mut self, now: Time, due: Option<(MonoTime, &'static str)>) -> bool {
-        let _ = due;
-        let (at, count) = self.recent_wakes;
-        self.recent_wakes = if now < at + WAKE_WINDOW { (at, count + 1) } else { (now, 1) };
-        self.recent_wakes.1 < MAX_WAKES
+    /// Counts a wake.
+    pub fn on_wake(&mut self, now: Time) {
+        let holds = self.wakes.count(now);
+        self.violations.require(holds, "the machine does not wake itself without end", String::new);
     }
 
     /// Resets the checker for a new process, which starts with these rows.
@@ -247,17 +199,15 @@ impl SyncChecker {
 
     /// Takes the first violation.
     pub fn take_violation(&mut self) -> Option<Violation> {
-        self.violations.0.take()
+        self.violations.take()
     }
 
     /// Returns the counters.
-    #[must_use]
     pub fn counts(&self) -> SyncCounts {
         self.counts
     }
 
     /// Returns the times during which the machine had no connection to a relay.
-    #[must_use]
     pub fn gaps(&self, relay_key: &str) -> &[(Time, Time)] {
         self.dials.gaps(relay_key)
     }

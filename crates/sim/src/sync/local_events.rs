@@ -13,8 +13,7 @@ use crate::store_contract::StoreUnderTest;
 use crate::test_server::TestServer;
 
 /// Returns the parts of a served event that are reported to the sync machine.
-#[must_use]
-pub fn served_event(seq: Seq, event: &SignedEvent) -> ServedEvent {
+pub(super) fn served_event(seq: Seq, event: &SignedEvent) -> ServedEvent {
     let (mut ids, mut coordinates) = (Vec::new(), Vec::new());
     for (letter, value) in event.indexed_tags() {
         if b"eEq".contains(&letter) {
@@ -29,14 +28,12 @@ pub fn served_event(seq: Seq, event: &SignedEvent) -> ServedEvent {
 }
 
 /// Returns whether events of a kind are root events, to which others reply.
-#[must_use]
-pub fn is_root(kind: u16) -> bool {
+pub(super) fn is_root(kind: u16) -> bool {
     matches!(kind, kinds::PATCH | kinds::PULL_REQUEST | kinds::ISSUE)
 }
 
 /// Returns the root events of a repository in order of arrival.
-#[must_use]
-pub fn root_events(server: &mut TestServer, repo: &RepoId) -> Vec<RootEvent> {
+pub(super) fn root_events(server: &mut TestServer, repo: &RepoId) -> Vec<RootEvent> {
     let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: repo.identifier.as_str().to_owned() };
     let kinds = Some(vec![kinds::PATCH, kinds::PULL_REQUEST, kinds::ISSUE]);
     let filter = Filter { kinds, tags: vec![(b'a', vec![at.to_string()])], ..Filter::default() };
@@ -52,8 +49,7 @@ pub fn root_events(server: &mut TestServer, repo: &RepoId) -> Vec<RootEvent> {
 
 /// Returns the served and held events that match a filter, for a negentropy exchange. If there are too many, only the
 /// newest.
-#[must_use]
-pub fn local_ids(server: &mut TestServer, filter: &Filter) -> LocalIds {
+pub(super) fn local_ids(server: &mut TestServer, filter: &Filter) -> LocalIds {
     let events = corpus().matching(filter);
     let events = events.iter().map(|index| corpus().event(index)).filter(|event| server.store().is_known(event.id));
     let mut items: Vec<NegentropyItem> =

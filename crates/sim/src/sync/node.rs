@@ -5,35 +5,28 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::event::EventId;
-use grasp_core::state_machine::StateMachine;
-use grasp_core::sync::io::{Seq, SessionId, SyncInput, SyncOutput, SyncSubmission};
-use grasp_core::sync::{SyncConfig, SyncMachine};
-use grasp_core::time::{MonoTime, Now, Timestamp};
+use grasp_core::sync::io::{Seq, SessionId, SyncSubmission};
+use grasp_core::sync::{SyncConfig, SyncMachine, SyncSnapshot};
 
-use super::corpus::{EventIndex, WORLD_START};
+use super::corpus::EventIndex;
 use super::event_set::EventSet;
-use super::queue::{SECOND, Time};
 use super::relay::ConnectionId;
 use super::repo_history;
 use super::tables::SyncTables;
+use crate::simulation::process::Process;
+use crate::simulation::queue::Time;
 use crate::test_server::{TestServer, default_policy};
 
 /// A simulated graspd.
 pub struct Node {
-    /// Its index in [`World::nodes`](super::world::World::nodes).
+    /// Its index in [`SyncWorld::nodes`](super::world::SyncWorld::nodes).
     pub index: usize,
     /// The admission machine, the store and git.
     pub server: TestServer,
-    /// The sync machine, while the process runs.
-    pub machine: Option<SyncMachine>,
+    /// The process with the sync machine.
+    pub process: Process<SyncMachine>,
     /// Settings of the sync machine.
     pub config: SyncConfig,
-    /// Number of the current process; the first one is 1.
-    pub process: u32,
-    /// Start of the current process.
-    pub started_at: Time,
-    /// Error of its clock in seconds.
-    pub clock_skew_secs: i64,
     /// Its open connections.
     pub sessions: BTreeMap<SessionId, ConnectionId>,
     /// Permits in use, by session.
@@ -83,18 +76,14 @@ pub struct PendingSubmission {
 
 impl Node {
     /// Creates a node that has never been started.
-    #[must_use]
     pub fn new(index: usize, config: SyncConfig) -> Self {
         let mut server = TestServer::new(AdmissionPolicy { service: repo_history::service(index), ..default_policy() });
         server.skip_invariants(true);
         Self {
             index,
             server,
-            machine: None,
+            process: Process::default(),
             config,
-            process: 0,
-            started_at: 0,
-            clock_skew_secs: 0,
             sessions: BTreeMap::new(),
             permits_by_session: BTreeMap::new(),
             permits_in_use: 0,
@@ -116,48 +105,27 @@ impl Node {
         }
     }
 
-    /// Returns the time according to this node.
-    #[must_use]
-    pub fn clock(&self, now: Time) -> Now {
-        let wall = (WORLD_START + now / SECOND).saturating_add_signed(self.clock_skew_secs);
-        Now { mono: MonoTime(now - self.started_at), wall: Timestamp(wall) }
-    }
-
-    /// Converts monotonic time of the current process to simulated time.
-    #[must_use]
-    pub fn time_of(&self, mono_time: MonoTime) -> Time {
-        self.started_at.saturating_add(mono_time.0)
-    }
-
-    /// Passes an input to the sync machine.
-    pub fn handle(&mut self, now: Time, input: SyncInput) {
-        let clock = self.clock(now);
-        if let Some(machine) = &mut self.machine {
-            machine.handle(clock, input);
-        }
-    }
-
-    /// Returns the next output of the sync machine.
-    pub fn poll(&mut self) -> Option<SyncOutput> {
-        self.machine.as_mut()?.poll()
+    /// Returns the state of the sync machine, while the process runs.
+    pub fn snapshot(&self) -> Option<SyncSnapshot> {
+        self.process.machine().map(SyncMachine::snapshot)
     }
 
     /// Starts a process. Its sync machine has no state yet.
     pub fn start(&mut self, now: Time) {
-        self.process += 1;
-        self.started_at = now;
-        self.server.set_now(self.clock(now));
-        if self.process > 1 {
+        self.process.start(now, |number| {
+            let seed = self.config.seed.wrapping_add(u64::from(number));
+            SyncMachine::new(SyncConfig { seed, ..self.config.clone() })
+        });
+        self.server.set_now(self.process.clock(now));
+        if self.process.number() > 1 {
             self.server.restart();
         }
-        let seed = self.config.seed.wrapping_add(u64::from(self.process));
-        self.machine = Some(SyncMachine::new(SyncConfig { seed, ..self.config.clone() }));
         self.alarms = [None, None];
     }
 
     /// Ends the process. Rows that were not written are lost. Returns its connections.
     pub fn crash(&mut self) -> Vec<ConnectionId> {
-        self.machine = None;
+        self.process.stop();
         self.permits_by_session.clear();
         self.permits_in_use = 0;
         self.writer_queue.clear();
@@ -169,12 +137,6 @@ impl Node {
         self.cancelled_dials.clear();
         self.alarms = [None, None];
         std::mem::take(&mut self.sessions).into_values().collect()
-    }
-
-    /// Returns whether the process with this number is running.
-    #[must_use]
-    pub fn is_running(&self, process: u32) -> bool {
-        self.machine.is_some() && self.process == process
     }
 
     /// Returns whether an event is served or held here.

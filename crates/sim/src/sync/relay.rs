@@ -9,12 +9,12 @@ use grasp_core::sync::io::{EoseHint, OutgoingMessage, SubscriptionId};
 use super::corpus::{EventIndex, corpus};
 use super::event_set::EventSet;
 use super::invariants::is_dishonest;
-use super::queue::{MINUTE, Time};
 use super::relay_profile::{EoseBehavior, LimitZero, NegentropySupport, RejectionMessage, RelayProfile};
 use super::relay_store::{RelayStore, StoredFilter};
 use super::wire;
 use super::wire::{EventCopy, RelayFrame};
 use crate::random::Rng;
+use crate::simulation::queue::{MINUTE, Time};
 
 /// Id of a connection, unique in a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -64,11 +64,10 @@ pub struct RelayResponse {
 }
 
 /// Messages with a new event, and the connections that they are sent to.
-pub type LiveDeliveries = Vec<(ConnectionId, RelayFrame)>;
+pub(super) type LiveDeliveries = Vec<(ConnectionId, RelayFrame)>;
 
 impl SimRelay {
     /// Creates a relay without events.
-    #[must_use]
     pub fn new(profile: RelayProfile) -> Self {
         let is_dishonest = is_dishonest(&profile);
         let (store, sessions, arrivals) = (RelayStore::default(), BTreeMap::new(), BTreeMap::new());
@@ -92,13 +91,11 @@ impl SimRelay {
     }
 
     /// Returns the open connections.
-    #[must_use]
     pub fn connections(&self) -> Vec<ConnectionId> {
         self.sessions.keys().copied().collect()
     }
 
     /// Returns all events that a client can get from the relay.
-    #[must_use]
     pub fn visible_events(&self, now: Time) -> EventSet {
         let visible = self.store.visible(now, self.profile.clock_skew_secs);
         match &self.profile.hidden_author {
@@ -108,7 +105,6 @@ impl SimRelay {
     }
 
     /// Returns how long a message waits until it is handled. REQ and negentropy messages have separate queues.
-    #[must_use]
     pub fn processing_delay(&self, message: &OutgoingMessage) -> Time {
         match message {
             OutgoingMessage::Req(..) | OutgoingMessage::Close(_) => self.profile.processing_delay.0,
@@ -333,7 +329,7 @@ impl SimRelay {
         if self.profile.offers_missing_ids {
             // Events that the relay does not have, and ids that do not exist.
             items.extend(matching.without(&found).iter().take(3).map(item));
-            let since = filter.since.map_or(super::corpus::WORLD_START - 1_000, |since| since.0);
+            let since = filter.since.map_or(crate::simulation::WORLD_START - 1_000, |since| since.0);
             items.extend((0..2).map(|n| NegentropyItem { created_at: since, id: [n; 32] }));
         }
         let set = NegentropySet::from_items(items);
@@ -397,7 +393,6 @@ impl SimRelay {
     }
 
     /// Returns when an event arrived here.
-    #[must_use]
     pub fn arrived_at(&self, index: EventIndex) -> Time {
         self.arrivals.get(&index).copied().unwrap_or(0)
     }
@@ -422,7 +417,6 @@ impl SimRelay {
     }
 
     /// Returns the NIP-11 document for the current session.
-    #[must_use]
     pub fn nip11_document(&self) -> Option<String> {
         let stated_limits = self.profile.stated_limits(self.session_count)?;
         let nips = if self.profile.negentropy == NegentropySupport::Supported { "1,11,77" } else { "1,11" };

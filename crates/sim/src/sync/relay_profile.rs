@@ -2,8 +2,8 @@
 
 use grasp_core::nostr::PublicKey;
 
-use super::queue::Time;
 use crate::random::Rng;
+use crate::simulation::queue::Time;
 
 /// Limits and behaviour of a relay.
 #[derive(Clone, Debug)]
@@ -156,7 +156,6 @@ const RATE_TEXTS: [&str; 6] = [
 
 impl RelayProfile {
     /// Returns the profile of a relay without faults and with common limits.
-    #[must_use]
     pub fn well_behaved() -> Self {
         Self {
             latency: (10, 60),
@@ -193,13 +192,11 @@ impl RelayProfile {
     }
 
     /// Returns the profile of a simulated node.
-    #[must_use]
     pub fn graspd() -> Self {
         Self { max_subscriptions: 100, max_message_bytes: 2 * 1024 * 1024, is_grasp: true, ..Self::well_behaved() }
     }
 
     /// Returns a random profile.
-    #[must_use]
     pub fn random(rng: &mut Rng, authors: &[PublicKey]) -> Self {
         let mut profile = Self::well_behaved();
         profile.randomize_limits(rng);
@@ -314,7 +311,6 @@ impl RelayProfile {
     }
 
     /// Returns the limits in the document of a session, or `None` if it has no document.
-    #[must_use]
     pub fn stated_limits(&self, session: u64) -> Option<StatedLimits> {
         let nip11 = match self.nip11 {
             Nip11Behavior::Alternating => {
@@ -364,7 +360,6 @@ impl RateLimit {
 }
 
 /// Returns whether a text reports a rate limit.
-#[must_use]
-pub fn is_rate_limit_text(text: &str) -> bool {
+pub(super) fn is_rate_limit_text(text: &str) -> bool {
     RATE_TEXTS.contains(&text)
 }

@@ -2,9 +2,10 @@
 
 use grasp_core::nostr::{Filter, kinds};
 
-use super::corpus::{EventIndex, WORLD_START, corpus};
+use super::corpus::{EventIndex, corpus};
 use super::event_set::EventSet;
-use super::queue::{SECOND, Time};
+use crate::simulation::WORLD_START;
+use crate::simulation::queue::{SECOND, Time};
 
 /// Events of a relay, and those that were deleted and must not be accepted again.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +16,7 @@ pub struct RelayStore {
 
 /// A filter of an open subscription.
 #[derive(Clone, Debug)]
-pub struct StoredFilter {
+pub(super) struct StoredFilter {
     /// All events that match it.
     pub events: EventSet,
     /// Its limit.
@@ -24,8 +25,7 @@ pub struct StoredFilter {
 
 impl StoredFilter {
     /// Converts a filter.
-    #[must_use]
-    pub fn new(filter: &Filter) -> Self {
+    pub(super) fn new(filter: &Filter) -> Self {
         Self { events: corpus().matching(filter), limit: filter.limit }
     }
 }
@@ -64,7 +64,6 @@ impl RelayStore {
     }
 
     /// Returns the events that have not expired, according to a clock that is off by `skew` seconds.
-    #[must_use]
     pub fn visible(&self, now: Time, skew: i64) -> EventSet {
         let mut visible = self.present;
         for (at, index) in corpus().expiring() {
@@ -77,19 +76,16 @@ impl RelayStore {
     }
 
     /// Returns whether an event is present.
-    #[must_use]
     pub fn has(&self, index: EventIndex) -> bool {
         self.present.contains(index)
     }
 
     /// Returns the number of events.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.present.len()
     }
 
     /// Returns whether there are no events.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.present.is_empty()
     }

@@ -9,49 +9,46 @@ use std::sync::Arc;
 use grasp_core::nostr::{EventId, SignedEvent, kinds};
 use grasp_core::repo::ServiceAddress;
 
-use super::corpus::{EventIndex, WORLD_START};
+use super::corpus::EventIndex;
 use crate::random::Rng;
 use crate::signer::Author;
+use crate::simulation::WORLD_START;
 
 /// Number of repositories in all worlds together.
 const HISTORIES: usize = 24;
 
 /// Number of relays in all worlds together.
-pub const RELAYS: usize = 12;
+pub(super) const RELAYS: usize = 12;
 
 /// Service addresses of the nodes.
-pub const SERVICES: [&str; 3] = ["code.example", "git.second.example", "third.example"];
+pub(super) const SERVICES: [&str; 3] = ["code.example", "git.second.example", "third.example"];
 
 /// Seconds of a day.
 const DAY: i64 = 86_400;
 
 /// Returns the service address of a node.
-#[must_use]
 pub fn service(node: usize) -> ServiceAddress {
     ServiceAddress::new(SERVICES[node], "").expect("valid address")
 }
 
 /// Returns the URL of a relay.
-#[must_use]
-pub fn relay_url(relay: usize) -> String {
+pub(super) fn relay_url(relay: usize) -> String {
     format!("wss://r{relay}.example")
 }
 
 /// Returns a second URL of the same relay.
-#[must_use]
-pub fn other_url(relay: usize) -> String {
+pub(super) fn other_url(relay: usize) -> String {
     format!("wss://also-r{relay}.example/inbox")
 }
 
 /// Returns a second URL of a node that is not in its settings.
-#[must_use]
-pub fn alias_url(node: usize) -> String {
+pub(super) fn alias_url(node: usize) -> String {
     format!("wss://mirror.{}", SERVICES[node])
 }
 
 /// Role of an event in the history of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum EventRole {
+pub(super) enum EventRole {
     /// Announces the repository.
     Announcement,
     /// Declares its refs.
@@ -67,9 +64,7 @@ pub enum EventRole {
 }
 
 /// A repository and its events.
-pub struct RepoHistory {
-    /// Its identifier.
-    pub identifier: String,
+pub(super) struct RepoHistory {
     /// The nodes in its first announcement.
     pub services: Vec<usize>,
     /// All relays in its announcements.
@@ -88,8 +83,7 @@ impl RepoHistory {
     }
 
     /// Returns its events in causal order.
-    #[must_use]
-    pub fn events(&self) -> &[(EventRole, EventIndex)] {
+    pub(super) fn events(&self) -> &[(EventRole, EventIndex)] {
         &self.indexed_events
     }
 }
@@ -185,7 +179,7 @@ impl<'rng> HistoryBuilder<'rng> {
         self.burst(&roots);
         relays.sort_unstable();
         relays.dedup();
-        RepoHistory { identifier: self.identifier, services, relays, events: self.events, indexed_events: Vec::new() }
+        RepoHistory { services, relays, events: self.events, indexed_events: Vec::new() }
     }
 
     fn announce(&self, author: &Author, at: u64, services: &[usize], relays: &[usize]) -> Arc<SignedEvent> {

@@ -68,7 +68,6 @@ impl SyncTables {
     }
 
     /// Returns the stored rejected events.
-    #[must_use]
     pub fn rejected(&self) -> &BTreeMap<EventId, RejectedRecord> {
         &self.rejected
     }

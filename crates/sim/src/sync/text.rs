@@ -4,11 +4,10 @@ use grasp_core::nostr::Filter;
 use grasp_core::sync::io::{IncomingMessage, OutgoingMessage, RestoredRow, SyncInput, SyncOutput, SyncRow};
 
 use super::corpus::corpus;
-use super::world::{World, WorldStep};
+use super::world::{SyncStep, SyncWorld};
 
 /// Describes an input of the sync machine.
-#[must_use]
-pub fn describe_input(input: &SyncInput) -> String {
+pub(super) fn describe_input(input: &SyncInput) -> String {
     match input {
         SyncInput::Restored(RestoredRow::Relay(relay)) => {
             format!("restored relay {}: {:?} {:?}", relay.url, relay.covered, relay.health)
@@ -43,7 +42,6 @@ fn describe_incoming(message: &IncomingMessage) -> String {
 }
 
 /// Describes an output of the sync machine.
-#[must_use]
 pub fn describe_output(output: &SyncOutput) -> String {
     match output {
         SyncOutput::Dial(session, url) => format!("dial {} {url}", session.0),
@@ -77,8 +75,7 @@ pub fn describe_output(output: &SyncOutput) -> String {
 }
 
 /// Describes a message to a relay.
-#[must_use]
-pub fn describe_outgoing(message: &OutgoingMessage) -> String {
+pub(super) fn describe_outgoing(message: &OutgoingMessage) -> String {
     match message {
         OutgoingMessage::Req(sub, filters) => {
             format!("REQ {} {}", sub.0, filters.iter().map(format_filter).collect::<Vec<_>>().join(" "))
@@ -92,7 +89,6 @@ pub fn describe_outgoing(message: &OutgoingMessage) -> String {
 }
 
 /// Formats a filter. Of long lists only the length is shown.
-#[must_use]
 pub fn format_filter(filter: &Filter) -> String {
     let mut parts = Vec::new();
     let count = |name: &str, len: usize| format!("{name}×{len}");
@@ -110,7 +106,7 @@ fn short_id(hex: &str) -> &str {
     &hex[..hex.len().min(8)]
 }
 
-impl WorldStep {
+impl SyncStep {
     /// Returns a number for the kind and the subject of a step, for the hash of the trace.
     pub(super) fn tag(&self) -> u64 {
         match self {
@@ -133,21 +129,24 @@ impl WorldStep {
     }
 }
 
-impl World {
+impl SyncWorld {
     /// Writes a step to the trace, unless the inputs that follow from it describe it.
-    pub(super) fn describe_step(&mut self, step: &WorldStep) {
+    pub(super) fn describe_step(&self, step: &SyncStep) {
+        if !self.sim.trace.is_printed() {
+            return;
+        }
         let line = match step {
-            WorldStep::Published(relay, index) => {
+            SyncStep::Published(relay, index) => {
                 let event = corpus().event(*index);
                 format!("relay {relay} gets #{} event {index} kind {}", short_id(&event.id.to_string()), event.kind)
             }
-            WorldStep::ClientSubmits(node, index) => format!("client submits event {index} to node {node}"),
-            WorldStep::GitDataArrives(node, index) => format!("git data of event {index} arrives at node {node}"),
-            WorldStep::Incident(incident) if !matches!(**incident, super::incidents::Incident::Pongs(_)) => {
+            SyncStep::ClientSubmits(node, index) => format!("client submits event {index} to node {node}"),
+            SyncStep::GitDataArrives(node, index) => format!("git data of event {index} arrives at node {node}"),
+            SyncStep::Incident(incident) if !matches!(**incident, super::incidents::Incident::Pongs(_)) => {
                 format!("incident {incident:?}")
             }
             _ => return,
         };
-        self.trace.log(self.now, || line);
+        self.sim.trace.log(self.sim.now, || line);
     }
 }

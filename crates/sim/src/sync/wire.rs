@@ -41,7 +41,6 @@ pub enum EventCopy {
 
 impl RelayFrame {
     /// Converts the message to an input of the sync machine.
-    #[must_use]
     pub fn to_message(&self, presence: EventPresence) -> IncomingMessage {
         match self {
             Self::Event(sub, index, EventCopy::Real) => {
@@ -64,8 +63,7 @@ impl RelayFrame {
 }
 
 /// Returns the size of a message to a relay.
-#[must_use]
-pub fn message_bytes(message: &OutgoingMessage) -> usize {
+pub(super) fn message_bytes(message: &OutgoingMessage) -> usize {
     match message {
         OutgoingMessage::Req(sub, filters) => {
             r#"["REQ",""]"#.len() + digits(sub.0) + filters.iter().map(filter_bytes).sum::<usize>() + filters.len()
@@ -81,8 +79,7 @@ pub fn message_bytes(message: &OutgoingMessage) -> usize {
 }
 
 /// Returns the size of a filter's JSON.
-#[must_use]
-pub fn filter_bytes(filter: &Filter) -> usize {
+pub(super) fn filter_bytes(filter: &Filter) -> usize {
     let hex = |count: usize| 66 * count + count.saturating_sub(1);
     let list = |name: usize, values: usize| name + r#""":[]"#.len() + values;
     let mut members: Vec<usize> = Vec::new();

@@ -7,6 +7,8 @@ use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::repo::RepoId;
 use grasp_core::state_machine::StateMachine;
+use grasp_core::sync::RelaySnapshot;
+use grasp_core::sync::health::HealthStatus;
 use grasp_core::sync::io::{
     DisconnectReason, EventPresence, IncomingMessage, OutgoingMessage, QueryId, SessionId, SyncInput,
 };
@@ -15,20 +17,20 @@ use grasp_core::sync::relay_url::RelayUrl;
 use super::connection::{ConnectionState, InboundItem, SimConnection};
 use super::corpus::{EventIndex, corpus};
 use super::incidents::Incident;
-use super::invariants::{SyncChecker, Violation};
+use super::invariants::{SyncChecker, SyncCounts};
 use super::node::{Node, PendingSubmission};
-use super::queue::{Queue, Time};
 use super::relay::{ConnectionId, RelayResponse, SimRelay};
-use super::trace::Trace;
 use super::wire::RelayFrame;
-use crate::random::Rng;
+use crate::simulation::queue::{DAY, HOUR, Time};
+use crate::simulation::trace::Trace;
+use crate::simulation::{Simulation, World};
 
 /// Time after which some relays close a connection that is not read.
 const STALL_TIMEOUT: Time = 10_000;
 
 /// A scheduled step of the simulation. Most steps of a node have its index and the number of its process.
 #[derive(Debug)]
-pub enum WorldStep {
+pub enum SyncStep {
     /// Alarm of the sync machine (0) or of the admission machine (1) of a node.
     Alarm(usize, u32, usize),
     /// The first item on its way to a node arrives.
@@ -72,18 +74,16 @@ pub enum StoreQuery {
     MissingIds(QueryId, Vec<EventId>),
 }
 
-/// A simulated world.
-pub struct World {
-    /// Its seed.
-    pub seed: u64,
-    /// The current time.
-    pub now: Time,
-    /// Scheduled steps.
-    pub queue: Queue<WorldStep>,
-    /// Source of all random decisions.
-    pub rng: Rng,
-    /// What happened.
-    pub trace: Trace,
+/// Time after healing within which all nodes must have converged.
+const CONVERGENCE_TIME: Time = 26 * HOUR;
+
+/// Time after which a dead or parked relay has surely been dialled again.
+const PROBE_INTERVAL: Time = 25 * HOUR;
+
+/// Relays, nodes, and the connections between them.
+pub struct SyncWorld {
+    /// Time, scheduled steps, trace and violation.
+    pub sim: Simulation<SyncStep>,
     /// Relays. The last ones serve the events of the nodes.
     pub relays: Vec<SimRelay>,
     /// Nodes.
@@ -100,158 +100,166 @@ pub struct World {
     pub events_without_data: Vec<EventIndex>,
     /// Which events of histories are published at which relays.
     pub publications: Vec<(usize, EventIndex)>,
-    /// The first violated invariant, if any.
-    pub violation: Option<Violation>,
     /// Whether all relays and networks are healthy for the rest of the run.
     pub is_healed: bool,
 }
 
-impl World {
-    /// Runs all steps up to `end`, or until an invariant is violated.
-    pub fn run(&mut self, end: Time) {
-        while self.violation.is_none() {
-            let Some((at, step)) = self.queue.next(end) else { break };
-            self.now = at;
-            self.step(step);
-        }
-        if self.violation.is_none() {
-            self.now = self.now.max(end);
-        }
+impl World for SyncWorld {
+    const NAME: &'static str = "sync";
+    const HEALED_AT: Time = 7 * DAY;
+    type Step = SyncStep;
+    type Counts = SyncCounts;
+
+    fn generate(seed: u64, trace: Trace) -> Self {
+        Self::generate_world(seed, trace)
     }
 
-    fn step(&mut self, step: WorldStep) {
-        if self.trace.has_text() {
-            self.describe_step(&step);
-        }
-        self.trace.step(self.now, step.tag());
+    fn simulation(&mut self) -> &mut Simulation<SyncStep> {
+        &mut self.sim
+    }
+
+    fn step(&mut self, step: SyncStep) {
+        self.describe_step(&step);
+        self.sim.trace.step(self.sim.now, step.tag());
         match step {
-            WorldStep::Alarm(node, process, which) => self.on_alarm(node, process, which),
-            WorldStep::FrameArrives(connection) => self.on_frame_arrival(connection),
-            WorldStep::MessageArrives(connection, message) => self.on_message_arrival(connection, message),
-            WorldStep::RelayHandles(connection, message) => self.relay_handles(connection, &message),
-            WorldStep::BytesSent(connection, bytes) => self.on_bytes_sent(connection, bytes),
-            WorldStep::DialEnds(node, process, session, relay) => self.on_dial_result(node, process, session, relay),
-            WorldStep::Verified(node, process, pending) => self.on_verified(node, process, *pending),
-            WorldStep::BatchCommitted(node, process) => self.on_batch_committed(node, process),
-            WorldStep::RowsCommitted(node, process) => {
-                if self.nodes[node].is_running(process) {
+            SyncStep::Alarm(node, process, which) => self.on_alarm(node, process, which),
+            SyncStep::FrameArrives(connection) => self.on_frame_arrival(connection),
+            SyncStep::MessageArrives(connection, message) => self.on_message_arrival(connection, message),
+            SyncStep::RelayHandles(connection, message) => self.relay_handles(connection, &message),
+            SyncStep::BytesSent(connection, bytes) => self.on_bytes_sent(connection, bytes),
+            SyncStep::DialEnds(node, process, session, relay) => self.on_dial_result(node, process, session, relay),
+            SyncStep::Verified(node, process, pending) => self.on_verified(node, process, *pending),
+            SyncStep::BatchCommitted(node, process) => self.on_batch_committed(node, process),
+            SyncStep::RowsCommitted(node, process) => {
+                if self.nodes[node].process.is_running(process) {
                     let written = self.nodes[node].tables.commit();
                     self.check_rows(node, &written);
                 }
             }
-            WorldStep::QueryAnswered(node, process, query) => self.answer_query(node, process, *query),
-            WorldStep::Published(relay, index) => {
-                let deliveries = self.relays[relay].publish(self.now, index, &mut self.rng);
-                self.trace.log(self.now, || format!("  delivered to {deliveries:?}"));
+            SyncStep::QueryAnswered(node, process, query) => self.answer_query(node, process, *query),
+            SyncStep::Published(relay, index) => {
+                let deliveries = self.relays[relay].publish(self.sim.now, index, &mut self.sim.rng);
+                self.sim.trace.log(self.sim.now, || format!("  delivered to {deliveries:?}"));
                 self.deliver(relay, deliveries);
             }
-            WorldStep::ClientSubmits(node, index) => self.on_client_submission(node, index),
-            WorldStep::GitDataArrives(node, index) => self.on_git_data(node, index),
-            WorldStep::ConnectionBreaks(connection, reason) => self.break_connection(connection, reason),
-            WorldStep::Incident(incident) => self.apply_incident(*incident),
+            SyncStep::ClientSubmits(node, index) => self.on_client_submission(node, index),
+            SyncStep::GitDataArrives(node, index) => self.on_git_data(node, index),
+            SyncStep::ConnectionBreaks(connection, reason) => self.break_connection(connection, reason),
+            SyncStep::Incident(incident) => self.apply_incident(*incident),
         }
     }
 
-    /// Schedules a step after a delay.
-    pub fn schedule_in(&mut self, delay: Time, step: WorldStep) {
-        self.queue.schedule(self.now + delay, step);
+    fn heal(&mut self) {
+        self.is_healed = true;
+        for relay in &mut self.relays {
+            relay.profile.heal();
+        }
+        for node in 0..self.nodes.len() {
+            self.is_offline[node] = false;
+            self.checkers[node].on_outage(self.sim.now, false);
+            self.nodes[node].clock_was_set |= self.nodes[node].process.clock_skew_secs != 0;
+            self.nodes[node].process.clock_skew_secs = 0;
+            self.nodes[node].has_slow_disk = false;
+            self.start_node(node);
+        }
     }
 
-    /// Returns a random number from `least` up to but excluding `most`.
-    pub fn random_between(&mut self, least: Time, most: Time) -> Time {
-        least + self.rng.next_u64() % (most - least).max(1)
+    fn convergence_time(&self) -> Time {
+        let is_rarely_dialled = |relay: &RelaySnapshot| {
+            relay.health == HealthStatus::Dead || relay.dial_in_millis.is_some_and(|millis| millis > 2 * HOUR)
+        };
+        let mut snapshots = self.nodes.iter().filter_map(Node::snapshot);
+        let needs_probe = snapshots.any(|snapshot| snapshot.relays.iter().any(is_rarely_dialled));
+        CONVERGENCE_TIME + if needs_probe { PROBE_INTERVAL } else { 0 }
     }
 
+    fn check_converged(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.check_served(node);
+            self.check_justified(node);
+            self.check_statuses(node);
+        }
+    }
+
+    fn counts(&self) -> SyncCounts {
+        let mut maxima = SyncCounts::default();
+        self.checkers.iter().for_each(|checker| maxima.merge_max(&checker.counts()));
+        maxima
+    }
+
+    fn merge_counts(total: &mut SyncCounts, counts: SyncCounts) {
+        total.merge_max(&counts);
+    }
+}
+
+impl SyncWorld {
     /// Passes an input to a node's sync machine and carries out its outputs.
     pub fn handle_input(&mut self, node: usize, input: SyncInput) {
-        let now = self.now;
-        if self.nodes[node].machine.is_none() {
+        let now = self.sim.now;
+        if !self.nodes[node].process.is_started() {
             return;
         }
-        if self.trace.has_text() {
-            let line = format!("node {node} <- {}", super::text::describe_input(&input));
-            self.trace.log(now, || line);
-        }
-        let clock = self.nodes[node].clock(now);
-        self.checkers[node].on_input(now, clock, &input);
-        self.nodes[node].handle(now, input);
+        self.sim.trace.log(now, || format!("node {node} <- {}", super::text::describe_input(&input)));
+        self.checkers[node].on_input(now, &input);
+        self.nodes[node].process.handle(now, input);
         self.drain_outputs(node);
     }
 
     /// Carries out all outputs of a node's sync machine and schedules its alarm.
     pub fn drain_outputs(&mut self, node: usize) {
-        while let Some(output) = self.nodes[node].poll() {
-            if self.trace.has_text() {
-                let line = format!("node {node} -> {}", super::text::describe_output(&output));
-                self.trace.log(self.now, || line);
-            }
-            let clock = self.nodes[node].clock(self.now);
-            self.checkers[node].on_output(self.now, clock, &output);
+        while let Some(output) = self.nodes[node].process.poll() {
+            self.sim.trace.log(self.sim.now, || format!("node {node} -> {}", super::text::describe_output(&output)));
+            self.checkers[node].on_output(self.sim.now, &output);
             self.perform(node, output);
         }
         if let Some(violation) = self.checkers[node].take_violation() {
-            self.report_violation(violation);
+            self.sim.report(violation);
         }
         self.schedule_alarm(node, 0);
-    }
-
-    /// Records a violated invariant.
-    pub fn report_violation(&mut self, violation: Violation) {
-        self.trace.log(self.now, || format!("VIOLATION: {violation}"));
-        self.violation.get_or_insert(violation);
     }
 
     /// Schedules the next alarm of a node's sync machine (0) or admission machine (1).
     pub fn schedule_alarm(&mut self, node: usize, which: usize) {
         let it = &mut self.nodes[node];
-        let Some(machine) = &it.machine else { return };
-        let alarm = if which == 0 { machine.alarm() } else { it.server.admission().alarm() };
-        let Some((mono_time, _)) = alarm else { return };
-        let at = it.time_of(mono_time).max(self.now);
+        if !it.process.is_started() {
+            return;
+        }
+        let alarm = match which {
+            0 => it.process.alarm(),
+            _ => it.server.admission().alarm().map(|(at, _)| it.process.time_of(at)),
+        };
+        let Some(at) = alarm.map(|at| at.max(self.sim.now)) else { return };
         if it.alarms[which].is_none_or(|scheduled| scheduled > at) {
             it.alarms[which] = Some(at);
-            let process = it.process;
-            self.queue.schedule(at, WorldStep::Alarm(node, process, which));
+            self.sim.queue.schedule(at, SyncStep::Alarm(node, it.process.number(), which));
         }
     }
 
     fn on_alarm(&mut self, node: usize, process: u32, which: usize) {
-        let now = self.now;
+        let now = self.sim.now;
         let it = &mut self.nodes[node];
-        if !it.is_running(process) || it.alarms[which].is_none_or(|scheduled| scheduled != now) {
+        if !it.process.is_running(process) || it.alarms[which].is_none_or(|scheduled| scheduled != now) {
             return;
         }
         it.alarms[which] = None;
-        let clock = it.clock(now);
         if which == 1 {
-            it.server.set_now(clock);
+            it.server.set_now(it.process.clock(now));
             it.server.advance(0);
             self.after_commit(node);
-            return;
+        } else if it.process.alarm().is_some_and(|at| at <= now) {
+            it.process.wake(now);
+            self.checkers[node].on_wake(now);
+            self.drain_outputs(node);
+        } else {
+            self.schedule_alarm(node, 0);
         }
-        if let Some(machine) = &mut it.machine
-            && machine.alarm().is_some_and(|(at, _)| at <= clock.mono)
-        {
-            let due = machine.alarm();
-            machine.wake(clock);
-            if self.checkers[node].on_wake(now, due) {
-                self.drain_outputs(node);
-            } else {
-                self.report_violation(Violation::new(
-                    "the machine does not wake itself without end",
-                    format!("{due:?}"),
-                ));
-            }
-            return;
-        }
-        self.schedule_alarm(node, 0);
     }
 
     fn on_message_arrival(&mut self, connection: ConnectionId, message: OutgoingMessage) {
         let relay = self.connections[connection.0].relay;
         match self.relays[relay].processing_delay(&message) {
             0 => self.relay_handles(connection, &message),
-            lag => self.schedule_in(lag, WorldStep::RelayHandles(connection, message)),
+            lag => self.sim.schedule_in(lag, SyncStep::RelayHandles(connection, message)),
         }
     }
 
@@ -260,14 +268,14 @@ impl World {
             return;
         }
         let relay = self.connections[connection.0].relay;
-        let response = self.relays[relay].handle(self.now, connection, message, &mut self.rng);
+        let response = self.relays[relay].handle(self.sim.now, connection, message, &mut self.sim.rng);
         self.send_response(connection, response);
     }
 
     /// Sends the response of a relay.
     pub fn send_response(&mut self, connection: ConnectionId, response: RelayResponse) {
         let relay = self.connections[connection.0].relay;
-        let latency = self.relays[relay].profile.random_latency(&mut self.rng);
+        let latency = self.relays[relay].profile.random_latency(&mut self.sim.rng);
         for (frame, nth) in response.frames.into_iter().zip(0..) {
             self.send_to_node(connection, latency + nth / 20, InboundItem::Frame(frame));
         }
@@ -281,30 +289,32 @@ impl World {
     /// Sends new events to subscribers.
     pub fn deliver(&mut self, relay: usize, deliveries: Vec<(ConnectionId, RelayFrame)>) {
         for (connection, frame) in deliveries {
-            let latency = self.relays[relay].profile.random_latency(&mut self.rng);
+            let latency = self.relays[relay].profile.random_latency(&mut self.sim.rng);
             self.send_to_node(connection, latency, InboundItem::Frame(frame));
         }
     }
 
     fn send_to_node(&mut self, connection: ConnectionId, latency: Time, item: InboundItem) {
-        if let Some(at) = self.connections[connection.0].send(self.now, latency, item) {
-            self.queue.schedule(at, WorldStep::FrameArrives(connection));
+        if let Some(at) = self.connections[connection.0].send(self.sim.now, latency, item) {
+            self.sim.queue.schedule(at, SyncStep::FrameArrives(connection));
         }
     }
 
     fn on_frame_arrival(&mut self, id: ConnectionId) {
-        let now = self.now;
+        let now = self.sim.now;
         let connection = &mut self.connections[id.0];
         connection.is_arrival_scheduled = false;
         let (node, session) = (connection.node, connection.session);
-        if !self.nodes[node].is_running(connection.process) || self.nodes[node].sessions.get(&session) != Some(&id) {
+        if !self.nodes[node].process.is_running(connection.process)
+            || self.nodes[node].sessions.get(&session) != Some(&id)
+        {
             connection.inbound.clear();
             return;
         }
         let Some((at, item)) = connection.inbound.front().cloned() else { return };
         if at > now {
             connection.is_arrival_scheduled = true;
-            self.queue.schedule(at, WorldStep::FrameArrives(id));
+            self.sim.queue.schedule(at, SyncStep::FrameArrives(id));
             return;
         }
         let message = match item {
@@ -334,7 +344,7 @@ impl World {
         connection.inbound.pop_front();
         if let Some((at, _)) = connection.inbound.front() {
             connection.is_arrival_scheduled = true;
-            self.queue.schedule((*at).max(now), WorldStep::FrameArrives(id));
+            self.sim.queue.schedule((*at).max(now), SyncStep::FrameArrives(id));
         }
         self.handle_input(node, SyncInput::Message(session, message));
     }
@@ -344,19 +354,19 @@ impl World {
         let connection = &mut self.connections[id.0];
         connection.is_stalled = true;
         if self.relays[connection.relay].profile.disconnects_stalled_clients {
-            self.schedule_in(STALL_TIMEOUT, WorldStep::Incident(Box::new(Incident::StallTimeout(id))));
+            self.sim.schedule_in(STALL_TIMEOUT, SyncStep::Incident(Box::new(Incident::StallTimeout(id))));
         }
     }
 
     /// Resumes reading connections that had no permit.
     pub fn resume_connections(&mut self, node: usize) {
-        let now = self.now;
+        let now = self.sim.now;
         for connection in self.nodes[node].sessions.values() {
             let connection = &mut self.connections[connection.0];
             if std::mem::take(&mut connection.is_stalled)
                 && !std::mem::replace(&mut connection.is_arrival_scheduled, true)
             {
-                self.queue.schedule(now, WorldStep::FrameArrives(connection.id));
+                self.sim.queue.schedule(now, SyncStep::FrameArrives(connection.id));
             }
         }
     }
@@ -376,14 +386,17 @@ impl World {
         let (node, process, session, relay) =
             (connection.node, connection.process, connection.session, connection.relay);
         self.relays[relay].disconnect(id);
-        if self.nodes[node].is_running(process) && self.nodes[node].sessions.get(&session) == Some(&id) && !was_closed {
+        if self.nodes[node].process.is_running(process)
+            && self.nodes[node].sessions.get(&session) == Some(&id)
+            && !was_closed
+        {
             self.on_disconnect(node, session, reason);
         }
     }
 
     fn on_dial_result(&mut self, node: usize, process: u32, session: SessionId, relay: Option<usize>) {
         let it = &mut self.nodes[node];
-        if !it.is_running(process) || !it.dialling.remove(&session) {
+        if !it.process.is_running(process) || !it.dialling.remove(&session) {
             return;
         }
         let Some(relay) = relay.filter(|relay| self.is_reachable(node, *relay)) else {
@@ -392,7 +405,7 @@ impl World {
             return;
         };
         let id = ConnectionId(self.connections.len());
-        self.connections.push(SimConnection::new(id, (node, process, session), relay, self.now));
+        self.connections.push(SimConnection::new(id, (node, process, session), relay, self.sim.now));
         self.nodes[node].sessions.insert(session, id);
         let response = self.relays[relay].connect(id);
         let stated_limits = self.relays[relay].profile.stated_limits(self.relays[relay].session_count);
@@ -400,36 +413,32 @@ impl World {
         self.checkers[node].on_stated_limits(session, stated_limits, relay);
         if self.relays[relay].profile.connection_lifetime > 0 {
             let restless = self.relays[relay].profile.connection_lifetime;
-            let delay = self.random_between(restless / 4, restless * 2);
-            self.schedule_in(delay, WorldStep::ConnectionBreaks(id, DisconnectReason::Ended));
+            let delay = self.sim.random_between(restless / 4, restless * 2);
+            self.sim.schedule_in(delay, SyncStep::ConnectionBreaks(id, DisconnectReason::Ended));
         }
         self.send_response(id, response);
         self.handle_input(node, SyncInput::Connected(session, nip11));
     }
 
     /// Returns whether a node that dials a relay now can connect.
-    #[must_use]
     pub fn is_reachable(&self, node: usize, relay: usize) -> bool {
         let own_node = self.node_of(relay);
         !self.is_offline[node]
             && !self.relays[relay].profile.is_unreachable
-            && own_node.is_none_or(|other| self.nodes[other].machine.is_some() && !self.is_offline[other])
+            && own_node.is_none_or(|other| self.nodes[other].process.is_started() && !self.is_offline[other])
     }
 
     /// Returns the node whose events a relay serves.
-    #[must_use]
     pub fn node_of(&self, relay: usize) -> Option<usize> {
         relay.checked_sub(self.relays.len() - self.nodes.len())
     }
 
     /// Returns the relay that serves the events of a node.
-    #[must_use]
     pub fn node_relay(&self, node: usize) -> usize {
         self.relays.len() - self.nodes.len() + node
     }
 
     /// Returns the relay that answers under a URL.
-    #[must_use]
     pub fn relay_at(&self, url: &RelayUrl) -> Option<usize> {
         self.hosts.get(url.host()).copied()
     }
@@ -448,7 +457,7 @@ impl World {
     }
 }
 
-impl World {
+impl SyncWorld {
     /// Delivers pongs of two other relays, as if they had arrived within the last half minute. Called when it matters
     /// whether other relays are alive.
     fn pong_from_others(&mut self, node: usize) {

@@ -7,21 +7,19 @@ use grasp_core::sync::SyncConfig;
 use grasp_core::sync::io::RelayCommand;
 use grasp_core::sync::relay_url::RelayUrl;
 
-use super::corpus::{EventIndex, WORLD_START, corpus};
+use super::corpus::{EventIndex, corpus};
 use super::incidents::Incident;
 use super::invariants::SyncChecker;
 use super::node::Node;
-use super::queue::{DAY, HOUR, MINUTE, Queue, SECOND, Time};
 use super::relay::SimRelay;
 use super::relay_profile::RelayProfile;
 use super::repo_history;
 use super::repo_history::{EventRole, RELAYS, RepoHistory, SERVICES};
-use super::trace::Trace;
-use super::world::{World, WorldStep};
+use super::world::{SyncStep, SyncWorld};
 use crate::random::Rng;
-
-/// Time at which all relays and networks become healthy.
-pub const HEALED_AT: Time = 7 * DAY;
+use crate::simulation::queue::{DAY, HOUR, MINUTE, SECOND, Time};
+use crate::simulation::trace::Trace;
+use crate::simulation::{Simulation, WORLD_START, World};
 
 /// Time between pongs.
 const PONG_INTERVAL: Time = 6 * HOUR;
@@ -29,10 +27,9 @@ const PONG_INTERVAL: Time = 6 * HOUR;
 /// Maximum number of events of one world.
 const MAX_EVENTS: usize = 500;
 
-impl World {
+impl SyncWorld {
     /// Generates the world of a seed.
-    #[must_use]
-    pub fn generate(seed: u64, trace: Trace) -> Self {
+    pub(super) fn generate_world(seed: u64, trace: Trace) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x7361_6c74);
         let nodes = if seed % 5 == 4 { 2 + rng.below(2) } else { 1 };
         let present_count = 4 + rng.below(RELAYS - 3);
@@ -61,10 +58,7 @@ impl World {
             hosts.insert(host(&repo_history::alias_url(node)), RELAYS + node);
         }
         let mut world = Self {
-            seed,
-            now: 0,
-            queue: Queue::default(),
-            trace,
+            sim: Simulation::new(seed, rng, trace),
             relays,
             nodes: Vec::new(),
             checkers: (0..nodes).map(|node| SyncChecker::new(node, format!("instance-{node}"))).collect(),
@@ -73,9 +67,7 @@ impl World {
             is_offline: vec![false; nodes],
             events_without_data: Vec::new(),
             publications: Vec::new(),
-            violation: None,
             is_healed: false,
-            rng,
         };
         for node in 0..nodes {
             let config = world.config(node);
@@ -85,22 +77,22 @@ impl World {
         world.distribute_events(&histories);
         world.schedule_incidents(&authors);
         world.schedule_pongs();
-        if world.rng.one_in(5) {
+        if world.sim.rng.one_in(5) {
             world.schedule_troubled_start(0);
         }
         for node in 0..nodes {
-            let delay = if node == 0 { 0 } else { world.random_between(0, 10 * MINUTE) };
-            world.schedule_in(delay, WorldStep::Incident(Box::new(Incident::Start(node))));
+            let delay = if node == 0 { 0 } else { world.sim.random_between(0, 10 * MINUTE) };
+            world.sim.schedule_in(delay, SyncStep::Incident(Box::new(Incident::Start(node))));
         }
         world
     }
 
     fn config(&mut self, node: usize) -> SyncConfig {
         let mut bootstrap = Vec::new();
-        if self.rng.below(10) < 7 {
+        if self.sim.rng.below(10) < 7 {
             // An existing relay: without one the node would sync nothing.
             let existing: Vec<usize> = self.hosts.values().copied().filter(|relay| *relay < RELAYS).collect();
-            let relay = self.rng.pick(&existing).copied().unwrap_or(0);
+            let relay = self.sim.rng.pick(&existing).copied().unwrap_or(0);
             bootstrap.extend(RelayUrl::parse(&repo_history::relay_url(relay)));
         }
         SyncConfig {
@@ -108,13 +100,13 @@ impl World {
             instance: format!("instance-{node}"),
             bootstrap,
             batch_window_millis: 5_000,
-            values_per_filter: if self.rng.one_in(3) { 10 } else { 100 },
-            use_negentropy: !self.rng.one_in(12),
+            values_per_filter: if self.sim.rng.one_in(3) { 10 } else { 100 },
+            use_negentropy: !self.sim.rng.one_in(12),
             backoff: Default::default(),
             rejected: Default::default(),
             limits: Default::default(),
             epoch: 1,
-            seed: self.rng.next_u64(),
+            seed: self.sim.rng.next_u64(),
         }
     }
 
@@ -123,12 +115,13 @@ impl World {
         for (history, events) in histories {
             for (role, index) in events {
                 let created = corpus().event(*index).created_at.0;
-                let mut relays: Vec<usize> = history.relays.iter().copied().filter(|_| !self.rng.one_in(5)).collect();
-                if self.rng.one_in(12) {
-                    relays.push(self.rng.below(RELAYS));
+                let mut relays: Vec<usize> =
+                    history.relays.iter().copied().filter(|_| !self.sim.rng.one_in(5)).collect();
+                if self.sim.rng.one_in(12) {
+                    relays.push(self.sim.rng.below(RELAYS));
                 }
                 // Some events exist only at one relay.
-                if self.rng.one_in(8) {
+                if self.sim.rng.one_in(8) {
                     relays.truncate(1);
                 }
                 for relay in relays {
@@ -137,14 +130,14 @@ impl World {
                     self.publications.push((relay, *index));
                 }
                 self.schedule_client_submissions(history, *role, *index, created);
-                if matches!(role, EventRole::State | EventRole::Root) && self.rng.one_in(25) {
+                if matches!(role, EventRole::State | EventRole::Root) && self.sim.rng.one_in(25) {
                     self.events_without_data.push(*index);
                 }
             }
         }
         for index in corpus().unrelated_events() {
-            for _ in 0..self.rng.below(3) {
-                let relay = self.rng.below(RELAYS);
+            for _ in 0..self.sim.rng.below(3) {
+                let relay = self.sim.rng.below(RELAYS);
                 let at = self.arrival_time(corpus().event(*index).created_at.0, EventRole::Discussion);
                 self.publish(relay, *index, at);
             }
@@ -152,7 +145,7 @@ impl World {
         for (at, _) in corpus().expiring() {
             let Some(secs) = at.checked_sub(WORLD_START).filter(|secs| *secs < 8 * 86_400) else { continue };
             for node in 0..self.nodes.len() {
-                self.queue.schedule((secs + 1) * SECOND, WorldStep::Incident(Box::new(Incident::Expiry(node))));
+                self.sim.queue.schedule((secs + 1) * SECOND, SyncStep::Incident(Box::new(Incident::Expiry(node))));
             }
         }
     }
@@ -167,18 +160,18 @@ impl World {
                 EventRole::Announcement | EventRole::State => 3,
                 _ => 12,
             };
-            if self.rng.one_in(one_of) {
+            if self.sim.rng.one_in(one_of) {
                 let at = self.arrival_time(created, role).max(2 * SECOND);
-                self.queue.schedule(at, WorldStep::ClientSubmits(node, index));
+                self.sim.queue.schedule(at, SyncStep::ClientSubmits(node, index));
             }
         }
     }
 
     fn publish(&mut self, relay: usize, index: EventIndex, at: Time) {
         if at == 0 {
-            self.relays[relay].publish(0, index, &mut self.rng);
+            self.relays[relay].publish(0, index, &mut self.sim.rng);
         } else {
-            self.queue.schedule(at, WorldStep::Published(relay, index));
+            self.sim.queue.schedule(at, SyncStep::Published(relay, index));
         }
     }
 
@@ -186,26 +179,26 @@ impl World {
     /// much later by an import.
     fn arrival_time(&mut self, created: u64, role: EventRole) -> Time {
         let created_at = created.saturating_sub(WORLD_START) * SECOND;
-        let delay = match self.rng.below(20) {
-            0 => self.random_between(0, 5 * DAY),
-            1..=3 => self.random_between(MINUTE, 30 * MINUTE),
+        let delay = match self.sim.rng.below(20) {
+            0 => self.sim.random_between(0, 5 * DAY),
+            1..=3 => self.sim.random_between(MINUTE, 30 * MINUTE),
             _ if created_at == 0 || role == EventRole::Burst => 0,
-            _ => self.random_between(200, 4_000),
+            _ => self.sim.random_between(200, 4_000),
         };
-        (created_at + delay).min(HEALED_AT - HOUR)
+        (created_at + delay).min(Self::HEALED_AT - HOUR)
     }
 
     /// Schedules bursts of incidents.
     fn schedule_incidents(&mut self, authors: &[PublicKey]) {
-        for _ in 0..3 + self.rng.below(6) {
-            let begin = self.random_between(0, HEALED_AT - HOUR);
-            let length = if self.rng.one_in(2) {
-                self.random_between(MINUTE, HOUR)
+        for _ in 0..3 + self.sim.rng.below(6) {
+            let begin = self.sim.random_between(0, Self::HEALED_AT - HOUR);
+            let length = if self.sim.rng.one_in(2) {
+                self.sim.random_between(MINUTE, HOUR)
             } else {
-                self.random_between(HOUR, 10 * HOUR)
+                self.sim.random_between(HOUR, 10 * HOUR)
             };
-            let end = (begin + length).min(HEALED_AT - MINUTE);
-            for _ in 0..1 + self.rng.below(3) {
+            let end = (begin + length).min(Self::HEALED_AT - MINUTE);
+            for _ in 0..1 + self.sim.rng.below(3) {
                 self.schedule_incident(begin, end, authors);
             }
         }
@@ -214,27 +207,27 @@ impl World {
     /// Schedules pongs every few hours, so that rows are written; see [`deliver_pongs`](Self::deliver_pongs).
     fn schedule_pongs(&mut self) {
         for node in 0..self.nodes.len() {
-            for number in 1..(HEALED_AT + 2 * DAY) / PONG_INTERVAL {
-                self.queue.schedule(number * PONG_INTERVAL, WorldStep::Incident(Box::new(Incident::Pongs(node))));
+            for number in 1..(Self::HEALED_AT + 2 * DAY) / PONG_INTERVAL {
+                self.sim.queue.schedule(number * PONG_INTERVAL, SyncStep::Incident(Box::new(Incident::Pongs(node))));
             }
         }
     }
 
     fn schedule_incident(&mut self, begin: Time, end: Time, authors: &[PublicKey]) {
-        let relay = self.rng.below(RELAYS);
-        let node = self.rng.below(self.nodes.len());
-        let at = |world: &mut Self| world.random_between(begin, end);
+        let relay = self.sim.rng.below(RELAYS);
+        let node = self.sim.rng.below(self.nodes.len());
+        let at = |world: &mut Self| world.sim.random_between(begin, end);
         let schedule = |world: &mut Self, at: Time, incident: Incident| {
-            world.queue.schedule(at, WorldStep::Incident(Box::new(incident)))
+            world.sim.queue.schedule(at, SyncStep::Incident(Box::new(incident)))
         };
-        match self.rng.below(20) {
+        match self.sim.rng.below(20) {
             0 | 1 => {
                 // A restart, sometimes with a long downtime.
                 let stop = at(self);
-                let down = if self.rng.one_in(3) {
-                    self.random_between(MINUTE, 3 * HOUR)
+                let down = if self.sim.rng.one_in(3) {
+                    self.sim.random_between(MINUTE, 3 * HOUR)
                 } else {
-                    self.random_between(SECOND, MINUTE)
+                    self.sim.random_between(SECOND, MINUTE)
                 };
                 // Rows with recent activity are written before.
                 for before in [16, 11, 6, 1] {
@@ -244,18 +237,18 @@ impl World {
                 schedule(self, stop + down, Incident::Start(node));
             }
             2 => {
-                let duration = self.random_between(30 * SECOND, 2 * HOUR);
+                let duration = self.sim.random_between(30 * SECOND, 2 * HOUR);
                 schedule(self, begin, Incident::Outage(node, true));
                 schedule(self, begin + duration, Incident::Outage(node, false));
             }
             3 => {
-                let skew_secs = self.rng.next_u64() as i64 % 86_400;
+                let skew_secs = self.sim.rng.next_u64() as i64 % 86_400;
                 schedule(self, begin, Incident::ClockSet(node, skew_secs));
                 schedule(self, end, Incident::ClockSet(node, 0));
             }
             4 | 5 => {
                 // The relay drops its connections repeatedly.
-                for _ in 0..3 + self.rng.below(12) {
+                for _ in 0..3 + self.sim.rng.below(12) {
                     let when = at(self);
                     schedule(self, when, Incident::DropConnections(relay));
                 }
@@ -272,26 +265,26 @@ impl World {
                 let normal = self.relays[relay].profile.clone();
                 let unreachable = RelayProfile { is_unreachable: true, ..normal.clone() };
                 schedule(self, begin, Incident::SetProfile(relay, Box::new(unreachable)));
-                let end = if self.rng.one_in(4) { end + DAY } else { end };
-                schedule(self, end.min(HEALED_AT - MINUTE), Incident::SetProfile(relay, Box::new(normal)));
+                let end = if self.sim.rng.one_in(4) { end + DAY } else { end };
+                schedule(self, end.min(Self::HEALED_AT - MINUTE), Incident::SetProfile(relay, Box::new(normal)));
             }
             15 => {
                 // A slow disk while all relays reconnect.
                 schedule(self, begin, Incident::SlowDisk(node, true));
                 for relay in 0..RELAYS {
-                    let when = begin + self.random_between(SECOND, 20 * SECOND);
+                    let when = begin + self.sim.random_between(SECOND, 20 * SECOND);
                     schedule(self, when, Incident::DropConnections(relay));
-                    let again = self.random_between(10 * SECOND, 2 * MINUTE);
+                    let again = self.sim.random_between(10 * SECOND, 2 * MINUTE);
                     schedule(self, when + again, Incident::DropConnections(relay));
                 }
-                let end = begin + self.random_between(MINUTE, 6 * MINUTE);
+                let end = begin + self.sim.random_between(MINUTE, 6 * MINUTE);
                 schedule(self, end, Incident::SlowDisk(node, false));
             }
             16 | 17 => self.schedule_missed_publications(begin, end),
             10..=14 => {
                 let normal = self.relays[relay].profile.clone();
                 let mut misbehaving = normal.clone();
-                misbehaving.add_misbehavior(&mut self.rng, authors);
+                misbehaving.add_misbehavior(&mut self.sim.rng, authors);
                 schedule(self, begin, Incident::SetProfile(relay, Box::new(misbehaving)));
                 schedule(self, end, Incident::SetProfile(relay, Box::new(normal)));
             }
@@ -310,60 +303,42 @@ impl World {
             .filter(|(_, _, created_at)| (begin.saturating_sub(HOUR)..end.max(begin + 6 * HOUR)).contains(created_at))
             .collect();
         for _ in 0..4 {
-            let Some((relay, index, created_at)) = self.rng.pick(&publications).copied() else { return };
-            let drop = created_at + self.random_between(MINUTE, 13 * MINUTE);
-            let after = self.random_between(100, 1_500);
-            self.queue.schedule(drop, WorldStep::Incident(Box::new(Incident::DropConnections(relay))));
-            self.queue.schedule(drop + after, WorldStep::Published(relay, index));
+            let Some((relay, index, created_at)) = self.sim.rng.pick(&publications).copied() else { return };
+            let drop = created_at + self.sim.random_between(MINUTE, 13 * MINUTE);
+            let after = self.sim.random_between(100, 1_500);
+            self.sim.queue.schedule(drop, SyncStep::Incident(Box::new(Incident::DropConnections(relay))));
+            self.sim.queue.schedule(drop + after, SyncStep::Published(relay, index));
         }
     }
 
     /// Schedules a slow disk and dropped connections for the first minutes, when nothing is synced.
     fn schedule_troubled_start(&mut self, node: usize) {
-        self.queue.schedule(SECOND, WorldStep::Incident(Box::new(Incident::SlowDisk(node, true))));
+        self.sim.queue.schedule(SECOND, SyncStep::Incident(Box::new(Incident::SlowDisk(node, true))));
         for relay in 0..self.relays.len() {
-            for _ in 0..self.rng.below(4) {
-                let when = self.random_between(300, 90 * SECOND);
-                self.queue.schedule(when, WorldStep::Incident(Box::new(Incident::DropConnections(relay))));
+            for _ in 0..self.sim.rng.below(4) {
+                let when = self.sim.random_between(300, 90 * SECOND);
+                self.sim.queue.schedule(when, SyncStep::Incident(Box::new(Incident::DropConnections(relay))));
             }
         }
-        let end = self.random_between(30 * SECOND, 6 * MINUTE);
-        self.queue.schedule(end, WorldStep::Incident(Box::new(Incident::SlowDisk(node, false))));
-        if self.rng.one_in(3) {
-            let stop = self.random_between(20 * SECOND, end);
-            self.queue.schedule(stop, WorldStep::Incident(Box::new(Incident::Crash(node))));
-            self.queue.schedule(stop + MINUTE, WorldStep::Incident(Box::new(Incident::Start(node))));
+        let end = self.sim.random_between(30 * SECOND, 6 * MINUTE);
+        self.sim.queue.schedule(end, SyncStep::Incident(Box::new(Incident::SlowDisk(node, false))));
+        if self.sim.rng.one_in(3) {
+            let stop = self.sim.random_between(20 * SECOND, end);
+            self.sim.queue.schedule(stop, SyncStep::Incident(Box::new(Incident::Crash(node))));
+            self.sim.queue.schedule(stop + MINUTE, SyncStep::Incident(Box::new(Incident::Start(node))));
         }
     }
 
     fn schedule_commands(&mut self, node: usize, relay: usize, begin: Time, end: Time) {
         let Some(url) = RelayUrl::parse(&repo_history::relay_url(relay)) else { return };
-        let (first, then) = match self.rng.below(4) {
+        let (first, then) = match self.sim.rng.below(4) {
             0 | 1 => (RelayCommand::Pause(url.clone()), Some(RelayCommand::Resume(url))),
             2 => (RelayCommand::Retry(url.clone()), Some(RelayCommand::Reconcile(url))),
             _ => (RelayCommand::Forget(url), None),
         };
-        self.queue.schedule(begin, WorldStep::Incident(Box::new(Incident::Command(node, first))));
+        self.sim.queue.schedule(begin, SyncStep::Incident(Box::new(Incident::Command(node, first))));
         if let Some(then) = then {
-            self.queue.schedule(end, WorldStep::Incident(Box::new(Incident::Command(node, then))));
-        }
-    }
-
-    /// Makes all relays and networks healthy: relays answer correctly, every host is reachable, every clock is right,
-    /// and no connection is dropped.
-    pub fn heal(&mut self) {
-        self.is_healed = true;
-        for relay in &mut self.relays {
-            relay.profile.heal();
-        }
-        for node in 0..self.nodes.len() {
-            self.is_offline[node] = false;
-            let now = self.now;
-            self.checkers[node].on_outage(now, false);
-            self.nodes[node].clock_was_set |= self.nodes[node].clock_skew_secs != 0;
-            self.nodes[node].clock_skew_secs = 0;
-            self.nodes[node].has_slow_disk = false;
-            self.start_node(node);
+            self.sim.queue.schedule(end, SyncStep::Incident(Box::new(Incident::Command(node, then))));
         }
     }
 }

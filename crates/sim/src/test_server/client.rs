@@ -32,40 +32,34 @@ pub(super) type PermitDecision = (PushId, Result<PushPermit, PushRejection>);
 
 impl ClientPush {
     /// Creates a push to a repository that changes nothing yet.
-    #[must_use]
     pub fn new(repo_path: RepoPath) -> Self {
         Self { repo_path, refs: BTreeMap::new(), brings: Oids::new(), network: None, bytes: 1_000 }
     }
 
     /// Sets a ref and sends its object.
-    #[must_use]
     pub fn set(mut self, name: &str, oid: &str) -> Self {
         self.refs.insert(name.to_owned(), Some(oid.to_owned()));
         self.bring(&[oid])
     }
 
     /// Sets the ref of a pull request and sends its object.
-    #[must_use]
     pub fn pull(self, event: EventId, oid: &str) -> Self {
         self.set(&pull_ref(event), oid)
     }
 
     /// Deletes a ref.
-    #[must_use]
     pub fn delete(mut self, name: &str) -> Self {
         self.refs.insert(name.to_owned(), None);
         self
     }
 
     /// Sends more objects.
-    #[must_use]
     pub fn bring(mut self, oids: &[&str]) -> Self {
         self.brings.extend(oids.iter().map(|oid| (*oid).to_owned()));
         self
     }
 
     /// Sets the network that the push comes from.
-    #[must_use]
     pub fn from(mut self, network: &str) -> Self {
         self.network = Some(network.to_owned());
         self
@@ -214,13 +208,11 @@ impl TestServer {
     }
 
     /// Returns the result of a received push, if there is one yet.
-    #[must_use]
     pub fn push_result(&self, id: PushId) -> Option<PushResult> {
         self.pushes.get(&id)?.done.clone()
     }
 
     /// Returns the pushes in progress.
-    #[must_use]
     pub fn ongoing_pushes(&self) -> Vec<PushId> {
         self.pushes.keys().copied().collect()
     }

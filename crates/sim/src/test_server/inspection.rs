@@ -19,14 +19,12 @@ use crate::store_model::ModelStore;
 
 impl TestServer {
     /// Returns the hosted repositories.
-    #[must_use]
     pub fn hosted_repos(&self) -> Vec<RepoId> {
         let repos = self.admission.catalog().repositories().map(|(repo, _)| repo);
         repos.filter(|repo| self.admission.hosted_repo(repo).is_some()).collect()
     }
 
     /// Returns the hosted repositories whose maintainer set contains an author.
-    #[must_use]
     pub fn repos_maintained_by(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoId> {
         let strict = self.admission.policy().strict_maintainers;
         let group = self.admission.catalog().group(identifier).into_iter();
@@ -37,19 +35,16 @@ impl TestServer {
     }
 
     /// Returns the repository needs of an identifier, from the committed store.
-    #[must_use]
     pub fn repo_needs(&self, identifier: &Identifier) -> Vec<RepoNeeds> {
         self.admission.repo_needs(identifier, |id| self.store.seq_of(id).expect("it is served"))
     }
 
     /// Returns the wanted git data of an identifier.
-    #[must_use]
     pub fn wanted_git_data(&self, identifier: &Identifier) -> Vec<WantedGitData> {
         self.admission.wanted_git_data(identifier, |id| self.store.event_by_id(id))
     }
 
     /// Returns the admission machine.
-    #[must_use]
     pub fn admission(&self) -> &Admission {
         &self.admission
     }
@@ -65,40 +60,34 @@ impl TestServer {
     }
 
     /// Returns the refs of a repository as clients see them.
-    #[must_use]
     pub fn refs(&self, repo_path: &RepoPath) -> BTreeMap<String, String> {
         self.visible_refs.get(repo_path).map(|view| view.refs.clone()).unwrap_or_default()
     }
 
     /// Returns the visible refs of all repositories that have refs or a folder.
-    #[must_use]
     pub fn visible_refs(&self) -> BTreeMap<RepoPath, VisibleRefs> {
         let worth = |(_, view): &(&RepoPath, &VisibleRefs)| view.exists || !view.refs.is_empty();
         self.visible_refs.iter().filter(worth).map(|(repo_path, view)| (repo_path.clone(), view.clone())).collect()
     }
 
     /// Returns the current time.
-    #[must_use]
     pub fn now(&self) -> Now {
         self.now
     }
 
     /// Returns the ids of all served and of all held events.
-    #[must_use]
     pub fn event_ids(&self) -> (BTreeSet<EventId>, BTreeSet<EventId>) {
         let served = self.store.served_events().map(|event| event.id).collect();
         (served, self.store.held_events().map(|event| event.id).collect())
     }
 
     /// Returns the stored todo rows.
-    #[must_use]
     pub fn todos(&self) -> BTreeSet<Todo> {
         let todo = |restored| if let RestoredItem::Todo(todo) = restored { Some(todo) } else { None };
         ModelStore::restored(&self.store).into_iter().filter_map(todo).collect()
     }
 
     /// Returns the stored upload rows.
-    #[must_use]
     pub fn pending_uploads(&self) -> Vec<PendingUpload> {
         let staged = |restored| if let RestoredItem::Upload(upload) = restored { Some(upload) } else { None };
         ModelStore::restored(&self.store).into_iter().filter_map(staged).collect()
@@ -110,7 +99,6 @@ impl TestServer {
     }
 
     /// Returns the index of a git job among the running ones.
-    #[must_use]
     pub fn job_index(&self, job: GitJobId) -> Option<usize> {
         self.running.iter().position(|running| running.id == job)
     }

@@ -39,6 +39,16 @@ impl TestServer {
         self.settle()
     }
 
+    /// Creates another server with a copy of the disk.
+    pub fn fork(&self) -> Self {
+        let (store, git, authors) = (self.store.clone(), self.git.clone(), self.authors.clone());
+        let policy = self.admission.policy().clone();
+        let mut fork = Self { store, git, authors, now: self.now, skips_invariants: true, ..Self::new(policy) };
+        fork.rebuild().expect("no crash is injected");
+        fork.settle().expect("no crash is injected");
+        fork
+    }
+
     /// Rebuilds the machine from the store, as at startup and after a failed commit.
     pub(super) fn rebuild(&mut self) -> Result<(), Crashed> {
         self.admission = Admission::new(self.policies.0.clone());
@@ -110,7 +120,6 @@ impl TestServer {
     }
 
     /// Returns the running git jobs.
-    #[must_use]
     pub fn running(&self) -> &VecDeque<GitJob> {
         &self.running
     }

@@ -5,25 +5,17 @@ use grasp_core::admission::push::PushRejection;
 use grasp_core::limits;
 use grasp_core::nostr::{Decision, EventId, kinds};
 use grasp_core::repo::RepoPath;
-use grasp_sim::fixtures::{main_state, maintainer, oid, outsider, owner};
+use grasp_sim::fixtures::{main_state, main_to, maintainer, oid, outsider, owner, tool};
 use grasp_sim::git_model::pull_ref;
 use grasp_sim::signer::Author;
 use grasp_sim::test_server::{ClientPush, TestServer, service};
-
-fn tool(owner: &Author) -> RepoPath {
-    RepoPath::Announced(owner.repo_id("tool"))
-}
-
-fn main_to(owner: &Author, digit: char) -> ClientPush {
-    ClientPush::new(tool(owner)).set("refs/heads/main", &oid(digit))
-}
 
 /// O's `tool` is served with `main` at `a`.
 fn hosting(maintainers: &[&Author]) -> TestServer {
     let mut server = TestServer::default();
     server.submit(&owner().announcement(&service(), "tool", 100, maintainers));
     server.submit(&main_state(&owner(), 101, 'a'));
-    server.push(&main_to(&owner(), 'a')).expect("push succeeds");
+    server.push(&main_to(&owner(), 'a', "")).expect("push succeeds");
     server
 }
 
@@ -51,7 +43,7 @@ fn held_events_do_not_expire_during_their_push() {
     for event in [&announcement, &by_m, &state] {
         assert!(matches!(server.submit(event), Decision::Hold(_)));
     }
-    let id = expect_permit(&mut server, &main_to(&owner(), 'a'));
+    let id = expect_permit(&mut server, &main_to(&owner(), 'a', ""));
     server.advance(LONG);
     assert_eq!(server.event_ids().1.len(), 3, "the repository, the announcement that names X, and X's state");
     assert_eq!(server.receive_packs(id), Ok(None));
@@ -61,7 +53,7 @@ fn held_events_do_not_expire_during_their_push() {
     // If the push ends without data, the events expire.
     let newer = main_state(&outsider(), 102, 'b');
     server.submit(&newer);
-    let id = expect_permit(&mut server, &main_to(&owner(), 'b'));
+    let id = expect_permit(&mut server, &main_to(&owner(), 'b', ""));
     server.advance(LONG);
     assert!(server.event_ids().1.contains(&newer.id));
     server.end_push(id).expect("no crash is injected");
@@ -206,7 +198,7 @@ fn thousand_followers_do_not_delay_the_followed_repository() {
     server.set_manual_git(true);
     server.submit(&main_state(&owner(), 200, 'b'));
     server.run_git_jobs().expect("no crash is injected");
-    let first = expect_permit(&mut server, &main_to(&owner(), 'b'));
+    let first = expect_permit(&mut server, &main_to(&owner(), 'b', ""));
     assert_eq!(server.receive_packs(first), Ok(None));
     assert_eq!(server.wait_for_push(first), Ok(Ok(())));
     assert_eq!(server.todos().len(), 1_000, "the owner's push has its result before any follower is aligned");
@@ -219,7 +211,7 @@ fn thousand_followers_do_not_delay_the_followed_repository() {
     assert!((900..1_000).contains(&left), "{left}");
     // The owner's next push waits for one git job, not for all followers.
     server.submit(&main_state(&owner(), 300, 'c'));
-    let second = expect_permit(&mut server, &main_to(&owner(), 'c'));
+    let second = expect_permit(&mut server, &main_to(&owner(), 'c', ""));
     assert_eq!(server.receive_packs(second), Ok(None));
     assert_eq!(server.wait_for_push(second), Ok(Ok(())));
     assert!(server.todos().len() >= left - 2, "{} of {left}", server.todos().len());
@@ -246,7 +238,7 @@ fn repository_of_the_same_name_cannot_read_foreign_objects() {
     assert!(server.event_ids().1.contains(&state.id), "the object is in another repository");
     assert!(server.git().folder(&tool(&outsider())).is_none());
     // A push without objects is not connected.
-    let id = expect_permit(&mut server, &ClientPush { brings: Default::default(), ..main_to(&outsider(), 'a') });
+    let id = expect_permit(&mut server, &ClientPush { brings: Default::default(), ..main_to(&outsider(), 'a', "") });
     assert!(matches!(server.receive_packs(id), Ok(Some(Err(PushRejection::Failed(_))))));
     server.end_push(id).expect("no crash is injected");
     // If O names X, O's repository reads X's objects, not the reverse.
@@ -314,7 +306,7 @@ fn pushes_have_reserved_git_jobs() {
     }
     assert_eq!(server.running().len(), limits::MAX_CONCURRENT_GIT_JOBS - limits::GIT_JOBS_RESERVED_FOR_PUSHES);
     server.submit(&main_state(&owner(), 200, 'b'));
-    let id = expect_permit(&mut server, &main_to(&owner(), 'b'));
+    let id = expect_permit(&mut server, &main_to(&owner(), 'b', ""));
     assert_eq!(server.receive_packs(id), Ok(None));
     let order = server.running().back().expect("the push has a git job").clone();
     assert_eq!(order.repo_path, tool(&owner()));

@@ -3,9 +3,11 @@
 mod arrival_order;
 mod bounds;
 mod crash;
-mod fetch;
+mod many_repositories;
+mod mutations;
 mod policy;
 mod random_runs;
 mod random_worlds;
 mod store_contract;
 mod sync;
+mod worlds;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::{SignedEvent, kinds};
+use grasp_sim::failure_context::FailureContext;
 use grasp_sim::random::Rng;
 use grasp_sim::signer::{Author, maintainers_tag};
 use grasp_sim::test_server::{TestServer, default_policy, service};
@@ -123,7 +124,7 @@ fn invariants_hold_in_random_runs() {
         let mut server = TestServer::new(AdmissionPolicy { strict_maintainers: seed % 4 == 3, ..default_policy() });
         let mut run = RandomRun { rng: Rng::new(seed), authors: authors.clone(), past: Vec::new() };
         for step in 0..80 {
-            let _context = FailureContext(seed, step);
+            let _context = FailureContext(format!("in seed {seed}, step {step}"));
             run.step(&mut server);
             server.check_derived(NAMES);
             let (served, held) = server.event_ids();
@@ -131,14 +132,4 @@ fn invariants_hold_in_random_runs() {
         }
     }
     assert!(most.0 > 10 && most.1 > 3, "runs without enough events: {most:?}");
-}
-
-struct FailureContext(u64, usize);
-
-impl Drop for FailureContext {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed in seed {}, step {}", self.0, self.1);
-        }
-    }
 }

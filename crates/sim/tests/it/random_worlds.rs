@@ -10,6 +10,7 @@ use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::{EventId, SignedEvent, kinds};
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{RepoPath, RepoState};
+use grasp_sim::failure_context::FailureContext;
 use grasp_sim::fixtures::oid;
 use grasp_sim::git_model::is_branch_or_tag;
 use grasp_sim::random::Rng;
@@ -328,7 +329,7 @@ fn run_worlds(seeds: std::ops::Range<u64>, steps: usize) {
     let mut tally: BTreeMap<&'static str, usize> = BTreeMap::new();
     for seed in seeds {
         let mut world = World::new(seed, &authors);
-        let context = FailureContext(seed);
+        let context = FailureContext(format!("in world {seed}"));
         for step in 0..steps {
             world.step();
             if step % 40 == 39 {
@@ -362,14 +363,4 @@ fn run_worlds(seeds: std::ops::Range<u64>, steps: usize) {
 #[test]
 fn invariants_hold_in_random_worlds() {
     run_worlds(0..100, 200);
-}
-
-struct FailureContext(u64);
-
-impl Drop for FailureContext {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed in world {}", self.0);
-        }
-    }
 }

@@ -4,18 +4,18 @@ use grasp_core::limits;
 use grasp_core::sync::SyncSnapshot;
 use grasp_core::sync::relay::ConnectionStatus;
 
-use super::Violation;
-use crate::sync::queue::{HOUR, Time};
+use crate::simulation::Violation;
+use crate::simulation::queue::{HOUR, Time};
 use crate::sync::relay_profile::EoseBehavior;
-use crate::sync::world::World;
+use crate::sync::world::SyncWorld;
 
 /// Maximum time until new needs are requested from a connected relay that accepts requests.
 const MAX_REQUEST_DELAY: Time = HOUR;
 
-impl World {
+impl SyncWorld {
     /// Checks the size of a machine's state.
     pub(in crate::sync) fn inspect(&mut self, node: usize) {
-        let Some(snapshot) = self.nodes[node].machine.as_ref().map(|machine| machine.snapshot()) else { return };
+        let Some(snapshot) = self.nodes[node].snapshot() else { return };
         let held_relays = snapshot
             .relays
             .iter()
@@ -32,7 +32,7 @@ impl World {
         ];
         for (what, count, max) in bounded {
             if count > max {
-                self.report_violation(Violation::new("state is bounded", format!("{count} {what} of {max}")));
+                self.sim.report(Violation::new("state is bounded", format!("{count} {what} of {max}")));
             }
         }
         self.inspect_pending(node, &snapshot);
@@ -42,14 +42,14 @@ impl World {
                 || relay_snapshot.covered > relay_snapshot.repositories
             {
                 let detail = format!("{}: {relay_snapshot:?}", relay_snapshot.url);
-                self.report_violation(Violation::new("state is bounded", detail));
+                self.sim.report(Violation::new("state is bounded", detail));
             }
         }
     }
 
     /// Checks that new needs are requested without waiting for the next reconciliation.
     fn inspect_pending(&mut self, node: usize, snapshot: &SyncSnapshot) {
-        let now = self.now;
+        let now = self.sim.now;
         let mut pending_since = std::mem::take(&mut self.nodes[node].pending_since);
         pending_since.retain(|relay_key, _| {
             snapshot.relays.iter().any(|relay_snapshot| relay_snapshot.url.without_scheme() == relay_key)
@@ -70,7 +70,7 @@ impl World {
             {
                 let detail =
                     format!("node {node}, {}: {} requests are queued", relay_snapshot.url, relay_snapshot.queued);
-                self.report_violation(Violation::new("new needs are requested soon", detail));
+                self.sim.report(Violation::new("new needs are requested soon", detail));
             }
         }
         self.nodes[node].pending_since = pending_since;

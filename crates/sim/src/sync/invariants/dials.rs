@@ -8,8 +8,9 @@ use grasp_core::sync::io::{DisconnectReason, RelayCommand, SessionId};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Now;
 
-use super::{FirstViolation, command_url};
-use crate::sync::queue::{HOUR, SECOND, Time};
+use super::command_url;
+use crate::simulation::FirstViolation;
+use crate::simulation::queue::{HOUR, SECOND, Time};
 use crate::sync::tables::SyncTables;
 
 /// Maximum number of concurrent connection attempts.

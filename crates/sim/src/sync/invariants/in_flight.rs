@@ -10,10 +10,10 @@ use grasp_core::sync::io::{
     EventPresence, IncomingMessage, ServedEvent, SessionId, SubmitResult, SyncSubmission, SyncSubmissionId,
 };
 
-use super::FirstViolation;
+use crate::simulation::FirstViolation;
+use crate::simulation::queue::{DAY, Time};
 use crate::sync::corpus::{EventIndex, corpus};
 use crate::sync::event_set::EventSet;
-use crate::sync::queue::{DAY, Time};
 
 /// Maximum number of verifications of an event before one of its dependencies arrives.
 const MAX_VERIFICATIONS: u32 = 2;

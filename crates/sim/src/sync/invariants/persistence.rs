@@ -3,13 +3,14 @@
 
 use grasp_core::sync::relay_record::{CoverageRecord, RelayRecord};
 
-use super::Violation;
-use crate::sync::corpus::{WORLD_START, corpus};
+use crate::simulation::Violation;
+use crate::simulation::WORLD_START;
+use crate::simulation::queue::{SECOND, Time};
+use crate::sync::corpus::corpus;
 use crate::sync::event_set::EventSet;
 use crate::sync::expected_targets;
-use crate::sync::queue::{SECOND, Time};
 use crate::sync::relay_profile::{EoseBehavior, LimitZero};
-use crate::sync::world::World;
+use crate::sync::world::SyncWorld;
 
 /// Events that arrived within this time before a row was written may still be undecided.
 const IN_TRANSIT: Time = 30 * SECOND;
@@ -17,10 +18,10 @@ const IN_TRANSIT: Time = 30 * SECOND;
 /// Minimum overlap of `since` after a short absence.
 const OVERLAP: Time = 15 * 60 * SECOND;
 
-impl World {
+impl SyncWorld {
     /// Checks the rows of relays that a node has written.
     pub(in crate::sync) fn check_rows(&mut self, node: usize, written: &[RelayRecord]) {
-        if let Some(snapshot) = self.nodes[node].machine.as_ref().map(|machine| machine.snapshot()) {
+        if let Some(snapshot) = self.nodes[node].snapshot() {
             let polled_keys = snapshot
                 .relays
                 .iter()
@@ -31,7 +32,7 @@ impl World {
         for record in written {
             let Some(covered) = record.covered.filter(|covered| !covered.failed) else { continue };
             if let Some(detail) = self.undecided_event(node, record, &covered) {
-                self.report_violation(Violation::new("stored coverage includes only decided events", detail));
+                self.sim.report(Violation::new("stored coverage includes only decided events", detail));
                 return;
             }
         }
@@ -56,13 +57,13 @@ impl World {
         if relay == self.node_relay(node) || self.relays[relay].is_dishonest || self.nodes[node].clock_was_set {
             return None;
         }
-        let clock = self.nodes[node].clock(self.now);
+        let clock = self.nodes[node].process.clock(self.sim.now);
         let covered_until = covered.since.unwrap_or(covered.lost_at).min(covered.lost_at);
         let age = clock.wall.secs_since(covered_until) * SECOND;
-        let until = self.now.checked_sub(age + IN_TRANSIT)?;
+        let until = self.sim.now.checked_sub(age + IN_TRANSIT)?;
         // Usually no event is missing from the largest possible coverage. The exact coverage is computed only if one
         // is.
-        let unseen = self.relays[relay].visible_events(self.now).without(&self.nodes[node].decided);
+        let unseen = self.relays[relay].visible_events(self.sim.now).without(&self.nodes[node].decided);
         if unseen.and(&self.max_claimed(node, record.url.without_scheme())).is_empty() {
             return None;
         }
@@ -109,7 +110,6 @@ impl World {
 }
 
 /// Returns whether a relay with this profile can withhold events from a client without fault.
-#[must_use]
-pub fn is_dishonest(profile: &crate::sync::relay_profile::RelayProfile) -> bool {
+pub(crate) fn is_dishonest(profile: &crate::sync::relay_profile::RelayProfile) -> bool {
     profile.live_loss > 0 || profile.hidden_author.is_some() || profile.is_silent || profile.eose == EoseBehavior::Early
 }

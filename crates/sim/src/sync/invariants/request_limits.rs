@@ -7,8 +7,8 @@ use grasp_core::nostr::{Filter, kinds};
 use grasp_core::sync::io::{IncomingMessage, OutgoingMessage, SessionId, SubscriptionId};
 use grasp_core::time::Now;
 
-use super::FirstViolation;
-use crate::sync::queue::{DAY, SECOND, Time};
+use crate::simulation::FirstViolation;
+use crate::simulation::queue::{DAY, SECOND, Time};
 use crate::sync::relay_profile::{StatedLimits, is_rate_limit_text};
 use crate::sync::tables::SyncTables;
 use crate::sync::wire;

@@ -8,7 +8,7 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::sync::io::{OutgoingMessage, RepoNeeds};
 use grasp_core::sync::relay_url::RelayUrl;
 
-use super::FirstViolation;
+use crate::simulation::FirstViolation;
 use crate::sync::corpus::corpus;
 
 /// Followed repositories, by coordinate.

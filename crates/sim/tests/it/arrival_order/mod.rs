@@ -19,8 +19,8 @@ use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{Decision, SignedEvent, kinds};
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoPath};
-use grasp_sim::fixtures::{main_state, maintainer, nested_maintainer, oid, outsider, owner};
-use grasp_sim::signer::{Author, owned_tags, tied_versions};
+use grasp_sim::fixtures::{main_state, main_to, maintainer, nested_maintainer, oid, outsider, owner, tool};
+use grasp_sim::signer::{owned_tags, tied_versions};
 use grasp_sim::test_server::{ClientPush, TestServer, VisibleRefs, default_policy, service};
 
 /// What is submitted again after each arrival.

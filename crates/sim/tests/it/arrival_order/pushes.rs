@@ -2,17 +2,6 @@
 
 use super::*;
 
-fn tool(owner: &Author) -> RepoPath {
-    RepoPath::Announced(owner.repo_id("tool"))
-}
-
-/// A push of `main`; `brings` are the digits of additional objects.
-fn main_to(owner: &Author, digit: char, brings: &str) -> ClientPush {
-    let brings: Vec<String> = brings.chars().map(oid).collect();
-    let brings: Vec<&str> = brings.iter().map(String::as_str).collect();
-    ClientPush::new(tool(owner)).set("refs/heads/main", &oid(digit)).bring(&brings)
-}
-
 #[test]
 fn pushes_of_one_author() {
     let events = vec![

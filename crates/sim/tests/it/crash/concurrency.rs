@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use grasp_core::admission::push::PushRejection;
 use grasp_core::nostr::{SignedEvent, kinds};
+use grasp_sim::failure_context::FailureContext;
 use grasp_sim::fixtures::{main_state, maintainer, oid, outsider, owner};
 use grasp_sim::git_model::pull_ref;
 use grasp_sim::signer::Author;
 use grasp_sim::test_server::{ClientPush, TestServer, service};
 
-use super::runner::{Action, FailureContext, FinalState, server};
+use super::runner::{Action, FinalState, server};
 use super::{hosting, main_to, prs, submission, tool};
 
 /// Returns a server after these actions, in manual git mode.

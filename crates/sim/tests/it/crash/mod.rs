@@ -12,26 +12,14 @@ use std::sync::Arc;
 
 use grasp_core::nostr::SignedEvent;
 use grasp_core::repo::RepoPath;
-use grasp_sim::fixtures::{main_state, oid, owner};
+use grasp_sim::fixtures::{main_state, main_to, oid, owner, tool};
 use grasp_sim::signer::Author;
-use grasp_sim::test_server::{ClientPush, service};
+use grasp_sim::test_server::service;
 use runner::Action;
-
-/// An owner's repository `tool`.
-fn tool(owner: &Author) -> RepoPath {
-    RepoPath::Announced(owner.repo_id("tool"))
-}
 
 /// A contributor's submissions to `tool`.
 fn prs(author: &Author) -> RepoPath {
     RepoPath::PullRequests(author.repo_id("tool"))
-}
-
-/// A push of `main` with some objects.
-fn main_to(owner: &Author, digit: char, brings: &str) -> ClientPush {
-    let brings: Vec<String> = brings.chars().map(oid).collect();
-    let brings: Vec<&str> = brings.iter().map(String::as_str).collect();
-    ClientPush::new(tool(owner)).set("refs/heads/main", &oid(digit)).bring(&brings)
 }
 
 /// O's `tool` is served with `main` at `a`; it names these maintainers.

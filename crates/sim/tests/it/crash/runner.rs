@@ -9,6 +9,7 @@ use grasp_core::admission::push::PushRejection;
 use grasp_core::limits;
 use grasp_core::nostr::{Decision, EventId, Rejection, SignedEvent};
 use grasp_core::repo::RepoPath;
+use grasp_sim::failure_context::FailureContext;
 use grasp_sim::test_server::{ClientPush, Crashed, TestServer, VisibleRefs};
 
 /// One action of a client or of the operator.
@@ -158,16 +159,5 @@ impl CrashScript {
             faults += 1;
         }
         (fault_free, faults)
-    }
-}
-
-/// Prints its text if the test panics.
-pub(crate) struct FailureContext(pub(crate) String);
-
-impl Drop for FailureContext {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed {}", self.0);
-        }
     }
 }

@@ -1,9 +1,5 @@
-//! Tests of the sync machine: scripted scenarios, and simulated worlds with invariants that are checked after every step
-//! and convergence at the end.
+//! Scripted scenarios of the sync machine. [`worlds`](super::worlds) runs it in simulated worlds.
 
-mod parallel;
 mod relay_behaviours;
-mod replay;
 mod scenarios;
 mod script;
-mod worlds;

@@ -4,19 +4,14 @@
 use grasp_core::sync::io::DisconnectReason;
 use grasp_core::sync::relay_record::{CoverageRecord, HealthRecord, RelayRecord};
 use grasp_core::sync::relay_url::RelayUrl;
+use grasp_sim::simulation::queue::{HOUR, MINUTE, SECOND};
 
-use super::script::{SyncScript, config};
-
-const RELAY: &str = "wss://r1.example";
-
-const SECOND: u64 = 1_000;
-const MINUTE: u64 = 60 * SECOND;
-const HOUR: u64 = 60 * MINUTE;
+use super::script::{RELAY, SyncScript, config};
 
 /// Returns a script whose machine has just connected to its only relay.
 fn connected() -> SyncScript {
     let mut script = SyncScript::new(config());
-    script.follow(&[RELAY]).ready().advance(300).connect().advance(100);
+    script.start();
     script
 }
 
@@ -97,28 +92,9 @@ fn cooldown_and_backoff_survive_a_restart() {
 fn negentropy_fetches_missing_events() {
     let mut script = SyncScript::new(config());
     script.add_local_event(1, 100).add_local_event(2, 90).set_relay_events(500, [(1, 100), (3, 80)]);
-    script
-        .follow(&[RELAY])
-        .ready()
-        .advance(300)
-        .connect()
-        .advance(100)
-        .clear()
-        .answer()
-        .store_submitted()
-        .answer()
-        .show_status()
-        .expect(
-            r#"
-        00:00:00.400 > EOSE 1
-        00:00:00.400   REQ 2 {kinds[30617], limit 500}
-        00:00:00.400 > EOSE 2
-        00:00:00.400   CLOSE 2
-        00:00:00.400   REQ 3 {kinds[30618], limit 500}
-        00:00:00.400 > EOSE 3
-        00:00:00.400   CLOSE 3
-        00:00:00.400   REQ 4 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {authors×1, kinds[5, 62], limit 0}
-        00:00:00.400 > EOSE 4
+    script.start().clear().answer().store_submitted().answer().show_status().expect(
+        r#"
+        00:00:00.400 ~ announcements, states and live subscriptions
         00:00:00.400   NEG-OPEN 5 {#a×1}
         00:00:00.400   REQ 6 {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         00:00:00.400 > EOSE 6
@@ -134,7 +110,7 @@ fn negentropy_fetches_missing_events() {
         00:00:00.400   catchup complete: 1 events
         00:00:00.400 = status connected, health disconnected
         "#,
-        );
+    );
 }
 
 #[test]
@@ -143,15 +119,7 @@ fn second_with_more_events_than_a_page_is_synced_by_negentropy() {
     script.clear().store_at_once().set_relay_events(30, (1..=50).map(|number| (number, 1_000)));
     script.answer().show_status().expect(
         r#"
-        00:00:00.400 > EOSE 1
-        00:00:00.400   REQ 2 {kinds[30617], limit 500}
-        00:00:00.400 > EOSE 2
-        00:00:00.400   CLOSE 2
-        00:00:00.400   REQ 3 {kinds[30618], limit 500}
-        00:00:00.400 > EOSE 3
-        00:00:00.400   CLOSE 3
-        00:00:00.400   REQ 4 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {authors×1, kinds[5, 62], limit 0}
-        00:00:00.400 > EOSE 4
+        00:00:00.400 ~ announcements, states and live subscriptions
         00:00:00.400   REQ 5 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         00:00:00.400 > 5: 30 events
         00:00:00.400 > EOSE 5
@@ -282,7 +250,7 @@ fn states_are_compared_once_after_a_restart() {
         wanted_at: SyncScript::wall(0),
         ..RelayRecord::default()
     });
-    script.follow(&[RELAY]).ready().advance(300).connect().advance(100).answer();
+    script.start().answer();
     script.disconnect(DisconnectReason::Ended).advance(20 * SECOND).connect().advance(100).answer().expect(
         r#"
         00:00:00.000 > restored wss://r1.example
@@ -334,7 +302,7 @@ fn states_are_compared_once_after_a_restart() {
 fn missing_events_of_a_relay_are_reported_daily() {
     let mut script = SyncScript::new(config());
     script.add_local_event(1, 100).set_relay_events(500, [(2, 90)]).store_at_once();
-    script.follow(&[RELAY]).ready().advance(300).connect().advance(100).answer();
+    script.start().answer();
     script
         .clear()
         .advance_answering(26 * HOUR)

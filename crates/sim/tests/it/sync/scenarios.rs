@@ -3,20 +3,16 @@
 
 use grasp_core::sync::SyncConfig;
 use grasp_core::sync::io::{DisconnectReason, IncomingMessage};
+use grasp_sim::simulation::queue::{HOUR, MINUTE, SECOND};
 
-use super::script::{SyncScript, config};
+use super::script::{RELAY, SyncScript, config};
 
-const RELAY: &str = "wss://r1.example";
 const OTHER: &str = "wss://steady.example";
-
-const SECOND: u64 = 1_000;
-const MINUTE: u64 = 60 * SECOND;
-const HOUR: u64 = 60 * MINUTE;
 
 /// Returns a script whose machine is synced with its only relay.
 fn synced() -> SyncScript {
     let mut script = SyncScript::new(config());
-    script.follow(&[RELAY]).ready().advance(300).connect().advance(100).answer().advance(10 * SECOND).clear();
+    script.start().answer().advance(10 * SECOND).clear();
     script
 }
 
@@ -38,10 +34,26 @@ fn synced_with_second_relay() -> SyncScript {
 #[test]
 fn fresh_start_requests_everything() {
     let mut script = SyncScript::new(config());
+    script.start().answer().advance(10 * SECOND).show_status().expect(
+        r#"
+        00:00:00.000 > repo needs: thing
+        00:00:00.000 > ready
+        00:00:00.000   dial wss://r1.example
+        00:00:00.300 > connected
+        00:00:00.300   connected: fresh
+        00:00:00.300   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
+        00:00:00.400 ~ complete catch-up without events
+        00:00:10.400 = status connected, health disconnected
+        "#,
+    );
+}
+
+#[test]
+fn quick_reconnect_requests_only_newer_events() {
+    let mut script = synced();
     script
-        .follow(&[RELAY])
-        .ready()
-        .advance(300)
+        .disconnect(DisconnectReason::Ended)
+        .advance(30 * SECOND)
         .connect()
         .advance(100)
         .answer()
@@ -49,57 +61,16 @@ fn fresh_start_requests_everything() {
         .show_status()
         .expect(
             r#"
-        00:00:00.000 > repo needs: thing
-        00:00:00.000 > ready
-        00:00:00.000   dial wss://r1.example
-        00:00:00.300 > connected
-        00:00:00.300   connected: fresh
-        00:00:00.300   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
-        00:00:00.400 > EOSE 1
-        00:00:00.400   REQ 2 {kinds[30617], limit 500}
-        00:00:00.400 > EOSE 2
-        00:00:00.400   CLOSE 2
-        00:00:00.400   REQ 3 {kinds[30618], limit 500}
-        00:00:00.400 > EOSE 3
-        00:00:00.400   CLOSE 3
-        00:00:00.400   REQ 4 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {authors×1, kinds[5, 62], limit 0}
-        00:00:00.400 > EOSE 4
-        00:00:00.400   REQ 5 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
-        00:00:00.400 > EOSE 5
-        00:00:00.400   CLOSE 5
-        00:00:00.400   catchup complete: 0 events
-        00:00:10.400 = status connected, health disconnected
-        "#,
-        );
-}
-
-#[test]
-fn quick_reconnect_requests_only_newer_events() {
-    let mut script = synced();
-    script.disconnect(DisconnectReason::Ended).advance(30 * SECOND).connect().advance(100).answer().advance(10 * SECOND).show_status().expect(
-        r#"
         00:00:10.400 > disconnected: ended
         00:00:10.400   connection lost: ended
         00:00:16.219   dial wss://r1.example
         00:00:40.400 > connected
         00:00:40.400   connected: quick
         00:00:40.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
-        00:00:40.500 > EOSE 1
-        00:00:40.500   REQ 2 {kinds[30617], since 1699999100, limit 500}
-        00:00:40.500 > EOSE 2
-        00:00:40.500   CLOSE 2
-        00:00:40.500   REQ 3 {kinds[30618], since 1699999100, limit 500}
-        00:00:40.500 > EOSE 3
-        00:00:40.500   CLOSE 3
-        00:00:40.500   REQ 4 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {authors×1, kinds[5, 62], limit 0}
-        00:00:40.500 > EOSE 4
-        00:00:40.500   REQ 5 {#a×1, since 1699999100, limit 500} {#A×1, since 1699999100, limit 500} {#q×1, since 1699999100, limit 500} {authors×1, kinds[5, 62], since 1699999100, limit 500}
-        00:00:40.500 > EOSE 5
-        00:00:40.500   CLOSE 5
-        00:00:40.500   catchup complete: 0 events
+        00:00:40.500 ~ complete catch-up without events since 1699999100
         00:00:50.500 = status connected, health disconnected
         "#,
-    );
+        );
 }
 
 #[test]
@@ -121,19 +92,7 @@ fn long_reconnect_requests_everything() {
         00:20:10.400 > connected
         00:20:10.400   connected: long
         00:20:10.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
-        00:20:10.500 > EOSE 1
-        00:20:10.500   REQ 2 {kinds[30617], limit 500}
-        00:20:10.500 > EOSE 2
-        00:20:10.500   CLOSE 2
-        00:20:10.500   REQ 3 {kinds[30618], limit 500}
-        00:20:10.500 > EOSE 3
-        00:20:10.500   CLOSE 3
-        00:20:10.500   REQ 4 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {authors×1, kinds[5, 62], limit 0}
-        00:20:10.500 > EOSE 4
-        00:20:10.500   REQ 5 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
-        00:20:10.500 > EOSE 5
-        00:20:10.500   CLOSE 5
-        00:20:10.500   catchup complete: 0 events
+        00:20:10.500 ~ complete catch-up without events
         00:20:20.500 = status connected, health disconnected
         "#,
         );
@@ -142,7 +101,7 @@ fn long_reconnect_requests_everything() {
 #[test]
 fn consolidation_merges_live_subscriptions() {
     let mut script = SyncScript::new(SyncConfig { use_negentropy: false, ..config() });
-    script.follow(&[RELAY]).ready().advance(300).connect().advance(100).answer().advance(10 * SECOND).clear();
+    script.start().answer().advance(10 * SECOND).clear();
     for number in 1..=24 {
         script.serve_issue(number).advance(6 * SECOND).answer();
     }

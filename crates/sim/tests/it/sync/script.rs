@@ -5,6 +5,13 @@
 //! - `> …`: an input of the machine.
 //! - `  …`: an output of the machine. Requests are numbered in the order in which they are sent.
 //! - `= …`: the status of the relay, on request.
+//!
+//! Expected transcripts abbreviate the beginning of a connection whose requests are all answered at the same time:
+//!
+//! - `~ announcements, states and live subscriptions`: from the EOSE of the first request to that of the fourth.
+//! - `~ complete catch-up without events`: the same, and everything up to the end of the catch-up.
+//!
+//! Both may end with `since …`, which all requests for stored events have then.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -24,7 +31,10 @@ use grasp_core::sync::io::{
 use grasp_core::sync::relay_record::RelayRecord;
 use grasp_core::sync::{SyncConfig, SyncMachine};
 use grasp_core::time::{MonoTime, Now, Timestamp};
-use grasp_sim::sync::{repo_history, text};
+use grasp_sim::sync::{describe_output, format_filter, service};
+
+/// The relay.
+pub(crate) const RELAY: &str = "wss://r1.example";
 
 /// Host of the second relay; see [`SyncScript::steady_session`].
 const STEADY_HOST: &str = "steady.example";
@@ -67,7 +77,7 @@ pub(crate) struct SyncScript {
 /// Returns the settings of the scripts.
 pub(crate) fn config() -> SyncConfig {
     SyncConfig {
-        service: repo_history::service(0),
+        service: service(0),
         instance: "me".to_owned(),
         bootstrap: vec![],
         batch_window_millis: 5_000,
@@ -128,6 +138,11 @@ impl SyncScript {
             stores_at_once: false,
             steady_session: None,
         }
+    }
+
+    /// Follows the repository on the relay, and connects to it.
+    pub(crate) fn start(&mut self) -> &mut Self {
+        self.follow(&[RELAY]).ready().advance(300).connect().advance(100)
     }
 
     /// Returns the wall time `secs` after the start of the script.
@@ -223,11 +238,11 @@ impl SyncScript {
             SyncOutput::Send(_, OutgoingMessage::Close(sub)) => format!("CLOSE {}", self.request_number(*sub)),
             SyncOutput::Send(_, OutgoingMessage::NegClose(sub)) => format!("NEG-CLOSE {}", self.request_number(*sub)),
             SyncOutput::Send(_, OutgoingMessage::Req(sub, filters)) => {
-                let filters: Vec<String> = filters.iter().map(text::format_filter).collect();
+                let filters: Vec<String> = filters.iter().map(format_filter).collect();
                 format!("REQ {} {}", self.request_number(*sub), filters.join(" "))
             }
             SyncOutput::Send(_, OutgoingMessage::NegOpen(sub, filter, _)) => {
-                format!("NEG-OPEN {} {}", self.request_number(*sub), text::format_filter(filter))
+                format!("NEG-OPEN {} {}", self.request_number(*sub), format_filter(filter))
             }
             SyncOutput::Note(SyncNote::Connected(_, kind)) => format!("connected: {}", kind.label()),
             SyncOutput::Note(SyncNote::ConnectionLost(_, reason)) => format!("connection lost: {}", reason.label()),
@@ -254,7 +269,7 @@ impl SyncScript {
             SyncOutput::ReleasePermit(_) | SyncOutput::QueryLocalIds(..) | SyncOutput::QueryRootEvents(_) => {
                 return None;
             }
-            other => text::describe_output(other),
+            other => describe_output(other),
         })
     }
 
@@ -522,11 +537,38 @@ impl SyncScript {
     /// Compares the transcript with the expected lines, and clears it. Amounts of white space are ignored.
     pub(crate) fn expect(&mut self, expected: &str) -> &mut Self {
         let normalize = |text: &str| -> Vec<String> {
-            let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-            lines.filter(|line| !line.is_empty()).collect()
+            let lines = text.lines().flat_map(expand);
+            lines
+                .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+                .filter(|line| !line.is_empty())
+                .collect()
         };
         assert!(normalize(&self.transcript) == normalize(expected), "the transcript is:\n{}", self.transcript);
         self.transcript.clear();
         self
     }
+}
+
+/// Returns the lines that an abbreviation stands for, or the line itself.
+fn expand(line: &str) -> Vec<String> {
+    let Some((time, abbreviation)) = line.split_once(" ~ ") else { return vec![line.to_owned()] };
+    let (name, since) = abbreviation.split_once(" since ").unwrap_or((abbreviation, ""));
+    let limit = if since.is_empty() { "limit 500".to_owned() } else { format!("since {since}, limit 500") };
+    let mut lines = vec!["> EOSE 1".to_owned()];
+    for (number, kind) in [(2, 30617), (3, 30618)] {
+        lines.push(format!("REQ {number} {{kinds[{kind}], {limit}}}"));
+        lines.extend([format!("> EOSE {number}"), format!("CLOSE {number}")]);
+    }
+    let related =
+        |limit| format!("{{#a×1, {limit}}} {{#A×1, {limit}}} {{#q×1, {limit}}} {{authors×1, kinds[5, 62], {limit}}}");
+    lines.extend([format!("REQ 4 {}", related("limit 0")), "> EOSE 4".to_owned()]);
+    match name {
+        "announcements, states and live subscriptions" => {}
+        "complete catch-up without events" => {
+            lines.push(format!("REQ 5 {}", related(&limit)));
+            lines.extend(["> EOSE 5", "CLOSE 5", "catchup complete: 0 events"].map(str::to_owned));
+        }
+        _ => panic!("unknown abbreviation: {name}"),
+    }
+    lines.iter().map(|line| format!("{time} {line}")).collect()
 }

@@ -68,18 +68,6 @@ impl<T> Queue<T> {
         }
         self.heap.pop().map(|entry| (entry.at, entry.item))
     }
-
-    /// Returns the number of scheduled items.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    /// Returns whether nothing is scheduled.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -96,6 +84,6 @@ mod tests {
         while let Some((_, item)) = queue.next(8) {
             seen.push(item);
         }
-        assert_eq!((seen, queue.len()), (vec!["a", "b", "c", "d"], 1));
+        assert_eq!((seen, queue.next(9)), (vec!["a", "b", "c", "d"], Some((9, "e"))));
     }
 }

@@ -2,11 +2,12 @@
 //! is lost.
 
 use grasp_core::fetch::HostLimits;
-use grasp_sim::fetch::admission::HoldStatus;
-use grasp_sim::fetch::fixtures::{EventFixture, RepoFixture, ServerBehavior, ServerFixture, UrlFixture, WorldFixture};
-use grasp_sim::fetch::world::World;
-use grasp_sim::sync::queue::{HOUR, MINUTE};
-use grasp_sim::sync::trace::Trace;
+use grasp_sim::fetch::{
+    EventFixture, FetchWorld, HoldStatus, RepoFixture, ServerBehavior, ServerFixture, UrlFixture, WorldFixture,
+};
+use grasp_sim::simulation::World;
+use grasp_sim::simulation::queue::{HOUR, MINUTE};
+use grasp_sim::simulation::trace::Trace;
 
 const REPOSITORIES: usize = 1_000;
 
@@ -47,18 +48,18 @@ fn fixture() -> WorldFixture {
 
 #[test]
 fn thousand_repositories_on_one_host_are_all_fetched() {
-    let mut world = World::new(fixture(), 1, None, Trace::default());
+    let mut world = FetchWorld::new(fixture(), 1, Trace::default());
     world.heal();
     let released =
-        |world: &World| world.admission.events.iter().filter(|held| held.status == HoldStatus::Released).count();
+        |world: &FetchWorld| world.admission.events.iter().filter(|held| held.status == HoldStatus::Released).count();
     world.run(30 * MINUTE);
-    assert!(world.violation.is_none(), "{:?}", world.violation);
+    assert!(world.sim.violation.is_none(), "{:?}", world.sim.violation);
     assert!((800..1_000).contains(&released(&world)), "{} within half an hour", released(&world));
     world.run(HOUR);
-    assert!(world.violation.is_none(), "{:?}", world.violation);
+    assert!(world.sim.violation.is_none(), "{:?}", world.sim.violation);
     assert_eq!((released(&world), world.admission.expired), (REPOSITORIES, 0));
     assert_eq!(world.checker.counts.fetches, REPOSITORIES as u64, "one request each");
-    eprintln!("{} steps, {} rows", world.trace.steps(), world.checker.counts.rows);
+    eprintln!("{} steps, {} rows", world.sim.trace.steps(), world.checker.counts.rows);
 }
 
 #[test]
@@ -71,9 +72,9 @@ fn thousand_repositories_are_fetched_despite_restarts_and_busy_answers() {
         (18 * MINUTE, ServerBehavior::Normal),
     ];
     fixture.restarts = vec![(10 * MINUTE, 5_000), (20 * MINUTE, 0)];
-    let mut world = World::new(fixture, 2, None, Trace::default());
+    let mut world = FetchWorld::new(fixture, 2, Trace::default());
     world.run(3 * HOUR);
-    assert!(world.violation.is_none(), "{:?}", world.violation);
+    assert!(world.sim.violation.is_none(), "{:?}", world.sim.violation);
     let released = world.admission.events.iter().filter(|held| held.status == HoldStatus::Released).count();
     assert_eq!(released, REPOSITORIES);
 }

@@ -1,6 +1,7 @@
 //! Trace of a run: a hash of everything that happened, and optionally text.
 
 use std::fmt;
+use std::io::Write;
 
 use super::queue::Time;
 
@@ -9,15 +10,13 @@ use super::queue::Time;
 pub struct Trace {
     hash: u64,
     steps: u64,
-    text: Option<Vec<String>>,
-    max_lines: usize,
+    is_printed: bool,
 }
 
 impl Trace {
-    /// Creates a trace that also keeps the last lines of text.
-    #[must_use]
-    pub fn with_text(max_lines: usize) -> Self {
-        Self { text: Some(Vec::new()), max_lines, ..Self::default() }
+    /// Creates a trace that prints what happens to the standard output.
+    pub fn printed() -> Self {
+        Self { is_printed: true, ..Self::default() }
     }
 
     /// Counts a step.
@@ -33,53 +32,32 @@ impl Trace {
         self.hash = mixed ^ (mixed >> 29);
     }
 
-    /// Adds bytes to the hash.
-    pub fn hash_bytes(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.hash_number(u64::from_le_bytes(word));
-        }
+    /// Returns whether what happens is printed.
+    pub fn is_printed(&self) -> bool {
+        self.is_printed
     }
 
-    /// Returns whether text is recorded.
-    #[must_use]
-    pub fn has_text(&self) -> bool {
-        self.text.is_some()
-    }
-
-    /// Adds a line, if text is recorded.
-    pub fn log(&mut self, at: Time, line: impl FnOnce() -> String) {
-        if let Some(text) = &mut self.text {
-            if text.len() >= 2 * self.max_lines.max(1) {
-                text.drain(..self.max_lines);
-            }
-            text.push(format!("{} {}", DisplayTime(at), line()));
+    /// Prints a line, if the trace is printed.
+    pub fn log(&self, at: Time, line: impl FnOnce() -> String) {
+        if self.is_printed {
+            // A reader such as `head` may close the pipe early.
+            let _ = writeln!(std::io::stdout(), "{} {}", DisplayTime(at), line());
         }
     }
 
     /// Returns the hash of everything that happened.
-    #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
     /// Returns the number of steps.
-    #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
-    }
-
-    /// Returns the last lines.
-    #[must_use]
-    pub fn lines(&self) -> &[String] {
-        let lines = self.text.as_deref().unwrap_or_default();
-        &lines[lines.len().saturating_sub(self.max_lines.max(1))..]
     }
 }
 
 /// Displays a time as days, hours, minutes, seconds and milliseconds.
-pub struct DisplayTime(pub Time);
+struct DisplayTime(Time);
 
 impl fmt::Display for DisplayTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,27 +3,25 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Returns the command that replays one seed of the simulation `test` and prints its trace.
-#[must_use]
-pub fn replay_command(test: &str, seed: u64) -> String {
-    format!("GRASP_SIM_SEED={seed} cargo test -p grasp-sim --test it {test}::replay -- --nocapture")
+use super::World;
+
+/// Returns the command that replays one seed and prints its trace.
+pub fn replay_command<W: World>(seed: u64) -> String {
+    format!("cargo run -p grasp-sim -- {} {seed}", W::NAME)
 }
 
 /// Returns the number in an environment variable, or `None` if it is not set or not a number.
-#[must_use]
-pub fn env_number(name: &str) -> Option<u64> {
+fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
 /// Returns whether the long searches were requested with `GRASP_SOAK=1`, as `just soak` does.
-#[must_use]
-pub fn is_soak() -> bool {
+fn is_soak() -> bool {
     std::env::var("GRASP_SOAK").is_ok_and(|value| value == "1")
 }
 
 /// Returns the seeds that a test runs: `count` of them, or `soak_count` in a soak run. `GRASP_SIM_SEEDS` overrides the
 /// number, and `GRASP_SIM_FROM` the first seed.
-#[must_use]
 pub fn seeds(count: u64, soak_count: u64) -> Vec<u64> {
     let first = env_number("GRASP_SIM_FROM").unwrap_or(0);
     let count = env_number("GRASP_SIM_SEEDS").unwrap_or(if is_soak() { soak_count } else { count });
