@@ -1,7 +1,8 @@
 //! Histories of repositories, from which worlds are built: announcements, states, root events, discussions and
 //! deletions.
 //!
-//! The texts of the events are part of their ids. Changing them changes every simulated run.
+//! The texts of the events are part of their ids. Changing them changes every simulated run, and then the seeds in
+//! `crates/sim/mutations/sync.toml` have to be searched again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
