@@ -135,10 +135,10 @@ mod tests {
 
     use grasp_core::nostr::EventId;
     use grasp_core::repo::{Identifier, RepoId};
-    use grasp_core::sync::RepoRelayStatus;
     use grasp_core::sync::health::HealthStatus;
     use grasp_core::sync::relay::ConnectionStatus;
     use grasp_core::sync::relay_url::RelayUrl;
+    use grasp_core::sync::{RepoRelayStatus, RepoSyncStatus};
 
     use super::*;
 
@@ -151,7 +151,7 @@ mod tests {
             url: RelayUrl::parse("wss://a.example").expect("a relay URL"),
             status: ConnectionStatus::Connected,
             health: HealthStatus::Healthy,
-            is_covered: false,
+            sync: RepoSyncStatus::NotRequested,
             historic_sync_completed_at: None,
             last_message_at: None,
             is_self: false,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use grasp_core::nostr::SignedEvent;
 use grasp_core::repo::ServiceAddress;
-use grasp_sim::parallel::is_soak;
+use grasp_sim::simulation::parallel::is_soak;
 use tempfile::TempDir;
 
 use crate::support::git::{BASE_TIME, MAIN, Maintainer, OLD, WorkTree, repo_path};

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use grasp_core::nostr::SignedEvent;
 use grasp_core::repo::ServiceAddress;
-use grasp_sim::parallel::is_soak;
 use grasp_sim::random::Rng;
+use grasp_sim::simulation::parallel::is_soak;
 use tempfile::TempDir;
 
 use crate::support::git::{BASE_TIME, MAIN, Maintainer, WorkTree, incompressible_text, ls_remote, refs, repo_path};

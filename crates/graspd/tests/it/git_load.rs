@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use grasp_core::limits;
-use grasp_sim::parallel::is_soak;
 use grasp_sim::signer::Author;
+use grasp_sim::simulation::parallel::is_soak;
 
 use crate::support::attack::{ResourceMonitor, connect, expect_nothing_left, files};
 use crate::support::git::{BASE_TIME, MAIN, Maintainer, WorkTree, incompressible_text, repo_path};

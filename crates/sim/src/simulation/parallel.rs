@@ -16,7 +16,8 @@ fn env_number(name: &str) -> Option<u64> {
 }
 
 /// Returns whether the long searches were requested with `GRASP_SOAK=1`, as `just soak` does.
-fn is_soak() -> bool {
+#[must_use]
+pub fn is_soak() -> bool {
     std::env::var("GRASP_SOAK").is_ok_and(|value| value == "1")
 }
 
