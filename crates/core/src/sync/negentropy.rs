@@ -1,7 +1,7 @@
 //! Initiator of negentropy reconciliations (NIP-77): finds the events that only the relay has and those that only we
 //! have.
 //!
-//! Pure state of one reconciliation, driven by `reconciliation`. See `docs/design/sync.md#negentropy`.
+//! Pure state of one reconciliation, driven by `historic`. See `docs/design/sync.md#negentropy`.
 
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@
 //! A relay ends a page where it wants and usually does not say whether there are more events. The next page therefore
 //! begins at the oldest second of the last one, including that second, until a page is too small to have been cut.
 //!
-//! Pure state, one per filter; driven by `scheduler` and `on_message`. See `docs/design/sync.md#pagination`.
+//! Pure state, one per filter; driven by `historic`. See `docs/design/sync.md#pagination`.
 
 use std::collections::BTreeSet;
 

@@ -36,7 +36,7 @@ pub enum RelayRejection {
 }
 
 /// Patterns of each class. A class matches if any of its alternatives, which are separated by `|`, does. All phrases of
-/// an alternative, which are joined by `+`, must occur; `_` stands for a space at the begin or end of a phrase. The first
+/// an alternative, which are joined by `+`, must occur; `_` stands for a space at the start or end of a phrase. The first
 /// match from the top counts, so specific patterns come before general ones.
 ///
 /// Phrases are searched in the normalized text: lower-case words with one space between them and at both ends.

@@ -1,12 +1,12 @@
 //! Sync state of one relay.
 //!
-//! A [`Relay`] exists as long as the relay is needed. It consists of its identity and four components that own their
+//! A `Relay` exists as long as the relay is needed. It consists of its identity and four components that own their
 //! fields:
 //!
 //! - [`RelayHealth`]: connection failures, backoff and rate-limit cooldown. Persisted.
-//! - [`RelayLimits`]: limits from NIP-11, and limits learned from rejections. Persisted.
-//! - [`LiveSync`]: live subscriptions. Lives as long as the connection.
-//! - [`HistoricSync`]: batches that request stored events, and the coverage that they have reached. Coverage is
+//! - `RelayLimits`: limits from NIP-11, and limits learned from rejections. Persisted.
+//! - `LiveSync`: live subscriptions. Lives as long as the connection.
+//! - `HistoricSync`: batches that request stored events, and the coverage that they have reached. Coverage is
 //!   persisted.
 //!
 //! The methods here pass messages and deadlines on to the components. What a restart keeps is written as a
