@@ -24,6 +24,7 @@ mod tests {
     fn path_is_escaped_and_truncated() {
         for hostile in HOSTILE {
             assert_only_known_html(&not_found(hostile));
+            assert!(not_found(hostile).ends_with("</main>\n</body></html>\n"));
         }
         assert!(not_found(&"\"".repeat(1_000_000)).len() < 5_000);
     }
