@@ -282,6 +282,15 @@ pub(crate) struct ImportCounts {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct SnapshotInfo {
     pub(crate) folder: PathBuf,
+    /// File of the owner key, if there is one.
+    pub(crate) key: Option<PathBuf>,
+    #[serde(flatten)]
+    pub(crate) content: SnapshotContent,
+}
+
+/// Content of a snapshot. It is also part of the manifest of a backup.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct SnapshotContent {
     /// Number of served events.
     pub(crate) served: u64,
     /// Number of held events.
@@ -292,8 +301,6 @@ pub(crate) struct SnapshotInfo {
     pub(crate) repositories: u64,
     /// Id of the store.
     pub(crate) store: String,
-    /// File of the owner key, if there is one.
-    pub(crate) key: Option<PathBuf>,
     pub(crate) service: ServiceSettings,
 }
 

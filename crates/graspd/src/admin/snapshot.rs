@@ -10,7 +10,7 @@ use grasp_git::layout::Layout;
 use grasp_store::{DiskSpace, Store, StoreCounts};
 
 use super::AdminState;
-use super::api::{JobProgress, Nothing, ServiceSettings, SnapshotInfo};
+use super::api::{JobProgress, Nothing, ServiceSettings, SnapshotContent, SnapshotInfo};
 use super::wire::{AdminError, JobCancelled, ResponseWriter};
 use crate::config::Config;
 
@@ -89,13 +89,15 @@ impl Snapshot {
     pub(crate) fn info(&self, config: &Config) -> SnapshotInfo {
         SnapshotInfo {
             folder: self.links.folder().to_owned(),
-            served: self.counts.served,
-            held: self.counts.held,
-            last_seq: self.counts.last_seq,
-            repositories: self.links.repositories,
-            store: self.store.clone(),
             key: Some(config.owner_file()).filter(|key| key.exists()),
-            service: self.service.clone(),
+            content: SnapshotContent {
+                served: self.counts.served,
+                held: self.counts.held,
+                last_seq: self.counts.last_seq,
+                repositories: self.links.repositories,
+                store: self.store.clone(),
+                service: self.service.clone(),
+            },
         }
     }
 }
@@ -138,16 +140,10 @@ mod tests {
             strict_maintainers: false,
             submissions: true,
         };
-        let info = SnapshotInfo {
-            folder: PathBuf::from("/srv/snapshot"),
-            served: 1,
-            held: 2,
-            last_seq: 3,
-            repositories: 4,
-            store: "ab".to_owned(),
-            key: Some(PathBuf::from("/srv/key")),
-            service,
-        };
+        let content =
+            SnapshotContent { served: 1, held: 2, last_seq: 3, repositories: 4, store: "ab".to_owned(), service };
+        let (folder, key) = (PathBuf::from("/srv/snapshot"), Some(PathBuf::from("/srv/key")));
+        let info = SnapshotInfo { folder, key, content };
         let text = serde_json::json!(info).to_string();
         assert_eq!(
             text,

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use grasp_git::backup::{ChecksumWriter, FileChecksum};
 use grasp_git::crash_point;
 
-use super::manifest::{FILES, KEY, MANIFEST, Manifest, ManifestEntry};
+use super::manifest::{FILES, FORMAT_VERSION, KEY, MANIFEST, Manifest, ManifestEntry};
 use super::{ProgressFn, tree};
 use crate::admin::api::SnapshotInfo;
 
@@ -184,16 +184,17 @@ impl BackupWriter<'_> {
         let Self { plan, partial, list, file_counts, files, bytes, .. } = self;
         list.into_inner().map_err(|problem| problem.into_error())?.sync_all()?;
         let manifest = Manifest {
+            format: FORMAT_VERSION,
             made_at: plan.now,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            snapshot: SnapshotInfo { folder: PathBuf::new(), key: None, ..snapshot.clone() },
+            content: snapshot.content.clone(),
             files,
             bytes,
             has_key: snapshot.key.is_some(),
             is_linked: file_counts.linked > 0,
-            list_checksum: FileChecksum::from_file(&partial.join(FILES))?,
+            list_checksum: FileChecksum::from_file(&partial.join(FILES))?.to_string(),
         };
-        let text = format!("{:#}\n", manifest.to_json());
+        let text = format!("{:#}\n", serde_json::json!(manifest));
         File::create_new(partial.join(MANIFEST))?.write_all(text.as_bytes())?;
         fs::remove_file(partial.join(UNFINISHED))?;
         tree::sync(&partial).context("cannot sync the backup to disk")?;

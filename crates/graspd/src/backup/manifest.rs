@@ -12,9 +12,10 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use grasp_git::backup::FileChecksum;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::admin::api::SnapshotInfo;
+use crate::admin::api::SnapshotContent;
 
 /// File that marks a folder as a complete backup.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -26,7 +27,7 @@ pub(crate) const FILES: &str = "files";
 pub(crate) const KEY: &str = "relay-owner.nsec";
 
 /// Newest format version.
-const FORMAT_VERSION: u64 = 1;
+pub(super) const FORMAT_VERSION: u64 = 1;
 
 /// Maximum number of bytes of a manifest; a normal one has a few hundred.
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
@@ -35,23 +36,29 @@ const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 const MAX_LINE_BYTES: usize = 8 << 10;
 
 /// The manifest of a backup.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
+    /// Version of the format: [`FORMAT_VERSION`].
+    pub(super) format: u64,
     /// Time of the backup, in unix seconds.
     pub(crate) made_at: u64,
     /// Version of graspd that created it.
+    #[serde(rename = "graspd")]
     pub(crate) version: String,
-    /// Description of the snapshot. The folder is empty, and the key has no file.
-    pub(crate) snapshot: SnapshotInfo,
+    #[serde(flatten)]
+    pub(crate) content: SnapshotContent,
     /// Number of files, and their size.
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     /// Whether the backup contains the owner key.
+    #[serde(rename = "key")]
     pub(crate) has_key: bool,
     /// Whether its files are hard links to those of the server.
+    #[serde(rename = "linked")]
     pub(crate) is_linked: bool,
     /// Checksum of the list of files.
-    pub(crate) list_checksum: FileChecksum,
+    #[serde(rename = "list")]
+    pub(crate) list_checksum: String,
 }
 
 /// A line of the list of files.
@@ -63,26 +70,6 @@ pub(crate) struct ManifestEntry {
 }
 
 impl Manifest {
-    /// Returns the JSON form.
-    pub(crate) fn to_json(&self) -> Value {
-        json!({
-            "format": FORMAT_VERSION,
-            "graspd": self.version,
-            "made_at": self.made_at,
-            "service": self.snapshot.service,
-            "store": self.snapshot.store,
-            "served": self.snapshot.served,
-            "held": self.snapshot.held,
-            "last_seq": self.snapshot.last_seq,
-            "repositories": self.snapshot.repositories,
-            "files": self.files,
-            "bytes": self.bytes,
-            "key": self.has_key,
-            "linked": self.is_linked,
-            "list": self.list_checksum.to_string(),
-        })
-    }
-
     /// Reads the manifest of a backup.
     pub(crate) fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
@@ -99,32 +86,7 @@ impl Manifest {
             }
             _ => bail!("{} is not a manifest of graspd", path.display()),
         }
-        Self::from_json(&value).with_context(|| format!("{} is incomplete", path.display()))
-    }
-
-    fn from_json(value: &Value) -> Option<Self> {
-        let text = |name: &str| value[name].as_str().map(str::to_owned);
-        let number = |name: &str| value[name].as_u64();
-        let snapshot = SnapshotInfo {
-            folder: PathBuf::new(),
-            served: number("served")?,
-            held: number("held")?,
-            last_seq: number("last_seq")?,
-            repositories: number("repositories")?,
-            store: text("store")?,
-            key: None,
-            service: serde_json::from_value(value["service"].clone()).ok()?,
-        };
-        Some(Self {
-            made_at: number("made_at")?,
-            version: text("graspd")?,
-            snapshot,
-            files: number("files")?,
-            bytes: number("bytes")?,
-            has_key: value["key"].as_bool()?,
-            is_linked: value["linked"].as_bool()?,
-            list_checksum: FileChecksum::parse(value["list"].as_str()?)?,
-        })
+        serde_json::from_value(value).with_context(|| format!("{} is incomplete", path.display()))
     }
 
     /// Checks the list of files, and passes every entry to `on_entry`.
@@ -134,8 +96,9 @@ impl Manifest {
         mut on_entry: impl FnMut(ManifestEntry) -> Result<()>,
     ) -> Result<()> {
         let path = folder.join(FILES);
+        let checksum = FileChecksum::parse(&self.list_checksum).context("the checksum in the manifest is invalid")?;
         ensure!(
-            self.list_checksum.matches_file(&path).with_context(|| format!("cannot read {}", path.display()))?,
+            checksum.matches_file(&path).with_context(|| format!("cannot read {}", path.display()))?,
             "the checksum of {} is wrong",
             path.display()
         );
@@ -188,5 +151,17 @@ mod tests {
         for line in ["", "x", "sha256:00 5 git/x", &format!("{checksum} -1 git/x"), &format!("{checksum} git/x")] {
             assert_eq!(ManifestEntry::parse(line), None, "{line}");
         }
+    }
+
+    /// Backups are read by other versions.
+    #[test]
+    fn json_is_stable() {
+        let text = r#"{"bytes":6,"files":5,"format":1,"graspd":"0.1.0","held":2,"key":true,"last_seq":3,"linked":false,"list":"sha256:00","made_at":1700,"repositories":4,"served":1,"service":{"base_path":"","domain":"code.example","open":false,"strict_maintainers":true,"submissions":false},"store":"ab"}"#;
+        let manifest: Manifest = serde_json::from_str(text).expect("a manifest");
+        assert_eq!(
+            (manifest.has_key, manifest.is_linked, manifest.content.service.strict_maintainers),
+            (true, false, true)
+        );
+        assert_eq!(serde_json::json!(manifest).to_string(), text);
     }
 }

@@ -154,9 +154,9 @@ pub(crate) fn check_contents(
     let required = check_events(&store, policy, &admission, report, on_progress)?;
     report.last_seq = store.last_seq();
     for (what, found, expected) in [
-        ("served events", report.served, snapshot.served),
-        ("held events", report.held, snapshot.held),
-        ("the last sequence number", report.last_seq, snapshot.last_seq),
+        ("served events", report.served, snapshot.content.served),
+        ("held events", report.held, snapshot.content.held),
+        ("the last sequence number", report.last_seq, snapshot.content.last_seq),
     ] {
         if found != expected {
             report.add_problem(format!("events: {what}: {found} instead of {expected}"));

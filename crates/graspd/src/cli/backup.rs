@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::table::Table;
 use super::{CommandContext, CommandError, absolute_path_value, ignore_closed_output, print_json, print_line};
-use crate::admin::api::{ServiceSettings, SnapshotInfo};
+use crate::admin::api::{ServiceSettings, SnapshotContent, SnapshotInfo};
 use crate::admin::client::AdminClient;
 use crate::admin::snapshot::ProgressFn;
 use crate::backup::create::BackupPlan;
@@ -65,7 +65,7 @@ impl BackupArgs {
         drop(progress);
         let (manifest, file_counts) = made?;
         if self.json {
-            let mut value = manifest.to_json();
+            let mut value = json!(manifest);
             value["folder"] = json!(self.into);
             value["files_linked"] = json!(file_counts.linked);
             value["files_shared"] = json!(file_counts.shared);
@@ -74,8 +74,8 @@ impl BackupArgs {
         }
         let mut facts = Table::of_facts();
         facts.fact("backup", self.into.display().to_string());
-        facts.fact("events", event_counts(&manifest.snapshot));
-        facts.fact("repositories", count(manifest.snapshot.repositories));
+        facts.fact("events", event_counts(&manifest.content));
+        facts.fact("repositories", count(manifest.content.repositories));
         facts.fact("files", format!("{}, {}", count(manifest.files), bytes(manifest.bytes)));
         let shared = match file_counts.shared {
             0 => String::new(),
@@ -125,11 +125,11 @@ impl RestoreArgs {
         drop(progress);
         let manifest = manifest?;
         if self.json {
-            return print_line(manifest.to_json());
+            return print_json(&manifest);
         }
-        let (events, repositories) = (event_counts(&manifest.snapshot), count(manifest.snapshot.repositories));
+        let (events, repositories) = (event_counts(&manifest.content), count(manifest.content.repositories));
         print_line(format!("Restored {events} and {repositories} repositories."))?;
-        let ServiceSettings { domain, base_path, .. } = &manifest.snapshot.service;
+        let ServiceSettings { domain, base_path, .. } = &manifest.content.service;
         if (domain, base_path) != (&config.domain, &config.base_path) {
             print_line(format!(
                 "The backup is of {domain}{base_path}, but the settings have {}{}: repositories are served only under \
@@ -191,7 +191,7 @@ fn check_backup(
     let mut report = VerifyReport::default();
     let manifest = Manifest::read(&from)?;
     verify::check_files(&from, &manifest, &mut report, on_progress)?;
-    let snapshot = SnapshotInfo { folder: from, ..manifest.snapshot };
+    let snapshot = SnapshotInfo { folder: from, key: None, content: manifest.content };
     if report.store_is_damaged {
         // Reading a memory map of a damaged file can crash the process.
         report.add_problem("events: the store is damaged, so git data was not checked".to_owned());
@@ -220,7 +220,7 @@ fn check_snapshot(
     report: &mut VerifyReport,
     on_progress: &mut ProgressFn<'_>,
 ) -> Result<(), CommandError> {
-    snapshot.service.apply_to(config);
+    snapshot.content.service.apply_to(config);
     let policy = config.admission_policy(None)?;
     let bounds =
         ProcessLimits { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
@@ -246,8 +246,8 @@ fn print_report(report: &VerifyReport) -> Result<(), CommandError> {
     if report.problems.is_empty() { print_line("No problems found.") } else { Ok(()) }
 }
 
-fn event_counts(snapshot: &SnapshotInfo) -> String {
-    format!("{} served events, {} held events", count(snapshot.served), count(snapshot.held))
+fn event_counts(content: &SnapshotContent) -> String {
+    format!("{} served events, {} held events", count(content.served), count(content.held))
 }
 
 pub(super) fn settings(context: &CommandContext<'_>) -> Result<Config, CommandError> {
