@@ -56,7 +56,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         ],
     ),
     ("relay", &["writer", "http", "metrics", "config", "clock", "random"]),
-    ("fetch", &["git", "writer", "repos", "monitor", "http", "metrics", "net", "config", "clock", "date", "random"]),
+    ("fetch", &["git", "writer", "repos", "http", "metrics", "net", "config", "clock", "date", "random"]),
     ("sync", &["writer", "metrics", "net", "config", "clock", "random"]),
     ("git", &["writer", "repos", "monitor", "http", "metrics", "config", "random"]),
     ("reload", &["writer", "logging", "config", "sd_notify"]),
