@@ -8,7 +8,8 @@
 //! Every command has `--json`, which prints one object, or one object per line for lists. The exit status is 0 for
 //! success, 1 for a failure, 2 for wrong usage or invalid settings, and 3 if no server is running.
 //!
-//! Runs on the main thread of a short-lived process. May use every other folder.
+//! Runs on the main thread of a short-lived process. May use `backup`, `admin`, `http`, `metrics`, `net`,
+//! `config`, `clock`, `date`, `random` and `text_format`.
 
 mod backup;
 mod check;

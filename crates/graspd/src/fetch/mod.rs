@@ -8,9 +8,8 @@
 //!   comparison of refs with a mirror.
 //! - [`survey`]: addresses of a git server and the limits that it states.
 //!
-//! May use `git` (limits and checks of packs), `writer` (to pass packs and store rows), `repos`, `monitor` (disk
-//! budget), `http`, `metrics`, `net`, `config` and `clock`. `admin` and `web` call it through
-//! [`driver::FetchHandle`].
+//! May use `git` (limits and checks of packs), `writer` (to pass packs and store rows), `repos`, `http`, `metrics`, `net`,
+//! `config`, `clock`, `date` and `random`. `admin` and `web` call it through [`driver::FetchHandle`].
 
 pub(crate) mod client;
 pub(crate) mod driver;

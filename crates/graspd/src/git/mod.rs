@@ -11,7 +11,8 @@
 //! - [`receive_pack`]: pushes (`git-receive-pack`).
 //! - [`request_body`]: request bodies, with bounds for size, memory and rate.
 //!
-//! May use `writer`, `repos` (ref cache), `monitor` (disk budget), `metrics`, `http` and `config`.
+//! May use `writer`, `repos` (ref cache), `monitor` (disk budget), `metrics`, `http`,
+//! `config` and `random`.
 
 pub(crate) mod handlers;
 pub(crate) mod pack_cache;

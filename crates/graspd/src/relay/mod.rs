@@ -15,7 +15,7 @@
 //! the replies through its outbox; the writer reports commits through
 //! [`CommitListener`](crate::writer::CommitListener).
 //!
-//! May use `writer`, `http`, `metrics`, `config` and `clock`. It reads the store and never writes to it.
+//! May use `writer`, `http`, `metrics`, `config`, `clock` and `random`. It reads the store and never writes to it.
 
 pub(crate) mod broadcast;
 pub(crate) mod negentropy;

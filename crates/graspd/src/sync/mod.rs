@@ -9,7 +9,7 @@
 //! - [`status`]: status of relays for web pages and `graspd relays`.
 //! - [`log`]: log lines of sync.
 //!
-//! May use `writer` (to submit events and store rows), `metrics`, `net`, `config` and `clock`. `admin` and `web` call
+//! May use `writer` (to submit events and store rows), `metrics`, `net`, `config`, `clock` and `random`. `admin` and `web` call
 //! it through [`status::SyncHandle`].
 
 pub(crate) mod connection;
