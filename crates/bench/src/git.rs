@@ -1,7 +1,7 @@
 //! `git`: measures git over HTTP, of graspd and of `git http-backend`.
 //!
 //! - [`generated_repo`]: generated repositories. `repo`: publishes them on a server.
-//! - [`request`], [`pktline`] and [`client`]: the requests of git, and a client that only counts the responses.
+//! - [`request`] and [`client`]: the requests of git, and a client that only counts the responses.
 //! - `refs`, `fetch`, `push`: one measurement each.
 //! - [`host`] and [`nginx`]: the servers. `cpu_time` and `memory_sampler`: their CPU time and memory.
 //! - [`compare`]: all measurements of both servers. `result_table`: the result table.
@@ -17,7 +17,6 @@ pub mod host;
 pub(crate) mod installed_git;
 pub(crate) mod memory_sampler;
 pub mod nginx;
-pub mod pktline;
 mod push;
 mod refs;
 mod repo;

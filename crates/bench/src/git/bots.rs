@@ -356,7 +356,7 @@ impl BotsRun {
                 let request = request(bot, &next_path(&mut random, &paths), &server.address);
                 let started = std::time::Instant::now();
                 let response = client.send(request.as_bytes()).await?;
-                statuses.push(response.status);
+                statuses.push(response.status());
                 response.collect().await?;
                 times.push(started.elapsed());
                 next = (next + pace).max(Instant::now());

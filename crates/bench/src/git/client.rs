@@ -1,10 +1,10 @@
 //! A minimal HTTP/1.1 client. Requests are serialised before the measured time starts; responses are only counted.
 
-use std::ops::Range;
+use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -19,10 +19,7 @@ const BUFFER: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct Client {
     address: String,
-    stream: Option<TcpStream>,
-    buffer: Vec<u8>,
-    /// Received bytes that have not been consumed.
-    unread: Range<usize>,
+    stream: Option<BufReader<TcpStream>>,
     /// Number of connections opened so far.
     pub connects: u64,
 }
@@ -46,16 +43,15 @@ enum BodyFraming {
 #[derive(Debug)]
 pub struct HttpResponse<'a> {
     client: &'a mut Client,
-    /// Status code.
-    pub status: u16,
-    framing: BodyFraming,
-    keep_alive: bool,
+    head: ResponseHead,
+    /// Buffered bytes that were returned and are removed from the buffer before the next ones are read.
+    returned: usize,
 }
 
 impl Client {
     /// Creates a client. It connects on the first request.
-    pub fn new(address: &str) -> Self {
-        Self { address: address.into(), stream: None, buffer: vec![0; BUFFER], unread: 0..0, connects: 0 }
+    pub fn new(address: impl ToString) -> Self {
+        Self { address: address.to_string(), stream: None, connects: 0 }
     }
 
     /// Sends a request and reads the head of the response.
@@ -69,19 +65,26 @@ impl Client {
             }
             head => head?,
         };
-        let ResponseHead { status, framing, keep_alive } = head;
-        Ok(HttpResponse { client: self, status, framing, keep_alive })
+        Ok(HttpResponse { client: self, head, returned: 0 })
     }
 
     /// Sends a request and returns an error unless the status is 200.
     pub async fn send_expecting_ok(&mut self, request: &[u8]) -> Result<HttpResponse<'_>> {
         let response = self.send(request).await?;
-        if response.status != 200 {
-            let status = response.status;
+        let status = response.status();
+        if status != 200 {
             let text = response.collect().await.unwrap_or_default();
             bail!("status {status}: {}", String::from_utf8_lossy(&text[..text.len().min(200)]).trim());
         }
         Ok(response)
+    }
+
+    /// Requests a page and returns its status and its body.
+    pub async fn get(&mut self, path: &str) -> Result<(u16, String)> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
+        let response = self.send(request.as_bytes()).await?;
+        let status = response.status();
+        Ok((status, String::from_utf8_lossy(&response.collect().await?).into_owned()))
     }
 
     async fn exchange(&mut self, request: &[u8]) -> Result<ResponseHead> {
@@ -90,126 +93,74 @@ impl Client {
                 .await
                 .with_context(|| format!("cannot connect to {}", self.address))?;
             stream.set_nodelay(true)?;
-            self.stream = Some(stream);
-            self.unread = 0..0;
+            self.stream = Some(BufReader::with_capacity(BUFFER, stream));
             self.connects += 1;
         }
         let stream = self.stream.as_mut().context("no connection")?;
         stream.write_all(request).await?;
-        let head = loop {
-            if let Some(end) = find(&self.buffer[self.unread.clone()], b"\r\n\r\n") {
-                let text = String::from_utf8_lossy(&self.buffer[self.unread.start..self.unread.start + end]);
-                let head = ResponseHead::parse(&text)?;
-                self.unread.start += end + 4;
-                // An interim response (100 Continue).
-                if head.status != 100 {
-                    break head;
-                }
-            } else if self.read_more().await? == 0 {
-                bail!("the server closed the connection before it responded");
-            }
-        };
-        Ok(head)
-    }
-
-    /// Reads more data. Returns the number of bytes, zero at the end of the connection.
-    async fn read_more(&mut self) -> Result<usize> {
-        if self.unread.is_empty() {
-            self.unread = 0..0;
-        } else if self.unread.end == self.buffer.len() {
-            if self.unread.start == 0 {
-                bail!("a line of the response is longer than {BUFFER} bytes");
-            }
-            self.buffer.copy_within(self.unread.clone(), 0);
-            self.unread = 0..self.unread.len();
-        }
-        let stream = self.stream.as_mut().context("no connection")?;
-        let read = timeout(READ_TIMEOUT, stream.read(&mut self.buffer[self.unread.end..]))
-            .await
-            .with_context(|| format!("the server sent nothing for {} s", READ_TIMEOUT.as_secs()))??;
-        self.unread.end += read;
-        Ok(read)
-    }
-
-    /// Returns the next line without its line ending.
-    async fn next_line(&mut self) -> Result<String> {
         loop {
-            if let Some(end) = find(&self.buffer[self.unread.clone()], b"\r\n") {
-                let line = &self.buffer[self.unread.start..self.unread.start + end];
-                let line = String::from_utf8_lossy(line).into_owned();
-                self.unread.start += end + 2;
-                return Ok(line);
+            let mut text = String::new();
+            while !text.ends_with("\r\n\r\n") {
+                if read_in_time(stream.read_line(&mut text)).await? == 0 {
+                    bail!("the server closed the connection before it responded");
+                }
             }
-            if self.read_more().await? == 0 {
-                bail!("the response ends within a chunk");
+            let head = ResponseHead::parse(text.trim_end())?;
+            // An interim response (100 Continue).
+            if head.status != 100 {
+                return Ok(head);
             }
         }
-    }
-
-    /// Returns up to `most` received bytes, or none at the end of the connection.
-    async fn next_bytes(&mut self, most: u64) -> Result<Range<usize>> {
-        if self.unread.is_empty() && self.read_more().await? == 0 {
-            return Ok(0..0);
-        }
-        let taken = self.unread.len().min(usize::try_from(most).unwrap_or(usize::MAX));
-        let piece = self.unread.start..self.unread.start + taken;
-        self.unread.start = piece.end;
-        Ok(piece)
     }
 }
 
 impl HttpResponse<'_> {
-    /// Returns the next bytes of the body.
-    pub async fn next(&mut self) -> Result<Option<&[u8]>> {
-        loop {
-            let left = match self.framing {
-                BodyFraming::Finished => return Ok(None),
-                BodyFraming::Length(0) => {
-                    self.finish();
-                    return Ok(None);
-                }
-                BodyFraming::Chunk(0) => {
-                    self.client.next_line().await?;
-                    self.framing = BodyFraming::ChunkSize;
-                    continue;
-                }
-                BodyFraming::ChunkSize => {
-                    self.chunk_size().await?;
-                    continue;
-                }
-                BodyFraming::Length(left) | BodyFraming::Chunk(left) => left,
-                BodyFraming::UntilClose => u64::MAX,
-            };
-            let piece = self.client.next_bytes(left).await?;
-            self.framing = match self.framing {
-                BodyFraming::UntilClose if piece.is_empty() => {
-                    self.finish();
-                    return Ok(None);
-                }
-                _ if piece.is_empty() => bail!("the response ends {left} bytes too early"),
-                BodyFraming::Length(left) => BodyFraming::Length(left - piece.len() as u64),
-                BodyFraming::Chunk(left) => BodyFraming::Chunk(left - piece.len() as u64),
-                other => other,
-            };
-            return Ok(Some(&self.client.buffer[piece]));
-        }
+    /// Returns the status code.
+    pub fn status(&self) -> u16 {
+        self.head.status
     }
 
-    async fn chunk_size(&mut self) -> Result<()> {
-        let line = self.client.next_line().await?;
-        let digits = line.split(';').next().unwrap_or_default().trim();
-        let size = u64::from_str_radix(digits, 16).with_context(|| format!("{line:?} is not a chunk size"))?;
-        self.framing = BodyFraming::Chunk(size);
-        if size == 0 {
-            while !self.client.next_line().await?.is_empty() {}
-            self.finish();
+    /// Returns the next bytes of the body.
+    pub async fn next(&mut self) -> Result<Option<&[u8]>> {
+        if self.head.framing == BodyFraming::Finished {
+            return Ok(None);
         }
-        Ok(())
+        let stream = self.client.stream.as_mut().context("no connection")?;
+        stream.consume(std::mem::take(&mut self.returned));
+        if self.head.framing == BodyFraming::Chunk(0) {
+            read_chunk_line(stream).await?;
+            self.head.framing = BodyFraming::ChunkSize;
+        }
+        if self.head.framing == BodyFraming::ChunkSize {
+            let line = read_chunk_line(stream).await?;
+            let digits = line.split(';').next().unwrap_or_default().trim();
+            let size = u64::from_str_radix(digits, 16).with_context(|| format!("{line:?} is not a chunk size"))?;
+            self.head.framing = BodyFraming::Chunk(size);
+            while size == 0 && !read_chunk_line(stream).await?.is_empty() {}
+        }
+        let left = match self.head.framing {
+            BodyFraming::Length(left) | BodyFraming::Chunk(left) => left,
+            _ => u64::MAX,
+        };
+        let received = if left == 0 { 0 } else { read_in_time(stream.fill_buf()).await?.len() };
+        if received == 0 {
+            if left != 0 && self.head.framing != BodyFraming::UntilClose {
+                bail!("the response ends {left} bytes too early");
+            }
+            self.finish();
+            return Ok(None);
+        }
+        self.returned = received.min(usize::try_from(left).unwrap_or(usize::MAX));
+        if let BodyFraming::Length(left) | BodyFraming::Chunk(left) = &mut self.head.framing {
+            *left -= self.returned as u64;
+        }
+        let stream = self.client.stream.as_ref().context("no connection")?;
+        Ok(Some(&stream.buffer()[..self.returned]))
     }
 
     fn finish(&mut self) {
-        self.framing = BodyFraming::Finished;
-        if !self.keep_alive {
+        self.head.framing = BodyFraming::Finished;
+        if !self.head.keep_alive {
             self.client.stream = None;
         }
     }
@@ -236,10 +187,24 @@ impl HttpResponse<'_> {
 impl Drop for HttpResponse<'_> {
     fn drop(&mut self) {
         // Unread data would be taken for the next response.
-        if self.framing != BodyFraming::Finished {
+        if self.head.framing != BodyFraming::Finished {
             self.client.stream = None;
         }
     }
+}
+
+async fn read_in_time<T>(reading: impl Future<Output = io::Result<T>>) -> Result<T> {
+    let read = timeout(READ_TIMEOUT, reading).await;
+    Ok(read.with_context(|| format!("the server sent nothing for {} s", READ_TIMEOUT.as_secs()))??)
+}
+
+/// Returns the next line without its line ending.
+async fn read_chunk_line(stream: &mut BufReader<TcpStream>) -> Result<String> {
+    let mut line = String::new();
+    if read_in_time(stream.read_line(&mut line)).await? == 0 {
+        bail!("the response ends within a chunk");
+    }
+    Ok(line.trim_end().to_owned())
 }
 
 /// The head of a response, as far as it concerns the body.
@@ -282,12 +247,9 @@ impl ResponseHead {
     }
 }
 
-fn find(text: &[u8], what: &[u8]) -> Option<usize> {
-    text.windows(what.len()).position(|window| window == what)
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -2,14 +2,17 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use grasp_git::fetch::FetchResponseParser;
 use serde::Serialize;
 
 use super::client::Client;
 use super::cpu_time::{CostFigures, CostMeter, CpuAccount};
-use super::pktline::FetchResponseParser;
 use super::request::RepoUrl;
 use crate::process_usage::rounded;
+
+/// Bytes of a pack header: signature, version, number of objects.
+const PACK_HEADER: usize = 12;
 
 /// Result of one fetch.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -37,22 +40,46 @@ pub(super) async fn run(url: &RepoUrl, cpu_account: &CpuAccount) -> Result<Fetch
     let sent = Instant::now();
     let mut response = client.send_expecting_ok(&request).await.with_context(|| format!("{url}: fetch"))?;
     let first_byte = sent.elapsed();
-    let (mut pack, mut first_pack) = (FetchResponseParser::default(), None);
+    let (mut parser, mut first_pack) = (FetchResponseParser::v2(), None);
+    let (mut pack, mut header, mut pack_bytes) = (Vec::new(), Vec::new(), 0);
     while let Some(piece) = response.next().await? {
-        pack.feed(piece)?;
-        if first_pack.is_none() && pack.pack_bytes > 0 {
+        parser.feed(piece, &mut pack).with_context(|| format!("{url}: fetch"))?;
+        header.extend(pack.iter().take(PACK_HEADER - header.len()));
+        pack_bytes += pack.len() as u64;
+        if first_pack.is_none() && pack_bytes > 0 {
             first_pack = Some(sent.elapsed());
         }
+        pack.clear();
     }
     let last_byte = sent.elapsed();
     let cost = cost.stop()?;
+    parser.finish().with_context(|| format!("{url}: fetch"))?;
     let milliseconds = |time: std::time::Duration| rounded(time.as_secs_f64() * 1e3);
     Ok(FetchFigures {
         first_byte_ms: milliseconds(first_byte),
         first_pack_ms: milliseconds(first_pack.unwrap_or(last_byte)),
         last_byte_ms: milliseconds(last_byte),
-        pack_bytes: pack.pack_bytes,
-        objects: pack.finish().with_context(|| format!("{url}: fetch"))?,
+        pack_bytes,
+        objects: object_count(&header)?,
         cost,
     })
+}
+
+fn object_count(header: &[u8]) -> Result<u32> {
+    match *header {
+        [b'P', b'A', b'C', b'K', _, _, _, _, a, b, c, d] => Ok(u32::from_be_bytes([a, b, c, d])),
+        _ => bail!("the response has no pack"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_counted_by_the_pack_header() {
+        assert_eq!(object_count(b"PACK\0\0\0\x02\0\0\x01\x03").expect("a pack"), 259);
+        assert!(object_count(b"PACK").is_err());
+        assert!(object_count(b"<html><body>").is_err());
+    }
 }

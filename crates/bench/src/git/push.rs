@@ -93,7 +93,7 @@ impl Pusher {
         let url = server.url(&self.repo.path());
         let shown = url.refs(&mut Client::new(&url.address)).await?;
         let expected = &self.commits[self.pushed - 1];
-        if !shown.iter().any(|shown| shown.name == BRANCH && &shown.oid == expected) {
+        if !shown.iter().any(|(name, oid)| name == BRANCH && oid == expected) {
             bail!("{url} does not have the commit that was pushed last");
         }
         Ok(())

@@ -146,7 +146,7 @@ impl GeneratedRepo {
     async fn wait_for_ref(&self, server: &GitServer, name: &str) -> Result<()> {
         let url = server.url(&self.path());
         let started = Instant::now();
-        while !url.refs(&mut Client::new(&url.address)).await?.iter().any(|shown| shown.name == name) {
+        while !url.refs(&mut Client::new(&url.address)).await?.iter().any(|(shown, _)| shown == name) {
             if started.elapsed() > REF_DEADLINE {
                 bail!("{url} does not advertise {name} after {} s", REF_DEADLINE.as_secs());
             }

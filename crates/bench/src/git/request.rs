@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, bail};
 use clap::ValueEnum;
+use grasp_git::fetch::{LsRefsParser, RefVisitor};
+use grasp_git::pktline;
 use serde::Serialize;
 
 use super::client::Client;
-use super::pktline;
-use super::pktline::{DELIMITER, FLUSH};
 
 /// User agent of the requests.
 const AGENT: &str = "git/2.47.3";
@@ -87,14 +87,15 @@ impl RepoUrl {
         Ok(self.command(&body))
     }
 
-    /// Returns the refs that a cloning client receives.
-    pub async fn refs(&self, client: &mut Client) -> Result<Vec<Ref>> {
+    /// Returns the refs that a cloning client receives: names and object ids.
+    pub async fn refs(&self, client: &mut Client) -> Result<Vec<(String, String)>> {
         let response = client
             .send_expecting_ok(&self.command(&ls_refs_body()))
             .await
             .with_context(|| format!("{self}: ls-refs"))?;
-        let refs: Vec<Ref> =
-            pktline::read_lines(&response.collect().await?)?.iter().filter_map(|line| Ref::read(line)).collect();
+        let mut parser = LsRefsParser::new(RefList(Vec::new()));
+        parser.feed(&response.collect().await?)?;
+        let RefList(refs) = parser.finish()?;
         if refs.is_empty() {
             bail!("{self} has no refs");
         }
@@ -119,57 +120,48 @@ impl FromStr for RepoUrl {
     }
 }
 
-/// A ref and its object id.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ref {
-    /// Object id.
-    pub oid: String,
-    /// Full name.
-    pub name: String,
-}
+/// Collects names and object ids.
+struct RefList(Vec<(String, String)>);
 
-impl Ref {
-    /// Parses `<oid> <name>[ attributes]`. Returns `None` for the HEAD of an empty repository.
-    fn read(line: &str) -> Option<Self> {
-        let mut words = line.split(' ');
-        let (oid, name) = (words.next()?, words.next()?);
-        (oid.len() == 40).then(|| Self { oid: oid.into(), name: name.into() })
+impl RefVisitor for RefList {
+    fn visit_ref(&mut self, name: &str, oid: &str, _: Option<&str>) {
+        self.0.push((name.to_owned(), oid.to_owned()));
     }
+
+    fn visit_peeled(&mut self, _: &str, _: &str) {}
 }
 
+/// Starts a request body. Git ends only some of its lines with a newline.
 fn head(command: &str) -> Vec<u8> {
     let mut body = Vec::new();
-    pktline::write(&mut body, command);
-    pktline::write(&mut body, &format!("agent={AGENT}"));
-    pktline::write(&mut body, "object-format=sha1");
-    body.extend_from_slice(DELIMITER);
+    for line in [command, &format!("agent={AGENT}"), "object-format=sha1"] {
+        pktline::push(&mut body, &[line.as_bytes()]);
+    }
+    pktline::push_delimiter(&mut body);
     body
 }
 
 /// First request body of `git clone`.
 fn ls_refs_body() -> Vec<u8> {
     let mut body = head("command=ls-refs\n");
-    for line in ["peel\n", "symrefs\n", "unborn\n"] {
-        pktline::write(&mut body, line);
+    for line in ["peel", "symrefs", "unborn", "ref-prefix HEAD", "ref-prefix refs/heads/", "ref-prefix refs/tags/"] {
+        pktline::push_line(&mut body, line);
     }
-    for prefix in ["HEAD", "refs/heads/", "refs/tags/"] {
-        pktline::write(&mut body, &format!("ref-prefix {prefix}\n"));
-    }
-    body.extend_from_slice(FLUSH);
+    pktline::push_flush(&mut body);
     body
 }
 
 /// Second request body of `git clone --quiet`: a `want` for every ref, including duplicates.
-fn fetch_body(refs: &[Ref]) -> Vec<u8> {
+fn fetch_body(refs: &[(String, String)]) -> Vec<u8> {
     let mut body = head("command=fetch");
     for line in ["thin-pack", "no-progress", "ofs-delta"] {
-        pktline::write(&mut body, line);
+        pktline::push(&mut body, &[line.as_bytes()]);
     }
-    for Ref { oid, .. } in refs {
-        pktline::write(&mut body, &format!("want {oid}\n"));
+    for (_, oid) in refs {
+        pktline::push_line(&mut body, &format!("want {oid}"));
     }
-    pktline::write(&mut body, "done\n");
-    body.extend_from_slice(FLUSH);
+    pktline::push_line(&mut body, "done");
+    pktline::push_flush(&mut body);
     body
 }
 
@@ -191,7 +183,7 @@ mod tests {
     }
 
     /// Answers a clone up to its fetch and returns the request bodies.
-    async fn record(listener: TcpListener, refs: &[Ref]) -> Vec<Vec<u8>> {
+    async fn record(listener: TcpListener, refs: &[(String, String)]) -> Vec<Vec<u8>> {
         let (stream, _) = listener.accept().await.expect("a connection");
         let mut stream = BufReader::new(stream);
         let mut posted = Vec::new();
@@ -209,20 +201,19 @@ mod tests {
             let mut answer = Vec::new();
             let kind = if body.is_empty() { "advertisement" } else { "result" };
             if body.is_empty() {
-                for text in ["version 2\n", "agent=x\n", "ls-refs=unborn\n", "fetch=shallow\n", "object-format=sha1\n"]
-                {
-                    pktline::write(&mut answer, text);
+                for text in ["version 2", "agent=x", "ls-refs=unborn", "fetch=shallow", "object-format=sha1"] {
+                    pktline::push_line(&mut answer, text);
                 }
             } else {
-                for Ref { oid, name } in refs {
-                    pktline::write(&mut answer, &format!("{oid} {name}\n"));
+                for (name, oid) in refs {
+                    pktline::push_line(&mut answer, &format!("{oid} {name}"));
                 }
                 posted.push(body);
             }
             if posted.len() == 2 {
                 return posted;
             }
-            answer.extend_from_slice(FLUSH);
+            pktline::push_flush(&mut answer);
             let head = format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-{kind}\r\nContent-Length: {}\r\n\r\n",
                 answer.len()
@@ -234,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_equal_those_of_git_clone() {
-        let named = |digit: &str, name: &str| Ref { oid: digit.repeat(40), name: name.into() };
+        let named = |digit: &str, name: &str| (name.to_owned(), digit.repeat(40));
         let refs = [named("1", "HEAD"), named("1", "refs/heads/main"), named("2", "refs/tags/v1")];
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = RepoUrl::new(&listener.local_addr().expect("an address").to_string(), "/a.git");
