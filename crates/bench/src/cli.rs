@@ -1,7 +1,5 @@
 //! Command-line arguments.
 
-use std::time::Duration;
-
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 
@@ -9,14 +7,13 @@ use clap::{Args, Parser, Subcommand};
 use crate::compare::BuilderRelay;
 #[cfg(feature = "compare")]
 use crate::compare::Compare;
-use crate::git::{BotsArgs, Git};
+use crate::git::{BotsArgs, GitCommand};
 use crate::idle::Idle;
 use crate::live::Live;
 use crate::load::Load;
-use crate::process::Process;
 use crate::req::{Req, Shape};
-use crate::sync::{StartArgs, Sync, SyncArgs};
-use crate::target::{RelayUrl, Target};
+use crate::sync::{StartArgs, SyncArgs, SyncCommand};
+use crate::target::Target;
 
 /// Load generator for nostr relays and git servers
 #[derive(Debug, Parser)]
@@ -75,14 +72,16 @@ pub enum Command {
     #[command(after_help = "Example: grasp-bench verify --events 20000")]
     Verify(CorpusArgs),
     /// Measure git over HTTP: ref advertisements, fetches, clones, pushes
-    Git(Git),
+    #[command(subcommand)]
+    Git(GitCommand),
     /// Measure how graspd syncs from other relays
     #[command(
+        subcommand,
         after_help = "Example: grasp-bench sync all --graspd target/release/graspd --corpus /tmp/sync-corpus\n\n\
         The servers use fixed loopback addresses, which are part of the events (127.77.0.1 and others), so only one \
         run is possible at a time."
     )]
-    Sync(Sync),
+    Sync(SyncCommand),
     /// Measure how an empty server copies all events and git data of another one, compared with git clones
     Archive(SyncArgs),
     /// Start a server with many repositories and measure the time until it is ready
@@ -102,26 +101,6 @@ pub enum Command {
     BuilderRelay(BuilderRelay),
 }
 
-/// Arguments that select the relay.
-#[derive(Debug, Clone, Args)]
-pub struct TargetArgs {
-    /// Address of the relay, without TLS
-    #[arg(long, value_name = "ws://HOST:PORT")]
-    pub url: RelayUrl,
-    /// Process id of the relay: adds its CPU time and memory to the results
-    #[arg(long)]
-    pub pid: Option<u32>,
-    /// Name of the relay in the results
-    #[arg(long, default_value = "relay")]
-    pub name: String,
-}
-
-impl From<TargetArgs> for Target {
-    fn from(args: TargetArgs) -> Self {
-        Self { url: args.url, name: args.name, process: args.pid.map(Process::Pid) }
-    }
-}
-
 /// Arguments that select the corpus.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct CorpusArgs {
@@ -138,30 +117,13 @@ pub struct CorpusArgs {
 pub struct LoadArgs {
     /// Relay to measure.
     #[command(flatten)]
-    pub target: TargetArgs,
+    pub target: Target,
     /// Events to publish.
     #[command(flatten)]
     pub corpus: CorpusArgs,
     /// Connections and pipeline depth.
     #[command(flatten)]
-    pub publishing: PublishingArgs,
-}
-
-/// Number of publishing connections and their pipeline depth.
-#[derive(Debug, Clone, Copy, Args)]
-pub struct PublishingArgs {
-    /// Connections that publish
-    #[arg(long, default_value_t = 8, value_parser = positive())]
-    pub connections: usize,
-    /// Unacknowledged events per connection
-    #[arg(long, default_value_t = 64, value_parser = positive().range(1..=1024))]
-    pub pipeline: usize,
-}
-
-impl From<PublishingArgs> for Load {
-    fn from(args: PublishingArgs) -> Self {
-        Self { connections: args.connections, pipeline: args.pipeline }
-    }
+    pub load: Load,
 }
 
 /// Arguments of `req`.
@@ -169,27 +131,22 @@ impl From<PublishingArgs> for Load {
 pub struct ReqArgs {
     /// Relay to measure.
     #[command(flatten)]
-    pub target: TargetArgs,
+    pub target: Target,
     /// Events that the relay has.
     #[command(flatten)]
     pub corpus: CorpusArgs,
     /// Query shape; all shapes in sequence if omitted
     #[arg(long)]
     pub shape: Option<Shape>,
-    /// Queries of each shape
-    #[arg(long, default_value_t = 1000, value_parser = positive())]
-    pub queries: usize,
-    /// Connections, each with one query at a time
-    #[arg(long, default_value_t = 4, value_parser = positive())]
-    pub connections: usize,
+    /// Queries and connections.
+    #[command(flatten)]
+    pub req: Req,
 }
 
 impl ReqArgs {
-    /// Returns one run for each selected query shape.
-    pub fn runs(&self) -> Vec<Req> {
-        let shapes = self.shape.map_or_else(|| Shape::ALL.to_vec(), |shape| vec![shape]);
-        let run = |shape| Req { shape, queries: self.queries, connections: self.connections, seed: self.corpus.seed };
-        shapes.into_iter().map(run).collect()
+    /// Returns the selected query shapes.
+    pub fn shapes(&self) -> Vec<Shape> {
+        self.shape.map_or_else(|| Shape::ALL.to_vec(), |shape| vec![shape])
     }
 }
 
@@ -198,30 +155,10 @@ impl ReqArgs {
 pub struct LiveArgs {
     /// Relay to measure.
     #[command(flatten)]
-    pub target: TargetArgs,
+    pub target: Target,
     /// Subscribers and events.
     #[command(flatten)]
-    pub delivery: DeliveryArgs,
-}
-
-/// Number of subscribers and rate of events.
-#[derive(Debug, Clone, Copy, Args)]
-pub struct DeliveryArgs {
-    /// Connections with one subscription each
-    #[arg(long, default_value_t = 1000, value_parser = positive())]
-    pub subscribers: usize,
-    /// Events to publish
-    #[arg(long, default_value_t = 200, value_parser = positive())]
-    pub publish: usize,
-    /// Events published per second
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    pub per_second: u32,
-}
-
-impl From<DeliveryArgs> for Live {
-    fn from(args: DeliveryArgs) -> Self {
-        Self { subscribers: args.subscribers, events: args.publish, per_second: args.per_second }
-    }
+    pub live: Live,
 }
 
 /// Arguments of `neg`.
@@ -229,7 +166,7 @@ impl From<DeliveryArgs> for Live {
 pub struct NegArgs {
     /// Relay to measure.
     #[command(flatten)]
-    pub target: TargetArgs,
+    pub target: Target,
     /// Events that the relay has.
     #[command(flatten)]
     pub corpus: CorpusArgs,
@@ -243,23 +180,14 @@ pub struct NegArgs {
 pub struct IdleArgs {
     /// Relay to measure.
     #[command(flatten)]
-    pub target: TargetArgs,
-    /// Connections to hold
-    #[arg(long, default_value_t = 5000, value_parser = positive())]
-    pub connections: usize,
-    /// Seconds to hold them before memory is read
-    #[arg(long, default_value_t = 3)]
-    pub hold_secs: u64,
+    pub target: Target,
+    /// Connections to hold.
+    #[command(flatten)]
+    pub idle: Idle,
 }
 
-impl IdleArgs {
-    /// Returns the run that these arguments describe.
-    pub fn run(&self) -> Idle {
-        Idle { connections: self.connections, hold: Duration::from_secs(self.hold_secs) }
-    }
-}
-
-fn positive() -> RangedU64ValueParser<usize> {
+/// Parser of a number above zero.
+pub(crate) fn positive() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
 }
 
@@ -277,7 +205,7 @@ mod tests {
     #[test]
     fn req_runs_every_shape_by_default() {
         let runs = |line: &str| match Cli::parse_from(line.split(' ')).command {
-            Command::Req(args) => args.runs().iter().map(|run| run.shape).collect::<Vec<_>>(),
+            Command::Req(args) => args.shapes(),
             other => panic!("{other:?} is not req"),
         };
         assert_eq!(runs("grasp-bench req --url ws://127.0.0.1:1"), Shape::ALL);

@@ -4,33 +4,41 @@
 //! is not included in the next measurement.
 
 mod builder_relay;
-mod server;
 
 use std::env;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use tempfile::TempDir;
+use tokio::time::sleep;
 
 pub use self::builder_relay::BuilderRelay;
-use self::server::RelayProcess;
-use crate::cli::{CorpusArgs, DeliveryArgs, PublishingArgs};
+use crate::cli::CorpusArgs;
 use crate::corpus::Corpus;
 use crate::idle::{Idle, IdleFigures};
 use crate::live::{Live, LiveFigures};
 use crate::load::{Load, LoadFigures};
 use crate::neg::{Holding, Neg, NegFigures};
-use crate::process::Memory;
+use crate::process::{Memory, Process};
 use crate::ratio::{Bound, Figure, Ratio};
 use crate::req::{Req, ReqFigures, Shape};
+use crate::server::{ServerProcess, graspd_command};
+use crate::target::Target;
 use crate::verify::VerifyFigures;
 use crate::{ratio, report, verify};
 
-/// Time that idle connections are held before memory is read.
-const HOLD: Duration = Duration::from_secs(3);
+/// Seconds that idle connections are held before memory is read.
+const HOLD_SECS: u64 = 3;
+
+/// Time to wait for a relay to become idle. After that it is measured anyway: some relays are never idle.
+const IDLE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// A relay is idle if it used no measurable CPU time for this long.
+const IDLE_PERIOD: Duration = Duration::from_millis(400);
 
 /// Arguments of `compare`.
 #[derive(Debug, Clone, Args)]
@@ -52,7 +60,7 @@ pub struct Compare {
     pub corpus: CorpusArgs,
     /// Connections and pipeline depth of `load`.
     #[command(flatten)]
-    pub publishing: PublishingArgs,
+    pub load: Load,
     /// Queries of each shape; with fewer, the 10 ms steps of CPU accounting become visible
     #[arg(long, default_value_t = 1000)]
     pub queries: usize,
@@ -61,7 +69,7 @@ pub struct Compare {
     pub query_connections: usize,
     /// Subscribers and events of `live`.
     #[command(flatten)]
-    pub delivery: DeliveryArgs,
+    pub live: Live,
     /// Skip `live`
     #[arg(long)]
     pub skip_live: bool,
@@ -112,14 +120,18 @@ impl Compare {
         report::print("verify", "none", &verify)?;
 
         let store = self.store()?;
-        let server = RelayProcess::start_graspd(&self.graspd, store.path()).await?;
-        let graspd = self.measure(server, &corpus, &growth).await?;
-        drop(store);
+        let binary = self.graspd.canonicalize().with_context(|| format!("cannot find {}", self.graspd.display()))?;
+        let mut command = graspd_command(&binary, store.path(), "warn");
+        command.env("NGIT_POLICY", "open").env("NGIT_SYNC_ENABLE", "false").env("NGIT_MAX_CONNECTIONS", "20000");
+        let (server, address) = ServerProcess::start_graspd(command)?;
+        let graspd = self.measure(target("graspd", address, &server)?, &corpus, &growth).await?;
+        drop((server, store));
 
         let store = self.store()?;
-        let server = RelayProcess::start_builder(store.path()).await?;
-        let builder = self.measure(server, &corpus, &Corpus { repositories: Vec::new() }).await?;
-        drop(store);
+        let (server, address) = ServerProcess::start_builder(store.path()).await?;
+        let growth = Corpus { repositories: Vec::new(), ..growth };
+        let builder = self.measure(target("builder", address, &server)?, &corpus, &growth).await?;
+        drop((server, store));
 
         ratio::print(&ratios(verify, &graspd, &builder))
     }
@@ -129,33 +141,38 @@ impl Compare {
             .with_context(|| format!("cannot create a store in {}", self.dir.display()))
     }
 
-    async fn measure(&self, server: RelayProcess, corpus: &Corpus, growth: &Corpus) -> Result<RelayResults> {
-        let target = server.target();
-        server.wait_until_idle().await?;
-        let empty = server.memory()?;
+    async fn measure(
+        &self,
+        (target, process): (Target, Process),
+        corpus: &Corpus,
+        growth: &Corpus,
+    ) -> Result<RelayResults> {
+        let target = &target;
+        wait_until_idle(process).await?;
+        let empty = process.memory()?;
         report::print("empty", &target.name, &empty)?;
 
         let mut idle = None;
         if self.idle > 0 {
-            let figures = Idle { connections: self.idle, hold: HOLD }.run(target).await?;
+            let figures = Idle { connections: self.idle, hold_secs: HOLD_SECS }.run(target).await?;
             report::print("idle", &target.name, &figures)?;
             idle = Some(figures);
         }
 
-        server.wait_until_idle().await?;
-        let load = Load::from(self.publishing).run(target, corpus).await?;
+        wait_until_idle(process).await?;
+        let load = self.load.run(target, corpus).await?;
         report::print("load", &target.name, &load)?;
-        let reqs = self.run_queries(&server, corpus, "req").await?;
+        let reqs = self.run_queries((target, process), corpus, "req").await?;
 
         let mut live = None;
         if !self.skip_live {
-            server.wait_until_idle().await?;
-            let figures = Live::from(self.delivery).run(target).await?;
+            wait_until_idle(process).await?;
+            let figures = self.live.run(target).await?;
             report::print("live", &target.name, &figures)?;
             live = Some(figures);
         }
 
-        server.wait_until_idle().await?;
+        wait_until_idle(process).await?;
         let mut negs = Vec::new();
         for holding in Holding::ALL {
             match (Neg { holding, frame_limit: 0 }).run(target, corpus).await {
@@ -172,25 +189,50 @@ impl Compare {
 
         let mut grown = Vec::new();
         if !growth.is_empty() {
-            let figures = Load::from(self.publishing).run(target, growth).await?;
+            let figures = self.load.run(target, growth).await?;
             report::print("load grown", &target.name, &figures)?;
             // The same queries as before: only the size of the store differs.
-            grown = self.run_queries(&server, corpus, "req grown").await?;
+            grown = self.run_queries((target, process), corpus, "req grown").await?;
         }
         Ok(RelayResults { empty, idle, load, reqs, live, negs, grown })
     }
 
-    async fn run_queries(&self, server: &RelayProcess, corpus: &Corpus, result: &str) -> Result<Vec<ReqFigures>> {
+    async fn run_queries(
+        &self,
+        (target, process): (&Target, Process),
+        corpus: &Corpus,
+        result: &str,
+    ) -> Result<Vec<ReqFigures>> {
         let mut figures_by_shape = Vec::new();
         for shape in Shape::ALL {
-            server.wait_until_idle().await?;
-            let run = Req { shape, queries: self.queries, connections: self.query_connections, seed: self.corpus.seed };
-            let figures = run.run(server.target(), corpus).await?;
-            report::print(result, &server.target().name, &figures)?;
+            wait_until_idle(process).await?;
+            let run = Req { queries: self.queries, connections: self.query_connections };
+            let figures = run.run(shape, target, corpus).await?;
+            report::print(result, &target.name, &figures)?;
             figures_by_shape.push(figures);
         }
         Ok(figures_by_shape)
     }
+}
+
+fn target(name: &str, address: SocketAddr, server: &ServerProcess) -> Result<(Target, Process)> {
+    let process = server.process();
+    Ok((Target { url: format!("ws://{address}").parse()?, name: name.into(), process: Some(process) }, process))
+}
+
+/// Waits until a relay is idle.
+async fn wait_until_idle(process: Process) -> Result<()> {
+    let started = Instant::now();
+    let mut before = process.cpu_time()?;
+    while started.elapsed() < IDLE_DEADLINE {
+        sleep(IDLE_PERIOD).await;
+        let after = process.cpu_time()?;
+        if after == before {
+            break;
+        }
+        before = after;
+    }
+    Ok(())
 }
 
 /// Returns the ratios of both results, with the targets of graspd.

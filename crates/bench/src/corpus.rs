@@ -1,13 +1,9 @@
 //! Generated events of a run.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-
 use anyhow::Result;
 
 use crate::event::{Author, SignedEvent};
-use crate::progress::Progress;
+use crate::progress::{Progress, in_parallel};
 use crate::repository;
 use crate::repository::Repository;
 
@@ -20,6 +16,8 @@ const AUTHOR_STREAMS: u64 = 1 << 40;
 /// The events of a seed, up to a number of events. A smaller corpus is a prefix of a larger one of the same seed.
 #[derive(Debug, Clone)]
 pub struct Corpus {
+    /// The seed.
+    pub seed: u64,
     /// The repositories. All but the last one are complete.
     pub repositories: Vec<Repository>,
 }
@@ -31,30 +29,13 @@ impl Corpus {
             (0..AUTHORS).map(|index| Author::from_seed(seed, AUTHOR_STREAMS + index)).collect::<Result<Vec<_>>>()?;
         let count = events.div_ceil(repository::EVENTS);
         let progress = Progress::start("signing", events);
-        let next = AtomicU64::new(0);
-        let finished = Mutex::new(Vec::with_capacity(count as usize));
-
-        thread::scope(|scope| {
-            let sign = || -> Result<()> {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= count {
-                        return Ok(());
-                    }
-                    let limit = repository::EVENTS.min(events - index * repository::EVENTS);
-                    let repository = Repository::generate(seed, index, &authors, limit as usize)?;
-                    progress.advance(limit);
-                    finished.lock().expect("no thread panics while holding the lock").push((index, repository));
-                }
-            };
-            let threads = thread::available_parallelism().map_or(1, usize::from);
-            let signers: Vec<_> = (0..threads).map(|_| scope.spawn(sign)).collect();
-            signers.into_iter().try_for_each(|signer| signer.join().expect("signing does not panic"))
+        let repositories = in_parallel(count, |index| {
+            let limit = repository::EVENTS.min(events - index * repository::EVENTS);
+            let repository = Repository::generate(seed, index, &authors, limit as usize)?;
+            progress.advance(limit);
+            Ok(repository)
         })?;
-
-        let mut finished = finished.into_inner().expect("no thread panics while holding the lock");
-        finished.sort_unstable_by_key(|(index, _)| *index);
-        Ok(Self { repositories: finished.into_iter().map(|(_, repository)| repository).collect() })
+        Ok(Self { seed, repositories })
     }
 
     /// Iterates over all events, repository by repository.
@@ -76,7 +57,8 @@ impl Corpus {
     pub fn split(mut self, events: u64) -> (Self, Self) {
         let count = events.div_ceil(repository::EVENTS) as usize;
         let rest = self.repositories.split_off(count.min(self.repositories.len()));
-        (self, Self { repositories: rest })
+        let rest = Self { seed: self.seed, repositories: rest };
+        (self, rest)
     }
 }
 

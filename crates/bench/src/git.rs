@@ -23,27 +23,16 @@ mod repo;
 pub mod request;
 mod result_table;
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use tokio::signal::unix::{SignalKind, signal};
 
-pub use self::bots::BotsArgs;
+pub use self::bots::{BotsArgs, run as bots};
 use self::compare::Compare;
 use self::cpu_time::CpuAccount;
 use self::generated_repo::Make;
 use self::refs::RefsRun;
-use self::request::{Protocol, RepoUrl};
+use self::request::RepoUrl;
 use crate::report;
-
-/// Arguments of `git`.
-#[derive(Debug, Clone, Args)]
-pub struct Git {
-    /// Command to run.
-    #[command(subcommand)]
-    pub command: GitCommand,
-}
 
 /// Git measurements.
 #[derive(Debug, Clone, Subcommand)]
@@ -63,8 +52,6 @@ pub enum GitCommand {
     Fetch(FetchArgs),
     /// Measure graspd and `git http-backend` in alternation and print the ratios
     Compare(Compare),
-    /// Request web pages like crawlers while users push and clone
-    Bots(BotsArgs),
 }
 
 /// Arguments that select the repository.
@@ -91,15 +78,9 @@ pub struct RefsArgs {
     /// Repository to measure.
     #[command(flatten)]
     pub target: Target,
-    /// Connections, each with one request at a time
-    #[arg(long, default_value_t = 8)]
-    pub connections: usize,
-    /// Duration in seconds
-    #[arg(long, default_value_t = 3)]
-    pub seconds: u64,
-    /// Protocol version
-    #[arg(long, default_value = "v2")]
-    pub protocol: Protocol,
+    /// Connections, duration and protocol.
+    #[command(flatten)]
+    run: RefsRun,
 }
 
 /// Arguments of `git fetch`.
@@ -113,27 +94,14 @@ pub struct FetchArgs {
     pub times: u64,
 }
 
-impl Git {
-    /// Runs the command. SIGTERM and SIGINT end it normally, so that the started servers are stopped.
-    pub async fn run(self) -> Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        tokio::select! {
-            result = self.command.run() => result,
-            _ = terminate.recv() => Err(anyhow::anyhow!("terminated")),
-            _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted")),
-        }
-    }
-}
-
 impl GitCommand {
-    async fn run(self) -> Result<()> {
+    /// Runs the command.
+    pub async fn run(self) -> Result<()> {
         match self {
             Self::Make(make) => make.run(),
             Self::Refs(args) => {
-                let RefsArgs { target, connections, seconds, protocol } = args;
-                let refs = RefsRun { connections, time: Duration::from_secs(seconds), protocol };
-                let figures = refs.run(&target.url, &target.cpu_account()).await.context("git refs")?;
+                let RefsArgs { target, run } = args;
+                let figures = run.run(&target.url, &target.cpu_account()).await.context("git refs")?;
                 report::print("git refs", &target.url.address, &figures)
             }
             Self::Fetch(args) => {
@@ -143,7 +111,6 @@ impl GitCommand {
                 }
                 Ok(())
             }
-            Self::Bots(args) => Box::pin(bots::run(args)).await,
             Self::Compare(compare) => Box::pin(compare.run()).await,
         }
     }

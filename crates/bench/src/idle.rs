@@ -5,22 +5,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::Args;
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::cli::positive;
 use crate::connection::{Connection, Traffic};
 use crate::process::{Memory, Process};
 use crate::process_usage::rounded;
 use crate::target::Target;
 
 /// Parameters of an `idle` run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Args)]
 pub struct Idle {
-    /// Connections to open.
+    /// Connections to hold
+    #[arg(long, default_value_t = 5000, value_parser = positive())]
     pub connections: usize,
-    /// Time that they are held before memory is read.
-    pub hold: Duration,
+    /// Seconds to hold them before memory is read
+    #[arg(long, default_value_t = 3)]
+    pub hold_secs: u64,
 }
 
 /// Result of `idle`.
@@ -60,7 +64,7 @@ impl Idle {
                 lost.fetch_add(1, Ordering::Relaxed);
             });
         }
-        sleep(self.hold).await;
+        sleep(Duration::from_secs(self.hold_secs)).await;
         let after = target.process.map(Process::memory).transpose()?;
         Ok(IdleFigures {
             connections: self.connections,

@@ -6,6 +6,7 @@
 //! - [`load`], [`req`], [`live`], [`neg`], [`idle`], [`verify`]: one measurement each, of a [`target`].
 //! - [`process_usage`] ([`process`], [`machine`]) and [`latency`]: what is measured. [`report`] and [`progress`]:
 //!   output.
+//! - `server`: server processes that this program starts.
 //! - `compare` (feature `compare`): all measurements of graspd and of an independent relay.
 //! - [`git`]: git over HTTP, of graspd and of `git http-backend`.
 //! - [`sync`]: how graspd syncs from other relays.
@@ -36,6 +37,7 @@ pub mod report;
 pub mod repository;
 pub mod req;
 pub mod sample_text;
+mod server;
 pub mod sync;
 pub mod target;
 pub mod verify;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use nostr::event::EventId;
 use serde::Serialize;
 use serde_json::json;
@@ -13,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::cli::positive;
 use crate::connection::{Connection, Traffic};
 use crate::event::{Author, Draft, SignedEvent};
 use crate::latency::{Latencies, Percentiles};
@@ -28,13 +30,16 @@ use crate::target::Target;
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Parameters of a `live` run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Args)]
 pub struct Live {
-    /// Connections with one subscription each.
+    /// Connections with one subscription each
+    #[arg(long, default_value_t = 1000, value_parser = positive())]
     pub subscribers: usize,
-    /// Events to publish.
+    /// Events to publish
+    #[arg(id = "publish", long = "publish", default_value_t = 200, value_parser = positive())]
     pub events: usize,
-    /// Events published per second. A rate above what relay and load generator can handle measures queueing.
+    /// Events published per second
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub per_second: u32,
 }
 

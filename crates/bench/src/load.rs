@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use nostr::event::EventId;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
+use crate::cli::positive;
 use crate::connection::{Connection, Traffic};
 use crate::corpus::Corpus;
 use crate::event::SignedEvent;
@@ -19,12 +21,14 @@ use crate::progress::Progress;
 use crate::target::Target;
 
 /// Parameters of a `load` run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Args)]
 pub struct Load {
-    /// Connections that publish at the same time.
+    /// Connections that publish
+    #[arg(long, default_value_t = 8, value_parser = positive())]
     pub connections: usize,
-    /// Events that a connection may have sent without an `OK` response. At least one, and few enough that all responses
-    /// fit in the socket buffers, because a connection does not read while it writes.
+    // All responses must fit in the socket buffers, because a connection does not read while it writes.
+    /// Unacknowledged events per connection
+    #[arg(long, default_value_t = 64, value_parser = positive().range(1..=1024))]
     pub pipeline: usize,
 }
 

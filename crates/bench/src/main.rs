@@ -1,16 +1,12 @@
 //! Command-line entry point of `grasp-bench`.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use grasp_bench::cli::{Cli, Command, CorpusArgs};
 use grasp_bench::corpus::Corpus;
-use grasp_bench::git::{Git, GitCommand};
-use grasp_bench::live::Live;
-use grasp_bench::load::Load;
 use grasp_bench::neg::{Holding, Neg};
-use grasp_bench::sync::{Sync, SyncCommand};
-use grasp_bench::target::Target;
-use grasp_bench::{report, verify};
+use grasp_bench::{git, report, sync, verify};
+use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
@@ -23,27 +19,26 @@ fn main() -> Result<()> {
 async fn run(command: Command) -> Result<()> {
     match command {
         Command::Load(args) => {
-            let target = Target::from(args.target);
+            let target = args.target;
             let corpus = generate(args.corpus)?;
-            let figures = Load::from(args.publishing).run(&target, &corpus).await?;
+            let figures = args.load.run(&target, &corpus).await?;
             report::print("load", &target.name, &figures)
         }
         Command::Req(args) => {
             let corpus = generate(args.corpus)?;
-            let runs = args.runs();
-            let target = Target::from(args.target);
-            for run in runs {
-                report::print("req", &target.name, &run.run(&target, &corpus).await?)?;
+            for shape in args.shapes() {
+                let figures = args.req.run(shape, &args.target, &corpus).await?;
+                report::print("req", &args.target.name, &figures)?;
             }
             Ok(())
         }
         Command::Live(args) => {
-            let target = Target::from(args.target);
-            let figures = Live::from(args.delivery).run(&target).await?;
+            let target = args.target;
+            let figures = args.live.run(&target).await?;
             report::print("live", &target.name, &figures)
         }
         Command::Neg(args) => {
-            let target = Target::from(args.target);
+            let target = args.target;
             let corpus = generate(args.corpus)?;
             for holding in Holding::ALL {
                 let run = Neg { holding, frame_limit: args.frame_limit };
@@ -52,20 +47,30 @@ async fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Idle(args) => {
-            let idle = args.run();
-            let target = Target::from(args.target);
-            report::print("idle", &target.name, &idle.run(&target).await?)
+            let target = args.target;
+            report::print("idle", &target.name, &args.idle.run(&target).await?)
         }
         Command::Verify(args) => report::print("verify", "none", &verify::run(&generate(args)?)?),
-        Command::Git(git) => Box::pin(git.run()).await,
-        Command::Sync(sync) => Box::pin(sync.run()).await,
-        Command::Archive(args) => Box::pin(Sync { command: SyncCommand::Archive(args) }.run()).await,
-        Command::Bots(args) => Box::pin(Git { command: GitCommand::Bots(args) }.run()).await,
-        Command::Start(args) => Box::pin(Sync { command: SyncCommand::Start(args) }.run()).await,
+        Command::Git(command) => until_signal(command.run()).await,
+        Command::Sync(command) => until_signal(command.run()).await,
+        Command::Archive(args) => until_signal(sync::archive(&args)).await,
+        Command::Bots(args) => until_signal(git::bots(args)).await,
+        Command::Start(args) => until_signal(sync::start(&args)).await,
         #[cfg(feature = "compare")]
-        Command::Compare(compare) => compare.run().await,
+        Command::Compare(compare) => until_signal(compare.run()).await,
         #[cfg(feature = "compare")]
         Command::BuilderRelay(relay) => relay.run().await,
+    }
+}
+
+/// Runs a measurement that starts servers. SIGTERM and SIGINT end it normally, so that the servers are stopped.
+async fn until_signal(run: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        result = Box::pin(run) => result,
+        _ = terminate.recv() => bail!("terminated"),
+        _ = interrupt.recv() => bail!("interrupted"),
     }
 }
 

@@ -1,19 +1,12 @@
 //! A generated repository: its announcement, its state and its discussion threads.
 
 use anyhow::Result;
+pub use grasp_core::nostr::kinds::{ANNOUNCEMENT, ISSUE, PATCH, STATE};
 
 use crate::event::{Author, Draft, SignedEvent};
 use crate::random::Random;
 use crate::sample_text;
 
-/// Repository announcement (NIP-34).
-pub const ANNOUNCEMENT: u16 = 30617;
-/// Repository state (NIP-34).
-pub const STATE: u16 = 30618;
-/// Patch (NIP-34).
-pub const PATCH: u16 = 1617;
-/// Issue (NIP-34).
-pub const ISSUE: u16 = 1621;
 /// Status "open" (NIP-34).
 pub const STATUS: u16 = 1630;
 /// Comment (NIP-22).

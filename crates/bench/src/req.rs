@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::cli::positive;
 use crate::connection::{Connection, Traffic};
 use crate::corpus::Corpus;
 use crate::latency::{Latencies, Percentiles};
@@ -56,16 +57,14 @@ impl fmt::Display for Shape {
 }
 
 /// Parameters of a `req` run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Args)]
 pub struct Req {
-    /// Kind of query.
-    pub shape: Shape,
-    /// Total number of queries.
+    /// Queries of each shape
+    #[arg(long, default_value_t = 1000, value_parser = positive())]
     pub queries: usize,
-    /// Connections, each with one query at a time.
+    /// Connections, each with one query at a time
+    #[arg(long, default_value_t = 4, value_parser = positive())]
     pub connections: usize,
-    /// Seed that selects the queried ids and repositories.
-    pub seed: u64,
 }
 
 /// Result of `req`.
@@ -103,16 +102,16 @@ struct Query {
 }
 
 impl Req {
-    /// Runs all queries, one at a time on every connection.
-    pub async fn run(self, target: &Target, corpus: &Corpus) -> Result<ReqFigures> {
+    /// Runs all queries of one shape, one at a time on every connection.
+    pub async fn run(self, shape: Shape, target: &Target, corpus: &Corpus) -> Result<ReqFigures> {
         let connections = Connection::open_many(&target.url, Traffic::Heavy, self.connections).await?;
         let mut queues: Vec<VecDeque<Query>> = Vec::new();
         queues.resize_with(self.connections, VecDeque::new);
-        for (index, query) in self.queries(corpus).into_iter().enumerate() {
+        for (index, query) in self.queries(shape, corpus).into_iter().enumerate() {
             queues[index % self.connections].push_back(query);
         }
 
-        let progress = Arc::new(Progress::start(format!("req {} {}", self.shape, target.name), self.queries as u64));
+        let progress = Arc::new(Progress::start(format!("req {shape} {}", target.name), self.queries as u64));
         let meter = Meter::start(target.process)?;
         let mut clients = JoinSet::new();
         for (connection, queue) in connections.into_iter().zip(queues) {
@@ -125,7 +124,7 @@ impl Req {
         let usage = meter.stop(tally.events)?;
 
         Ok(ReqFigures {
-            shape: self.shape,
+            shape,
             queries: self.queries,
             connections: self.connections,
             short: tally.short,
@@ -137,16 +136,16 @@ impl Req {
         })
     }
 
-    fn queries(self, corpus: &Corpus) -> Vec<Query> {
-        let mut random = Random::new(self.seed, self.shape as u64);
-        let ids: Vec<String> = match self.shape {
+    fn queries(self, shape: Shape, corpus: &Corpus) -> Vec<Query> {
+        let mut random = Random::new(corpus.seed, shape as u64);
+        let ids: Vec<String> = match shape {
             Shape::Ids => corpus.events().map(|event| event.id.to_hex()).collect(),
             Shape::Thread | Shape::Kinds => Vec::new(),
         };
         let roots = corpus.events().filter(|event| matches!(event.kind, ISSUE | PATCH)).count();
         (0..self.queries)
             .map(|number| {
-                let (filters, expected) = match self.shape {
+                let (filters, expected) = match shape {
                     Shape::Ids => {
                         let wanted = IDS.min(ids.len());
                         let mut chosen = BTreeSet::new();

@@ -30,22 +30,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::first_sync::{SyncFigures, SyncRun};
 use self::result_table::ResultRow;
 use self::server::ServerPlan;
-pub use self::start::StartArgs;
+pub use self::start::{StartArgs, run as start};
 use self::world::{FOLLOWER, SyncSetup};
 use crate::report;
-
-/// Arguments of `sync`.
-#[derive(Debug, Clone, Args)]
-pub struct Sync {
-    /// Measurement to run.
-    #[command(subcommand)]
-    pub command: SyncCommand,
-}
 
 /// Sync measurements.
 #[derive(Debug, Clone, Subcommand)]
@@ -58,12 +49,8 @@ pub enum SyncCommand {
     Foreign(SyncArgs),
     /// Sync from many relays
     Relays(SyncArgs),
-    /// Copy all events and git data to an empty server, compared with git clones
-    Archive(SyncArgs),
     /// The sync state machine alone
     Machine(MachineArgs),
-    /// Start a server with many repositories and measure the time until it is ready
-    Start(StartArgs),
 }
 
 /// Arguments of most sync measurements.
@@ -109,21 +96,9 @@ pub struct MachineArgs {
     pub growth: bool,
 }
 
-impl Sync {
-    /// Runs the measurement. SIGTERM and SIGINT end it normally, so that the started servers are stopped.
-    pub async fn run(self) -> Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        tokio::select! {
-            result = Box::pin(self.command.run()) => result,
-            _ = terminate.recv() => bail!("terminated"),
-            _ = interrupt.recv() => bail!("interrupted"),
-        }
-    }
-}
-
 impl SyncCommand {
-    async fn run(self) -> Result<()> {
+    /// Runs the measurement.
+    pub async fn run(self) -> Result<()> {
         match self {
             Self::All(args) => {
                 let setup = SyncSetup::prepare(&args)?;
@@ -135,8 +110,6 @@ impl SyncCommand {
             Self::Cold(args) => result_table::print(&cold(&SyncSetup::prepare(&args)?, &args).await?),
             Self::Foreign(args) => result_table::print(&independent_relay::run(&SyncSetup::prepare(&args)?).await?),
             Self::Relays(args) => result_table::print(&many_relays(&SyncSetup::prepare(&args)?, &args).await?),
-            Self::Archive(args) => result_table::print(&archive(&SyncSetup::prepare(&args)?).await?),
-            Self::Start(args) => result_table::print(&start::run(&args).await?),
             Self::Machine(args) if args.growth => run_growth(&args),
             Self::Machine(args) => result_table::print(&machine(&args)?),
         }
@@ -151,10 +124,10 @@ async fn cold(setup: &SyncSetup, args: &SyncArgs) -> Result<Vec<ResultRow>> {
     let live = propagation::run(setup, &source, &follower, args.live).await?;
     report::print("sync live", "graspd", &live)?;
     let beyond = live.after_ok.p50_us as f64 - 2.0 * live.fsync.p50_us as f64;
-    rows.push(ResultRow::at_most("live p50 minus two fsyncs, ms", beyond / 1000.0, 20.0));
-    rows.push(ResultRow::without_target("live p50 after OK, ms", live.after_ok.p50_us as f64 / 1000.0));
-    rows.push(ResultRow::without_target("live p99 after OK, ms", live.after_ok.p99_us as f64 / 1000.0));
-    rows.push(ResultRow::without_target("fsync p50, ms", live.fsync.p50_us as f64 / 1000.0));
+    rows.push(ResultRow::new("live p50 minus two fsyncs, ms", beyond / 1000.0).at_most(20.0));
+    rows.push(ResultRow::new("live p50 after OK, ms", live.after_ok.p50_us as f64 / 1000.0));
+    rows.push(ResultRow::new("live p99 after OK, ms", live.after_ok.p99_us as f64 / 1000.0));
+    rows.push(ResultRow::new("fsync p50, ms", live.fsync.p50_us as f64 / 1000.0));
     Ok(rows)
 }
 
@@ -164,10 +137,10 @@ async fn first_sync_and_restart(
     plan: &ServerPlan,
     source: &str,
 ) -> Result<(Vec<ResultRow>, server::GraspdServer)> {
-    let (follower, first) = run.cold(plan).await?;
+    let (follower, first) = run.measure(plan, true).await?;
     report::print("sync cold", source, &first)?;
     follower.stop().await?;
-    let (follower, second) = run.restart(plan).await?;
+    let (follower, second) = run.measure(plan, false).await?;
     report::print("sync restart", source, &second)?;
     Ok((rows(source, &first, &second), follower))
 }
@@ -177,36 +150,31 @@ fn rows(source: &str, first: &SyncFigures, second: &SyncFigures) -> Vec<ResultRo
     let all = |figures: &SyncFigures| figures.sent + figures.received;
     let own = source == "graspd";
     let mut rows = vec![
-        ResultRow::without_target(format!("{source}: events"), first.events as f64),
-        ResultRow::without_target(format!("{source}: cold, follower CPU s"), first.follower_cpu_seconds),
-        ResultRow::without_target(format!("{source}: cold, source CPU s"), first.source_cpu_seconds),
-        ResultRow::without_target(format!("{source}: cold, cores used by others"), first.foreign_cores),
-        ResultRow::without_target(format!("{source}: cold, MB sent"), first.sent as f64 / 1e6),
-        ResultRow::without_target(format!("{source}: cold, MB received"), first.received as f64 / 1e6),
-        ResultRow::without_target(
-            format!("{source}: cold, MB of anonymous memory"),
-            first.memory.rss_anon_kb as f64 / 1e3,
-        ),
-        ResultRow::without_target(format!("{source}: cold, s until first in sync"), first.caught_up_seconds),
+        ResultRow::new(format!("{source}: events"), first.events as f64),
+        ResultRow::new(format!("{source}: cold, follower CPU s"), first.follower_cpu_seconds),
+        ResultRow::new(format!("{source}: cold, source CPU s"), first.source_cpu_seconds),
+        ResultRow::new(format!("{source}: cold, cores used by others"), first.foreign_cores),
+        ResultRow::new(format!("{source}: cold, MB sent"), first.sent as f64 / 1e6),
+        ResultRow::new(format!("{source}: cold, MB received"), first.received as f64 / 1e6),
+        ResultRow::new(format!("{source}: cold, MB of anonymous memory"), first.memory.rss_anon_kb as f64 / 1e3),
+        ResultRow::new(format!("{source}: cold, s until first in sync"), first.caught_up_seconds),
     ];
     let served = first.served_seconds.unwrap_or_default();
     rows.push(if own {
-        ResultRow::at_most(format!("{source}: cold, s until served"), served, 20.0)
+        ResultRow::new(format!("{source}: cold, s until served"), served).at_most(20.0)
     } else {
-        ResultRow::without_target(format!("{source}: cold, s until served"), served)
+        ResultRow::new(format!("{source}: cold, s until served"), served)
     });
-    rows.push(ResultRow::at_most(format!("{source}: restart, s until in sync"), second.caught_up_seconds, 3.0));
-    rows.push(ResultRow::without_target(format!("{source}: restart, follower CPU s"), second.follower_cpu_seconds));
+    rows.push(ResultRow::new(format!("{source}: restart, s until in sync"), second.caught_up_seconds).at_most(3.0));
+    rows.push(ResultRow::new(format!("{source}: restart, follower CPU s"), second.follower_cpu_seconds));
     if own {
-        rows.push(ResultRow::at_most(
-            format!("{source}: restart, % of the bytes"),
-            share(all(second), all(first)),
-            1.0,
-        ));
+        rows.push(
+            ResultRow::new(format!("{source}: restart, % of the bytes"), share(all(second), all(first))).at_most(1.0),
+        );
     } else {
         let received = share(second.received, first.received);
-        rows.push(ResultRow::at_most(format!("{source}: restart, % of the bytes received"), received, 1.0));
-        rows.push(ResultRow::at_most(format!("{source}: restart, filter sets sent"), second.filter_sets, 2.0));
+        rows.push(ResultRow::new(format!("{source}: restart, % of the bytes received"), received).at_most(1.0));
+        rows.push(ResultRow::new(format!("{source}: restart, filter sets sent"), second.filter_sets).at_most(2.0));
     }
     rows
 }
@@ -215,25 +183,26 @@ async fn many_relays(setup: &SyncSetup, args: &SyncArgs) -> Result<Vec<ResultRow
     let figures = many_relays::run(setup, args.relays as usize).await?;
     report::print("sync relays", "graspd", &figures)?;
     Ok(vec![
-        ResultRow::at_most(format!("{} relays, MB above idle", figures.relays), figures.above_idle_mb, 64.0),
-        ResultRow::without_target("s until in sync", figures.caught_up_seconds),
-        ResultRow::without_target("CPU s", figures.cpu_seconds),
-        ResultRow::at_most("messages above the stated limits", figures.requests.excesses as f64, 0.0),
+        ResultRow::new(format!("{} relays, MB above idle", figures.relays), figures.above_idle_mb).at_most(64.0),
+        ResultRow::new("s until in sync", figures.caught_up_seconds),
+        ResultRow::new("CPU s", figures.cpu_seconds),
+        ResultRow::new("messages above the stated limits", figures.requests.excesses as f64).at_most(0.0),
     ])
 }
 
-async fn archive(setup: &SyncSetup) -> Result<Vec<ResultRow>> {
-    let figures = archive::run(setup).await?;
+/// Measures how an empty server copies all events and git data of another one.
+pub async fn archive(args: &SyncArgs) -> Result<()> {
+    let figures = archive::run(&SyncSetup::prepare(args)?).await?;
     report::print("sync archive", "graspd", &figures)?;
     let beyond = figures.fetches as f64 - (figures.repositories + figures.pull_requests) as f64;
-    Ok(vec![
-        ResultRow::without_target("repositories", figures.repositories as f64),
-        ResultRow::without_target("events", figures.events as f64),
-        ResultRow::without_target("s until everything is served", figures.served_seconds),
-        ResultRow::without_target("s of git clone --mirror", figures.mirror_seconds),
-        ResultRow::at_most("ratio of the two durations", figures.ratio, 1.5),
-        ResultRow::at_most("requests above one per repository and pull request", beyond, 0.0),
-        ResultRow::without_target("cores used", figures.busy_cores),
+    result_table::print(&[
+        ResultRow::new("repositories", figures.repositories as f64),
+        ResultRow::new("events", figures.events as f64),
+        ResultRow::new("s until everything is served", figures.served_seconds),
+        ResultRow::new("s of git clone --mirror", figures.mirror_seconds),
+        ResultRow::new("ratio of the two durations", figures.ratio).at_most(1.5),
+        ResultRow::new("requests above one per repository and pull request", beyond).at_most(0.0),
+        ResultRow::new("cores used", figures.busy_cores),
     ])
 }
 
@@ -243,9 +212,9 @@ fn machine(args: &MachineArgs) -> Result<Vec<ResultRow>> {
     report::print("sync machine", "none", &figures)?;
     let what = format!("{repositories} x {roots} x {relays}");
     Ok(vec![
-        ResultRow::without_target(format!("{what}: CPU s"), figures.seconds()),
-        ResultRow::without_target(format!("{what}: MB"), figures.memory_mb()),
-        ResultRow::without_target(format!("{what}: longest step, ms"), figures.longest_ms()),
+        ResultRow::new(format!("{what}: CPU s"), figures.catch_up.seconds),
+        ResultRow::new(format!("{what}: MB"), figures.memory_mb),
+        ResultRow::new(format!("{what}: longest step, ms"), figures.longest_ms()),
     ])
 }
 

@@ -1,22 +1,31 @@
 //! The relay under test.
 
 use std::fmt;
+use std::num::ParseIntError;
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, bail};
+use clap::Args;
 use tokio_tungstenite::tungstenite::http::Uri;
 
 use crate::process::Process;
 
 /// A relay to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct Target {
-    /// Its websocket URL.
+    /// Address of the relay, without TLS
+    #[arg(long, value_name = "ws://HOST:PORT")]
     pub url: RelayUrl,
-    /// Its name in result lines.
-    pub name: String,
-    /// Its process, if it runs on this machine and its CPU time and memory are measured.
+    /// Process id of the relay: adds its CPU time and memory to the results
+    #[arg(id = "pid", long = "pid", value_name = "PID", value_parser = parse_pid)]
     pub process: Option<Process>,
+    /// Name of the relay in the results
+    #[arg(long, default_value = "relay")]
+    pub name: String,
+}
+
+fn parse_pid(text: &str) -> Result<Process, ParseIntError> {
+    text.parse().map(Process::Pid)
 }
 
 /// URL of a relay without TLS. TLS is not supported because its cost would be measured along with the relay.

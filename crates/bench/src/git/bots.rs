@@ -181,7 +181,7 @@ struct BotsRun {
 }
 
 /// Runs the measurement.
-pub(super) async fn run(args: BotsArgs) -> Result<()> {
+pub async fn run(args: BotsArgs) -> Result<()> {
     let folder = TempDir::with_prefix_in("grasp-bench-bots-", &args.dir)
         .with_context(|| format!("cannot create a temporary folder in {}", args.dir.display()))?;
     let mut run = BotsRun::prepare(args, folder.path()).await?;
@@ -201,32 +201,30 @@ pub(super) async fn run(args: BotsArgs) -> Result<()> {
     crawled.print("users and crawlers")?;
 
     let mut rows = vec![
-        ResultRow::at_most(
+        ResultRow::new(
             "pages, % of one core (crawlers only, minus idle)",
             alone.percent(alone.cpu) - rest.percent(rest.cpu),
-            PAGES_TARGET,
-        ),
-        ResultRow::without_target(
+        )
+        .at_most(PAGES_TARGET),
+        ResultRow::new(
             "pages, % of one core (users and crawlers, minus users only)",
             crawled.percent(crawled.cpu) - quiet.percent(quiet.cpu),
         ),
-        ResultRow::without_target("pages/s", crawled.pages.len() as f64 / crawled.seconds),
-        ResultRow::without_target("pages p50, ms", DurationSummary::new(&crawled.pages).p50_ms),
-        ResultRow::without_target("pages p95, ms", DurationSummary::new(&crawled.pages).p95_ms),
+        ResultRow::new("pages/s", crawled.pages.len() as f64 / crawled.seconds),
+        ResultRow::new("pages p50, ms", DurationSummary::new(&crawled.pages).p50_ms),
+        ResultRow::new("pages p95, ms", DurationSummary::new(&crawled.pages).p95_ms),
     ];
     for (what, quiet, crawled) in [("push", &quiet.pushes, &crawled.pushes), ("clone", &quiet.clones, &crawled.clones)]
     {
         let (quiet, crawled) = (DurationSummary::new(quiet), DurationSummary::new(crawled));
-        rows.push(ResultRow::without_target(format!("{what} p50 without crawlers, ms"), quiet.p50_ms));
-        rows.push(ResultRow::without_target(format!("{what} p50 with crawlers, ms"), crawled.p50_ms));
-        rows.push(ResultRow::at_most(
-            format!("{what} p50, ratio"),
-            crawled.p50_ms / quiet.p50_ms.max(1e-3),
-            RATIO_TARGET,
-        ));
-        rows.push(ResultRow::without_target(format!("{what} p95 without crawlers, ms"), quiet.p95_ms));
-        rows.push(ResultRow::without_target(format!("{what} p95 with crawlers, ms"), crawled.p95_ms));
-        rows.push(ResultRow::without_target(format!("{what} p95, ratio"), crawled.p95_ms / quiet.p95_ms.max(1e-3)));
+        rows.push(ResultRow::new(format!("{what} p50 without crawlers, ms"), quiet.p50_ms));
+        rows.push(ResultRow::new(format!("{what} p50 with crawlers, ms"), crawled.p50_ms));
+        rows.push(
+            ResultRow::new(format!("{what} p50, ratio"), crawled.p50_ms / quiet.p50_ms.max(1e-3)).at_most(RATIO_TARGET),
+        );
+        rows.push(ResultRow::new(format!("{what} p95 without crawlers, ms"), quiet.p95_ms));
+        rows.push(ResultRow::new(format!("{what} p95 with crawlers, ms"), crawled.p95_ms));
+        rows.push(ResultRow::new(format!("{what} p95, ratio"), crawled.p95_ms / quiet.p95_ms.max(1e-3)));
     }
     result_table::print(&rows)
 }

@@ -7,7 +7,7 @@ use std::env;
 use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -183,12 +183,12 @@ impl ComparisonRun<'_> {
         let (small, many) = (self.folder.join("small"), self.folder.join("many"));
         generated_repo::single_commit(&small, self.plan.size.seed)?;
         generated_repo::many_refs(&many, self.plan.size.seed, self.plan.refs)?;
-        let time = Duration::from_secs(self.plan.seconds);
         for (name, source) in [("small", small), ("many", many)] {
             let mut repo = GeneratedRepo::new(self.plan.size.seed, name, &source)?;
             self.announce_and_push(&mut repo).await?;
             for protocol in [Protocol::V0, Protocol::V2] {
-                let run = RefsRun { connections: self.plan.connections, time, protocol };
+                let Compare { connections, seconds, .. } = *self.plan;
+                let run = RefsRun { connections, seconds, protocol };
                 let label = format!("info/refs, {} refs, {protocol}", repo.refs.len());
                 let mut seen: Vec<[Samples; 2]> = self.servers.iter().map(|_| Default::default()).collect();
                 for _ in 0..self.plan.rounds {

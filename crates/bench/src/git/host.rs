@@ -1,13 +1,9 @@
 //! A git server started by this program and killed when dropped.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{fmt, fs, thread};
+use std::{fmt, fs};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -18,12 +14,10 @@ use super::cpu_time::{ControlGroup, CpuAccount};
 use super::nginx;
 use super::request::RepoUrl;
 use crate::process::Process;
+use crate::server::{ServerProcess, free_address, graspd_command};
 
 /// The domain of graspd. It is never resolved: announcements must list it, and connections use the loopback address.
 pub(super) const DOMAIN: &str = "bench.example";
-
-/// Time within which a server must accept connections.
-const START_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Time within which a server must finish its background work. Repacking a large repository takes a minute.
 const IDLE_DEADLINE: Duration = Duration::from_secs(300);
@@ -63,8 +57,7 @@ pub(super) struct GitServer {
     pub(super) cpu_account: CpuAccount,
     /// Folder of its repositories.
     pub(super) folder: PathBuf,
-    /// Its processes, each with its own process group.
-    children: Vec<Child>,
+    processes: Vec<ServerProcess>,
 }
 
 impl GitServer {
@@ -75,74 +68,41 @@ impl GitServer {
 
     /// Starts graspd in `folder` with additional settings.
     pub(super) fn start_graspd_with(binary: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self> {
-        let git = folder.join("git");
-        let mut command = Command::new(binary);
-        command
-            .current_dir(folder)
-            .env("NGIT_BIND_ADDRESS", "127.0.0.1:0")
-            .env("NGIT_DOMAIN", DOMAIN)
-            .env("NGIT_RELAY_DATA_PATH", folder.join("relay"))
-            .env("NGIT_GIT_DATA_PATH", &git)
-            .env("NGIT_NETWORK_MAX_CONNECTIONS", "0")
-            .env("NGIT_NETWORK_EVENTS_PER_MINUTE", "0")
-            .env("NGIT_SYNC_ENABLE", "false")
-            .envs(settings.iter().copied());
-        if std::env::var_os("NGIT_LOG_LEVEL").is_none() {
-            command.env("NGIT_LOG_LEVEL", "warn");
-        }
+        let mut command = graspd_command(binary, folder, "warn");
+        command.env("NGIT_DOMAIN", DOMAIN).env("NGIT_SYNC_ENABLE", "false").envs(settings.iter().copied());
         let group = ControlGroup::create("graspd");
-        let mut child = start(group.as_ref(), command, Stdio::piped())?;
-        let cpu_account = group.map_or(CpuAccount::ProcessTree(child.id()), CpuAccount::ControlGroup);
-        let out = child.stdout.take().context("cannot read the output of graspd")?;
-        let mut server =
-            Self { kind: ServerKind::Graspd, address: String::new(), cpu_account, folder: git, children: vec![child] };
-
-        let (address_sender, listening) = mpsc::channel();
-        // The pipe is read until its end, because graspd would block on a full pipe.
-        thread::spawn(move || {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if let Some(address) = line.trim().strip_prefix("listening") {
-                    let _ = address_sender.send(address.trim().to_owned());
-                }
-            }
-        });
-        server.address = listening.recv_timeout(START_DEADLINE).context("graspd did not print its address")?;
-        Ok(server)
+        let (server, address) = ServerProcess::start_graspd(wrap(group.as_ref(), command))?;
+        let cpu_account = group.map_or(CpuAccount::ProcessTree(server.id()), CpuAccount::ControlGroup);
+        Ok(Self {
+            kind: ServerKind::Graspd,
+            address: address.to_string(),
+            cpu_account,
+            folder: folder.join("git"),
+            processes: vec![server],
+        })
     }
 
     /// Starts nginx and fcgiwrap in `folder`.
     pub(super) async fn start_reference(programs: &nginx::ReferencePrograms, folder: &Path) -> Result<Self> {
-        let port = free_port()?;
-        let setup = nginx::ReferenceSetup::write(programs, folder, port)?;
+        let address = free_address()?;
+        let setup = nginx::ReferenceSetup::write(programs, folder, address.port())?;
         let group = ControlGroup::create("reference");
         let mut server = Self {
             kind: ServerKind::Reference,
-            address: format!("127.0.0.1:{port}"),
+            address: address.to_string(),
             cpu_account: group.clone().map_or(CpuAccount::WholeMachine, CpuAccount::ControlGroup),
             folder: setup.repositories,
-            children: Vec::new(),
+            processes: Vec::new(),
         };
         for command in [setup.fcgiwrap, setup.nginx] {
-            server.children.push(start(group.as_ref(), command, Stdio::null())?);
+            server.processes.push(ServerProcess::start(wrap(group.as_ref(), command), Stdio::null())?);
         }
         let started = Instant::now();
         while !setup.socket.exists() || TcpStream::connect(&server.address).await.is_err() {
-            server.check_started(started)?;
+            server.processes.iter_mut().try_for_each(|process| process.check_starting(started)).context("reference")?;
             sleep(Duration::from_millis(20)).await;
         }
         Ok(server)
-    }
-
-    fn check_started(&mut self, started: Instant) -> Result<()> {
-        for child in &mut self.children {
-            if let Some(status) = child.try_wait()? {
-                bail!("a process of {} exited before it accepted connections: {status}", self.kind);
-            }
-        }
-        if started.elapsed() > START_DEADLINE {
-            bail!("{} does not accept connections after {} s", self.kind, START_DEADLINE.as_secs());
-        }
-        Ok(())
     }
 
     /// Returns the URL of a repository on this server.
@@ -152,7 +112,7 @@ impl GitServer {
 
     /// Returns the process whose memory is measured. The memory of a single process of the reference is not meaningful.
     pub(super) fn process(&self) -> Option<Process> {
-        let first = self.children.first().map(|child| Process::Pid(child.id()));
+        let first = self.processes.first().map(ServerProcess::process);
         first.filter(|_| self.kind == ServerKind::Graspd)
     }
 
@@ -177,33 +137,20 @@ impl GitServer {
 
 impl Drop for GitServer {
     fn drop(&mut self) {
-        for child in &mut self.children {
-            // The whole process group is killed, because fcgiwrap's workers outlive their parent. The processes may
-            // have exited already, and `drop` cannot report errors.
-            let group = format!("-{}", child.id());
-            let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
-            let _ = child.wait();
-        }
+        // A control group can only be removed when its processes are gone.
+        self.processes.clear();
         if let CpuAccount::ControlGroup(group) = &self.cpu_account {
             group.remove();
         }
     }
 }
 
-/// Starts a process in its own process group, and in a control group if there is one.
-fn start(group: Option<&ControlGroup>, command: Command, out: Stdio) -> Result<Child> {
-    let name = command.get_program().display().to_string();
-    let mut command = match group {
+/// Returns the command, started in a control group if there is one.
+fn wrap(group: Option<&ControlGroup>, command: Command) -> Command {
+    match group {
         Some(group) => group.wrap_command(&command),
         None => command,
-    };
-    command.stdin(Stdio::null()).stdout(out).process_group(0);
-    command.spawn().with_context(|| format!("cannot start {name}"))
-}
-
-/// Returns a port that is currently free.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+    }
 }
 
 /// Creates a subfolder.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 pub(super) const AUTHOR: &str = "A U Thor <author@example.com>";
 
 /// Returns a git command that runs in `folder` and ignores the configuration of this machine.
-pub(super) fn git(folder: &Path) -> Command {
+pub(crate) fn git(folder: &Path) -> Command {
     let mut command = Command::new("git");
     command
         .current_dir(folder)
@@ -23,7 +23,7 @@ pub(super) fn git(folder: &Path) -> Command {
 }
 
 /// Runs a git command and returns its output.
-pub(super) fn run(command: &mut Command) -> Result<String> {
+pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().context("cannot run git")?;
     if !output.status.success() {
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();

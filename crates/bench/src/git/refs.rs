@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
@@ -14,13 +15,16 @@ use crate::latency::{Latencies, Percentiles};
 use crate::process_usage::rounded;
 
 /// Parameters of a `git refs` run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args)]
 pub(super) struct RefsRun {
-    /// Connections, each with one request at a time.
+    /// Connections, each with one request at a time
+    #[arg(long, default_value_t = 8)]
     pub(super) connections: usize,
-    /// Duration of the run.
-    pub(super) time: Duration,
-    /// Protocol version.
+    /// Duration in seconds
+    #[arg(long, default_value_t = 3)]
+    pub(super) seconds: u64,
+    /// Protocol version
+    #[arg(long, default_value = "v2")]
     pub(super) protocol: Protocol,
 }
 
@@ -64,7 +68,7 @@ impl RefsRun {
         let answer_bytes = first.len() as u64;
 
         let cost = CostMeter::start(cpu_account)?;
-        let until = Instant::now() + self.time;
+        let until = Instant::now() + Duration::from_secs(self.seconds);
         let mut clients = JoinSet::new();
         for _ in 0..self.connections {
             clients.spawn(request_repeatedly(Client::new(&url.address), Arc::clone(&request), answer_bytes, until));

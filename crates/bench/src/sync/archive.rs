@@ -1,11 +1,10 @@
 //! `archive`: an empty server copies all events and git data of another one, compared with `git clone --mirror`.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use grasp_core::nostr::kinds::PULL_REQUEST;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -19,12 +18,10 @@ use super::server::{GraspdServer, POLL_INTERVAL, ServerPlan, SyncSources, create
 use super::world::{FOLLOWER, SOURCE, SYNC_TIMEOUT, SyncSetup, seconds};
 use crate::connection::{Connection, Traffic};
 use crate::event::{Draft, SignedEvent};
+use crate::git::installed_git;
 use crate::machine;
 use crate::process_usage::rounded;
 use crate::repository::{YEAR, YEAR_START, tag};
-
-/// Pull request (NIP-34).
-const PULL_REQUEST: u16 = 1618;
 
 /// Every tenth repository has a pull request.
 const PULL_REQUEST_EVERY: usize = 10;
@@ -125,11 +122,11 @@ async fn clone_all(setup: &SyncSetup, source: &GraspdServer) -> Result<f64> {
     let mut clones = JoinSet::new();
     for project in &setup.corpus.projects {
         let url = format!("http://{}/{}/{}.git", source.address, project.npub, project.identifier);
-        let to = folder.join(&project.identifier);
+        let (folder, name) = (folder.clone(), project.identifier.clone());
         let permit = Arc::clone(&permits).acquire_owned().await?;
         clones.spawn_blocking(move || {
             let _permit = permit;
-            clone(&url, &to)
+            installed_git::run(installed_git::git(&folder).args(["clone", "--quiet", "--mirror", &url, &name]))
         });
     }
     while let Some(clone) = clones.join_next().await {
@@ -137,21 +134,6 @@ async fn clone_all(setup: &SyncSetup, source: &GraspdServer) -> Result<f64> {
     }
     // The clones are kept until the next run, because creating files is slow after thousands of files were removed.
     Ok(rounded(started.elapsed().as_secs_f64()))
-}
-
-fn clone(url: &str, to: &Path) -> Result<()> {
-    let status = Command::new("git")
-        .args(["clone", "--quiet", "--mirror", url])
-        .arg(to)
-        .env("GIT_CONFIG_NOSYSTEM", "1")
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .stdin(Stdio::null())
-        .status()?;
-    if !status.success() {
-        bail!("cannot clone {url}");
-    }
-    Ok(())
 }
 
 /// Waits until a server serves everything.

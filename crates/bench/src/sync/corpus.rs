@@ -1,11 +1,9 @@
 //! The events to sync: repositories, issues, and a comment on each. Signed once and kept in a file.
 
+use std::fs;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::{fs, thread};
 
 use anyhow::{Context, Result, bail};
 use nostr::event::EventId;
@@ -13,7 +11,7 @@ use nostr::key::PublicKey;
 use nostr::nips::nip19::ToBech32;
 
 use crate::event::{Author, Draft, SignedEvent};
-use crate::progress::Progress;
+use crate::progress::{Progress, in_parallel};
 use crate::random::Random;
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE, YEAR, YEAR_START, tag};
 use crate::sample_text;
@@ -167,25 +165,12 @@ pub(super) fn writer(seed: u64, index: u64) -> Result<Author> {
 fn sign(size: CorpusSize, projects: &[Project], commit: &str) -> Result<Vec<SignedEvent>> {
     let writers = (0..WRITER_COUNT).map(|index| writer(size.seed, index)).collect::<Result<Vec<_>>>()?;
     let progress = Progress::start("signing", size.events());
-    let next = AtomicU64::new(0);
-    let finished = Mutex::new(Vec::with_capacity(projects.len()));
-    thread::scope(|scope| {
-        let work = || -> Result<()> {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(project) = projects.get(index as usize) else { return Ok(()) };
-                let events = sign_repository(size, index, project, (&writers, commit))?;
-                progress.advance(events.len() as u64);
-                finished.lock().expect("no thread panics while holding the lock").push((index, events));
-            }
-        };
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let signers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        signers.into_iter().try_for_each(|signer| signer.join().expect("signing does not panic"))
+    let events = in_parallel(size.repositories, |index| {
+        let events = sign_repository(size, index, &projects[index as usize], (&writers, commit))?;
+        progress.advance(events.len() as u64);
+        Ok(events)
     })?;
-    let mut finished = finished.into_inner().expect("no thread panics while holding the lock");
-    finished.sort_unstable_by_key(|(index, _)| *index);
-    Ok(finished.into_iter().flat_map(|(_, events)| events).collect())
+    Ok(events.concat())
 }
 
 fn sign_repository(

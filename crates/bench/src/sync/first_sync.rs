@@ -64,17 +64,8 @@ pub(super) struct SyncRun<'a> {
 }
 
 impl SyncRun<'_> {
-    /// Starts an empty follower and waits until it serves everything.
-    pub(super) async fn cold(&self, plan: &ServerPlan) -> Result<(GraspdServer, SyncFigures)> {
-        self.measure(plan, true).await
-    }
-
-    /// Restarts a follower that has everything and waits until it is in sync.
-    pub(super) async fn restart(&self, plan: &ServerPlan) -> Result<(GraspdServer, SyncFigures)> {
-        self.measure(plan, false).await
-    }
-
-    async fn measure(&self, plan: &ServerPlan, cold: bool) -> Result<(GraspdServer, SyncFigures)> {
+    /// Starts a follower. Waits until it serves everything if it is empty (`cold`), and until it is in sync.
+    pub(super) async fn measure(&self, plan: &ServerPlan, cold: bool) -> Result<(GraspdServer, SyncFigures)> {
         let plan = plan.syncing_from(SyncSources::Relays(vec![format!("ws://{SOURCE}")]));
         self.proxy.reset();
         let wanted = self.setup.corpus.size.events();

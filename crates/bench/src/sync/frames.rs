@@ -1,6 +1,10 @@
 //! Counts the messages of a websocket stream by verb. Reads only the verb and the length of a message.
 
 use std::collections::BTreeMap;
+use std::io::Cursor;
+
+use tokio_tungstenite::tungstenite::protocol::frame::FrameHeader;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 /// Bytes at the beginning of a message that contain its verb.
 const BEGINNING: usize = 16;
@@ -94,17 +98,11 @@ impl FrameCounter {
 impl FrameBody {
     /// Parses a frame header. Returns its size and the frame, or `None` if it is incomplete.
     fn parse_head(head: &[u8]) -> Option<(usize, Self)> {
-        let [first, second, ..] = *head else { return None };
-        let (extra, length) = match second & 0x7f {
-            126 => (2, u64::from(u16::from_be_bytes(head.get(2..4)?.try_into().ok()?))),
-            127 => (8, u64::from_be_bytes(head.get(2..10)?.try_into().ok()?)),
-            short => (0, u64::from(short)),
-        };
-        let masked = second & 0x80 != 0;
-        let size = 2 + extra + if masked { 4 } else { 0 };
-        let mask = if masked { head.get(size - 4..size)?.try_into().ok()? } else { [0; 4] };
-        let text = matches!(first & 0x0f, 0 | 1);
-        Some((size, Self { left: length, length, mask, text, beginning: Vec::new() }))
+        let mut cursor = Cursor::new(head);
+        let (header, length) = FrameHeader::parse(&mut cursor).ok()??;
+        let text = matches!(header.opcode, OpCode::Data(Data::Continue | Data::Text));
+        let mask = header.mask.unwrap_or_default();
+        Some((cursor.position() as usize, Self { left: length, length, mask, text, beginning: Vec::new() }))
     }
 
     fn next_state(self, verbs: &mut MessageCounts) -> FrameCounter {

@@ -82,7 +82,7 @@ pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigure
         }
         if shown.elapsed().as_secs() >= 10 {
             shown = Instant::now();
-            let requests = stubs.counters.figures();
+            let requests = stubs.figures();
             result_table::print_progress(&format!("{connected} of {relays} relays in sync; {requests:?}"));
         }
         if started.elapsed() > SYNC_TIMEOUT {
@@ -108,7 +108,7 @@ pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigure
         later_kb,
         above_idle_mb: rounded(memory.rss_anon_kb.saturating_sub(idle_kb) as f64 / 1000.0),
         peak_kb: server.process().peak_kb()?,
-        requests: stubs.counters.figures(),
+        requests: stubs.figures(),
         warnings: server.warnings().into_iter().take(10).collect(),
     })
 }

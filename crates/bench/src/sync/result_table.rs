@@ -15,14 +15,14 @@ pub(crate) struct ResultRow {
 }
 
 impl ResultRow {
-    /// Creates a row with a maximum.
-    pub(crate) fn at_most(what: impl Into<String>, value: f64, most: f64) -> Self {
-        Self { what: what.into(), value, most: Some(most) }
+    /// Creates a row without a target.
+    pub(crate) fn new(what: impl Into<String>, value: f64) -> Self {
+        Self { what: what.into(), value, most: None }
     }
 
-    /// Creates a row without a target.
-    pub(crate) fn without_target(what: impl Into<String>, value: f64) -> Self {
-        Self { what: what.into(), value, most: None }
+    /// Returns the same row with a maximum.
+    pub(crate) fn at_most(self, most: f64) -> Self {
+        Self { most: Some(most), ..self }
     }
 }
 
@@ -60,8 +60,8 @@ mod tests {
     #[test]
     fn rows_show_whether_the_target_is_met() {
         let line = |row: ResultRow| row.to_string().split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
-        assert_eq!(line(ResultRow::at_most("cold s", 20.0, 20.0)), "cold s 20.000 <= 20 met");
-        assert_eq!(line(ResultRow::at_most("cold s", 20.1, 20.0)), "cold s 20.100 <= 20 MISSED");
-        assert_eq!(line(ResultRow::without_target("cold s", 20.1)), "cold s 20.100");
+        assert_eq!(line(ResultRow::new("cold s", 20.0).at_most(20.0)), "cold s 20.000 <= 20 met");
+        assert_eq!(line(ResultRow::new("cold s", 20.1).at_most(20.0)), "cold s 20.100 <= 20 MISSED");
+        assert_eq!(line(ResultRow::new("cold s", 20.1)), "cold s 20.100");
     }
 }

@@ -1,24 +1,20 @@
-//! A graspd process started by this program and killed when dropped. Its log is read.
+//! A graspd process and its log.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, mpsc};
-use std::thread;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::sleep;
 
+use crate::git::client::Client;
 use crate::process::Process;
+use crate::server::{ServerProcess, graspd_command, spawn_line_reader};
 use crate::target::RelayUrl;
-
-/// Time within which a server must start or stop.
-const START_STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Interval of polling.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -59,19 +55,8 @@ impl ServerPlan {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.binary);
-        command
-            .current_dir(&self.folder)
-            .env("NGIT_BIND_ADDRESS", "127.0.0.1:0")
-            .env("NGIT_DOMAIN", &self.domain)
-            .env("NGIT_RELAY_DATA_PATH", self.folder.join("relay"))
-            .env("NGIT_GIT_DATA_PATH", self.git_folder())
-            .env("NGIT_NETWORK_MAX_CONNECTIONS", "0")
-            .env("NGIT_NETWORK_EVENTS_PER_MINUTE", "0")
-            .env("NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS", "true");
-        if std::env::var_os("NGIT_LOG_LEVEL").is_none() {
-            command.env("NGIT_LOG_LEVEL", "info");
-        }
+        let mut command = graspd_command(&self.binary, &self.folder, "info");
+        command.env("NGIT_DOMAIN", &self.domain).env("NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS", "true");
         for (name, value) in &self.settings {
             command.env(format!("NGIT_{name}"), value);
         }
@@ -97,7 +82,7 @@ type ServerLog = Arc<Mutex<Vec<(Instant, String)>>>;
 /// A running server.
 #[derive(Debug)]
 pub(super) struct GraspdServer {
-    child: Child,
+    server: ServerProcess,
     log: ServerLog,
     /// Its address.
     pub(super) address: SocketAddr,
@@ -107,40 +92,17 @@ impl GraspdServer {
     /// Starts a command and waits until it prints its address. Log lines are also appended to a file.
     fn start(mut command: Command, log_file: &Path) -> Result<Self> {
         let mut log_file = OpenOptions::new().create(true).append(true).open(log_file)?;
-        let name = command.get_program().display().to_string();
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
+        command.stderr(Stdio::piped());
+        let mut server = ServerProcess::start(command, Stdio::piped())?;
         let log = ServerLog::default();
-        let (address_sender, listening) = mpsc::channel();
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        if let Some(out) = out {
-            spawn_line_reader(out, move |line| {
-                if let Some(address) = line.trim().strip_prefix("listening") {
-                    let _ = address_sender.send(address.trim().to_owned());
-                }
-            });
-        }
-        if let Some(err) = err {
-            let log = Arc::clone(&log);
-            spawn_line_reader(err, move |line| {
-                // The log file is only for diagnosis, so errors are ignored.
-                let _ = writeln!(log_file, "{line}");
-                log.lock().expect("no thread panics while holding the lock").push((Instant::now(), line));
-            });
-        }
-        let address = listening.recv_timeout(START_STOP_DEADLINE).ok().and_then(|address| address.parse().ok());
-        let Some(address) = address else {
-            let _ = child.kill();
-            let _ = child.wait();
-            let log = log.lock().expect("no thread panics while holding the lock");
-            let last: Vec<&str> = log.iter().rev().take(5).map(|(_, line)| line.as_str()).collect();
-            bail!("{name} did not print its address; last log lines: {last:?}");
-        };
-        Ok(Self { child, log, address })
+        let (lines, errors) = (Arc::clone(&log), server.take_stderr().context("cannot read the log of graspd")?);
+        spawn_line_reader(errors, move |line| {
+            // The log file is only for diagnosis, so errors are ignored.
+            let _ = writeln!(log_file, "{line}");
+            lock(&lines).push((Instant::now(), line));
+        });
+        let address = server.read_address().with_context(|| last_lines(&log))?;
+        Ok(Self { server, log, address })
     }
 
     /// Returns its websocket URL.
@@ -150,18 +112,18 @@ impl GraspdServer {
 
     /// Returns its process.
     pub(super) fn process(&self) -> Process {
-        Process::Pid(self.child.id())
+        self.server.process()
     }
 
     /// Returns the time of the first log line that contains all of these words.
     pub(super) fn logged_at(&self, words: &[&str]) -> Option<Instant> {
-        let log = self.log.lock().expect("no thread panics while holding the lock");
+        let log = lock(&self.log);
         log.iter().find(|(_, line)| words.iter().all(|word| line.contains(word))).map(|(at, _)| *at)
     }
 
     /// Returns all warnings and errors in its log.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let log = self.log.lock().expect("no thread panics while holding the lock");
+        let log = lock(&self.log);
         let loud = |line: &&String| line.contains("WARN") || line.contains("ERROR");
         log.iter().map(|(_, line)| line).filter(loud).cloned().collect()
     }
@@ -174,9 +136,7 @@ impl GraspdServer {
                 return Ok(at);
             }
             if started.elapsed() > timeout {
-                let log = self.log.lock().expect("no thread panics while holding the lock");
-                let last: Vec<&str> = log.iter().rev().take(10).map(|(_, line)| line.as_str()).collect();
-                bail!("no log line contains {words:?} after {} s; last log lines: {last:#?}", timeout.as_secs());
+                bail!("no log line contains {words:?} after {} s; {}", timeout.as_secs(), last_lines(&self.log));
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -184,46 +144,23 @@ impl GraspdServer {
 
     /// Returns its metrics.
     pub(super) async fn metrics(&self) -> Result<String> {
-        let mut stream = TcpStream::connect(self.address).await?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+        Ok(Client::new(self.address).get("/metrics").await?.1)
     }
 
     /// Sends SIGTERM and waits until the process has exited.
-    pub(super) async fn stop(mut self) -> Result<()> {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-TERM", &pid]).status().context("cannot run kill")?;
-        if !status.success() {
-            bail!("cannot send SIGTERM to process {pid}");
-        }
-        let started = Instant::now();
-        while self.child.try_wait()?.is_none() {
-            if started.elapsed() > START_STOP_DEADLINE {
-                bail!("process {pid} does not exit");
-            }
-            sleep(POLL_INTERVAL).await;
-        }
-        Ok(())
+    pub(super) async fn stop(self) -> Result<()> {
+        self.server.stop().await
     }
 }
 
-impl Drop for GraspdServer {
-    fn drop(&mut self) {
-        // The process may have exited already, and `drop` cannot report errors.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn lock(log: &ServerLog) -> MutexGuard<'_, Vec<(Instant, String)>> {
+    log.lock().expect("no thread panics while holding the lock")
 }
 
-/// Reads all lines in a separate thread, because a full pipe would block the server.
-fn spawn_line_reader(from: impl Read + Send + 'static, mut on_line: impl FnMut(String) + Send + 'static) {
-    thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            on_line(line);
-        }
-    });
+fn last_lines(log: &ServerLog) -> String {
+    let log = lock(log);
+    let last: Vec<&str> = log.iter().rev().take(10).map(|(_, line)| line.as_str()).collect();
+    format!("last log lines: {last:#?}")
 }
 
 /// Returns the sum of all samples of a metric whose lines contain these words.

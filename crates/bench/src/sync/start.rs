@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::SyncArgs;
+use super::result_table;
 use super::result_table::{ResultRow, print_progress};
 use super::server::{GraspdServer, ServerPlan, SyncSources};
 use super::world::{SOURCE, SyncSetup};
+use crate::git::client::Client;
 use crate::process_usage::rounded;
 use crate::{machine, report};
 
@@ -68,7 +68,7 @@ struct StartFigures {
 }
 
 /// Prepares the data folder if necessary, and starts the server repeatedly.
-pub(super) async fn run(args: &StartArgs) -> Result<Vec<ResultRow>> {
+pub async fn run(args: &StartArgs) -> Result<()> {
     let setup = SyncSetup::prepare(&SyncArgs {
         graspd: args.graspd.clone(),
         corpus: args.corpus.clone(),
@@ -79,7 +79,7 @@ pub(super) async fn run(args: &StartArgs) -> Result<Vec<ResultRow>> {
         relays: 1,
     })?;
     let plan = prepare(&setup).await?;
-    let mut rows = vec![ResultRow::without_target("repositories", args.repositories as f64)];
+    let mut rows = vec![ResultRow::new("repositories", args.repositories as f64)];
     for cold in [true, false] {
         let mut times = Vec::new();
         for _ in 0..args.times {
@@ -100,18 +100,14 @@ pub(super) async fn run(args: &StartArgs) -> Result<Vec<ResultRow>> {
             values.sort_by(f64::total_cmp);
             values[values.len() / 2]
         };
-        rows.push(ResultRow::at_most(format!("{name}: ms until ready"), median(|figures| figures.ready_ms), 1_000.0));
-        rows.push(ResultRow::without_target(format!("{name}: CPU ms until ready"), median(|figures| figures.cpu_ms)));
-        rows.push(ResultRow::without_target(
-            format!("{name}: MB of anonymous memory"),
-            median(|figures| figures.rss_anon_mb),
-        ));
-        rows.push(ResultRow::without_target(
-            format!("{name}: cores used by others"),
-            median(|figures| figures.foreign_cores),
-        ));
+        rows.push(
+            ResultRow::new(format!("{name}: ms until ready"), median(|figures| figures.ready_ms)).at_most(1_000.0),
+        );
+        rows.push(ResultRow::new(format!("{name}: CPU ms until ready"), median(|figures| figures.cpu_ms)));
+        rows.push(ResultRow::new(format!("{name}: MB of anonymous memory"), median(|figures| figures.rss_anon_mb)));
+        rows.push(ResultRow::new(format!("{name}: cores used by others"), median(|figures| figures.foreign_cores)));
     }
-    Ok(rows)
+    result_table::print(&rows)
 }
 
 /// Returns a server with all data, prepared now or by an earlier run.
@@ -169,13 +165,10 @@ async fn measure_start(setup: &SyncSetup, plan: &ServerPlan, cold: bool) -> Resu
 }
 
 async fn wait_until_ready(server: &GraspdServer) -> Result<()> {
-    let started = Instant::now();
+    let (mut client, started) = (Client::new(server.address), Instant::now());
     loop {
-        let mut stream = TcpStream::connect(server.address).await.context("graspd does not accept connections")?;
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        if answer.starts_with("HTTP/1.1 200 ") {
+        let (status, answer) = client.get("/readyz").await?;
+        if status == 200 {
             return Ok(());
         }
         if started.elapsed() > READY_TIMEOUT {

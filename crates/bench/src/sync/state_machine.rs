@@ -58,11 +58,11 @@ pub(super) struct MachineFigures {
     /// Issues times the relays that they are synced from.
     units: u64,
     /// First sync, until all relays are in sync.
-    catch_up: PhaseFigures,
+    pub(super) catch_up: PhaseFigures,
     /// Arrival of more issues afterwards.
     arrivals: PhaseFigures,
     /// Memory of the state machine after the first sync, in MB.
-    memory_mb: f64,
+    pub(super) memory_mb: f64,
     /// Bytes per issue.
     bytes_per_root: f64,
     /// Bytes per repository and relay.
@@ -77,7 +77,7 @@ pub(super) struct PhaseFigures {
     /// Number of inputs and alarms handled.
     steps: u64,
     /// Total CPU time of all steps.
-    seconds: f64,
+    pub(super) seconds: f64,
     /// Time that passed on the simulated clock.
     virtual_seconds: f64,
     p50_us: f64,
@@ -96,16 +96,6 @@ pub(super) struct PhaseFigures {
 }
 
 impl MachineFigures {
-    /// Returns the duration of all steps of the first sync, in seconds.
-    pub(super) fn seconds(&self) -> f64 {
-        self.catch_up.seconds
-    }
-
-    /// Returns the memory, in MB.
-    pub(super) fn memory_mb(&self) -> f64 {
-        self.memory_mb
-    }
-
     /// Returns the duration of the longest step, in milliseconds.
     pub(super) fn longest_ms(&self) -> f64 {
         self.catch_up.max_us.max(self.arrivals.max_us) / 1000.0

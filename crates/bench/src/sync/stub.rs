@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context, Result};
 use futures_util::{SinkExt, StreamExt};
@@ -31,21 +30,7 @@ const LIMIT: u64 = 500;
 const ID_BYTES: usize = 64;
 
 /// Counters of all stub relays.
-#[derive(Debug, Default)]
-pub(super) struct StubCounters {
-    connections: AtomicU64,
-    requests: AtomicU64,
-    filters: AtomicU64,
-    bytes: AtomicU64,
-    reconciliations: AtomicU64,
-    most_subscriptions: AtomicU64,
-    most_filters: AtomicU64,
-    most_bytes: AtomicU64,
-    excesses: AtomicU64,
-}
-
-/// Values of [`StubCounters`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct StubFigures {
     /// Websocket connections.
     pub(super) connections: u64,
@@ -67,35 +52,12 @@ pub(super) struct StubFigures {
     pub(super) excesses: u64,
 }
 
-impl StubCounters {
-    /// Returns the current values.
-    pub(super) fn figures(&self) -> StubFigures {
-        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        StubFigures {
-            connections: read(&self.connections),
-            requests: read(&self.requests),
-            filters: read(&self.filters),
-            bytes: read(&self.bytes),
-            reconciliations: read(&self.reconciliations),
-            most_subscriptions: read(&self.most_subscriptions),
-            most_filters: read(&self.most_filters),
-            most_bytes: read(&self.most_bytes),
-            excesses: read(&self.excesses),
-        }
-    }
-
-    fn add(number: &AtomicU64, more: u64) {
-        number.fetch_add(more, Ordering::Relaxed);
-    }
-}
-
 /// Running stub relays. Dropping this ends them.
 #[derive(Debug)]
 pub(super) struct StubRelays {
     /// Their addresses.
     pub(super) addresses: Vec<String>,
-    /// Their counters.
-    pub(super) counters: Arc<StubCounters>,
+    counters: Arc<Mutex<StubFigures>>,
     /// Dropping this aborts the tasks.
     _tasks: JoinSet<()>,
 }
@@ -108,7 +70,7 @@ pub(super) fn stub_address(number: usize) -> String {
 impl StubRelays {
     /// Starts `count` stub relays.
     pub(super) async fn start(count: usize) -> Result<Self> {
-        let counters = Arc::new(StubCounters::default());
+        let counters = Arc::new(Mutex::new(StubFigures::default()));
         let mut tasks = JoinSet::new();
         let addresses: Vec<String> = (0..count).map(stub_address).collect();
         for stub_address in &addresses {
@@ -125,21 +87,31 @@ impl StubRelays {
         }
         Ok(Self { addresses, counters, _tasks: tasks })
     }
+
+    /// Returns the current counters.
+    pub(super) fn figures(&self) -> StubFigures {
+        *lock(&self.counters)
+    }
 }
 
-async fn serve(mut stream: TcpStream, counters: &StubCounters) -> Result<()> {
+fn lock(counters: &Mutex<StubFigures>) -> MutexGuard<'_, StubFigures> {
+    counters.lock().expect("no task panics while holding the lock")
+}
+
+async fn serve(mut stream: TcpStream, counters: &Mutex<StubFigures>) -> Result<()> {
     let mut head = [0; 4096];
     let length = stream.peek(&mut head).await?;
     if !String::from_utf8_lossy(&head[..length]).to_ascii_lowercase().contains("upgrade: websocket") {
         return Ok(send_nip11(&mut stream).await?);
     }
-    StubCounters::add(&counters.connections, 1);
+    lock(counters).connections += 1;
     let config = WebSocketConfig::default().read_buffer_size(4096).write_buffer_size(0);
     let mut socket = accept_async_with_config(stream, Some(config)).await?;
     let mut open = BTreeSet::new();
     while let Some(message) = socket.next().await {
         let Message::Text(text) = message? else { continue };
-        if let Some(answer) = respond(&text, &mut open, counters) {
+        let answer = respond(&text, &mut open, &mut lock(counters));
+        if let Some(answer) = answer {
             socket.send(Message::text(answer)).await?;
         }
     }
@@ -158,10 +130,10 @@ async fn send_nip11(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 /// Returns the response to a message.
-fn respond(text: &str, open: &mut BTreeSet<String>, counters: &StubCounters) -> Option<String> {
+fn respond(text: &str, open: &mut BTreeSet<String>, counters: &mut StubFigures) -> Option<String> {
     let bytes = text.len() as u64;
-    StubCounters::add(&counters.bytes, bytes);
-    counters.most_bytes.fetch_max(bytes, Ordering::Relaxed);
+    counters.bytes += bytes;
+    counters.most_bytes = counters.most_bytes.max(bytes);
     let mut words = text.split('"');
     let verb = words.nth(1)?;
     let id = words.nth(1)?.to_owned();
@@ -169,11 +141,11 @@ fn respond(text: &str, open: &mut BTreeSet<String>, counters: &StubCounters) -> 
     let answer = match verb {
         "REQ" => {
             let (filters, limit) = measure(text);
-            StubCounters::add(&counters.requests, 1);
-            StubCounters::add(&counters.filters, filters as u64);
             open.insert(id.clone());
-            counters.most_filters.fetch_max(filters as u64, Ordering::Relaxed);
-            counters.most_subscriptions.fetch_max(open.len() as u64, Ordering::Relaxed);
+            counters.requests += 1;
+            counters.filters += filters as u64;
+            counters.most_filters = counters.most_filters.max(filters as u64);
+            counters.most_subscriptions = counters.most_subscriptions.max(open.len() as u64);
             excess |= filters > FILTERS || open.len() > SUBSCRIPTIONS || limit > LIMIT;
             Some(format!(r#"["EOSE","{id}"]"#))
         }
@@ -182,14 +154,12 @@ fn respond(text: &str, open: &mut BTreeSet<String>, counters: &StubCounters) -> 
             None
         }
         "NEG-OPEN" => {
-            StubCounters::add(&counters.reconciliations, 1);
+            counters.reconciliations += 1;
             Some(format!(r#"["NEG-ERR","{id}","error: negentropy is not supported here"]"#))
         }
         _ => None,
     };
-    if excess {
-        StubCounters::add(&counters.excesses, 1);
-    }
+    counters.excesses += u64::from(excess);
     answer
 }
 
@@ -216,17 +186,17 @@ mod tests {
 
     #[test]
     fn messages_above_the_limits_are_counted() {
-        let counters = StubCounters::default();
+        let mut counters = StubFigures::default();
         let mut open = BTreeSet::new();
         for number in 0..=SUBSCRIPTIONS {
             let request = format!(r#"["REQ","{number}",{{"limit":0}}]"#);
-            assert_eq!(respond(&request, &mut open, &counters), Some(format!(r#"["EOSE","{number}"]"#)));
-            assert_eq!(counters.figures().excesses, u64::from(number == SUBSCRIPTIONS));
+            assert_eq!(respond(&request, &mut open, &mut counters), Some(format!(r#"["EOSE","{number}"]"#)));
+            assert_eq!(counters.excesses, u64::from(number == SUBSCRIPTIONS));
         }
-        assert_eq!(respond(r#"["CLOSE","0"]"#, &mut open, &counters), None);
+        assert_eq!(respond(r#"["CLOSE","0"]"#, &mut open, &mut counters), None);
         assert_eq!(open.len(), SUBSCRIPTIONS);
         let many = format!(r#"["REQ","1",{}]"#, ["{}"; FILTERS + 1].join(","));
-        respond(&many, &mut open, &counters);
-        assert_eq!(counters.figures().excesses, 2);
+        respond(&many, &mut open, &mut counters);
+        assert_eq!(counters.excesses, 2);
     }
 }
