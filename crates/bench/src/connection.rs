@@ -11,6 +11,8 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
+use crate::event::SignedEvent;
+use crate::message::RelayMessage;
 use crate::progress::Progress;
 use crate::target::RelayUrl;
 
@@ -92,6 +94,20 @@ impl Connection {
     pub async fn send(&mut self, text: impl Into<Utf8Bytes>) -> Result<()> {
         self.queue(text).await?;
         self.flush().await
+    }
+
+    /// Publishes an event and waits for its `OK` response. A rejected event is an error.
+    pub async fn publish(&mut self, event: SignedEvent) -> Result<()> {
+        self.send(event.message).await?;
+        loop {
+            match RelayMessage::parse(&self.next().await?) {
+                RelayMessage::Ok { id, accepted: true, .. } if id == event.id => return Ok(()),
+                RelayMessage::Ok { id, reason, .. } if id == event.id => {
+                    bail!("an event of kind {} was rejected: {reason}", event.kind);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Returns the next message, with a timeout of [`REPLY_DEADLINE`].

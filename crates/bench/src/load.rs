@@ -61,13 +61,19 @@ pub struct LoadFigures {
 impl Load {
     /// Publishes the corpus. All events of a repository are sent over one connection, in order.
     pub async fn run(self, target: &Target, corpus: &Corpus) -> Result<LoadFigures> {
+        self.publish(target, corpus.repositories.iter().map(|repository| &repository.events)).await
+    }
+
+    /// Publishes lists of events. All events of a list are sent over one connection, in order.
+    pub async fn publish(self, target: &Target, lists: impl Iterator<Item = &Vec<SignedEvent>>) -> Result<LoadFigures> {
         let connections = Connection::open_many(&target.url, Traffic::Heavy, self.connections).await?;
         let mut queues: Vec<Vec<SignedEvent>> = vec![Vec::new(); self.connections];
-        for (index, repository) in corpus.repositories.iter().enumerate() {
-            queues[index % self.connections].extend(repository.events.iter().cloned());
+        for (index, list) in lists.enumerate() {
+            queues[index % self.connections].extend(list.iter().cloned());
         }
+        let events = queues.iter().map(|queue| queue.len() as u64).sum();
 
-        let progress = Arc::new(Progress::start(format!("load {}", target.name), corpus.len()));
+        let progress = Arc::new(Progress::start(format!("load {}", target.name), events));
         let meter = Meter::start(target.process)?;
         let mut publishers = JoinSet::new();
         for (connection, queue) in connections.into_iter().zip(queues) {
@@ -77,16 +83,16 @@ impl Load {
         while let Some(publisher) = publishers.join_next().await {
             tally.absorb(publisher??);
         }
-        let usage = meter.stop(corpus.len())?;
+        let usage = meter.stop(events)?;
 
         Ok(LoadFigures {
-            events: corpus.len(),
+            events,
             connections: self.connections,
             pipeline: self.pipeline,
             accepted: tally.accepted,
             rejected: tally.rejected,
             reasons: tally.reasons,
-            events_per_second: usage.rate(corpus.len()),
+            events_per_second: usage.rate(events),
             latency: tally.latencies.summarise(),
             usage,
         })

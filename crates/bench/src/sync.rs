@@ -35,6 +35,7 @@ use self::first_sync::{SyncFigures, SyncRun};
 use self::result_table::ResultRow;
 use self::server::ServerPlan;
 pub use self::start::{StartArgs, run as start};
+use self::state_machine::MachineSize;
 use self::world::{FOLLOWER, SyncSetup};
 use crate::report;
 
@@ -82,15 +83,9 @@ pub struct SyncArgs {
 /// Arguments of `sync machine`.
 #[derive(Debug, Clone, Args)]
 pub struct MachineArgs {
-    /// Number of repositories
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub repositories: u64,
-    /// Issues per repository
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
-    pub roots: u64,
-    /// Number of relays
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000))]
-    pub relays: u64,
+    /// Size of the simulated setup.
+    #[command(flatten)]
+    size: MachineSize,
     /// Run with one, two and four times as many repositories, each in its own process
     #[arg(long)]
     pub growth: bool,
@@ -160,11 +155,8 @@ fn rows(source: &str, first: &SyncFigures, second: &SyncFigures) -> Vec<ResultRo
         ResultRow::new(format!("{source}: cold, s until first in sync"), first.caught_up_seconds),
     ];
     let served = first.served_seconds.unwrap_or_default();
-    rows.push(if own {
-        ResultRow::new(format!("{source}: cold, s until served"), served).at_most(20.0)
-    } else {
-        ResultRow::new(format!("{source}: cold, s until served"), served)
-    });
+    let served = ResultRow::new(format!("{source}: cold, s until served"), served);
+    rows.push(if own { served.at_most(20.0) } else { served });
     rows.push(ResultRow::new(format!("{source}: restart, s until in sync"), second.caught_up_seconds).at_most(3.0));
     rows.push(ResultRow::new(format!("{source}: restart, follower CPU s"), second.follower_cpu_seconds));
     if own {
@@ -207,8 +199,8 @@ pub async fn archive(args: &SyncArgs) -> Result<()> {
 }
 
 fn machine(args: &MachineArgs) -> Result<Vec<ResultRow>> {
-    let MachineArgs { repositories, roots, relays, .. } = *args;
-    let figures = state_machine::run(state_machine::MachineSize { repositories, roots, relays })?;
+    let MachineSize { repositories, roots, relays } = args.size;
+    let figures = state_machine::run(args.size)?;
     report::print("sync machine", "none", &figures)?;
     let what = format!("{repositories} x {roots} x {relays}");
     Ok(vec![
@@ -222,7 +214,7 @@ fn machine(args: &MachineArgs) -> Result<Vec<ResultRow>> {
 /// needs.
 fn run_growth(args: &MachineArgs) -> Result<()> {
     for factor in [1, 2, 4] {
-        let [repositories, roots, relays] = [args.repositories * factor, args.roots, args.relays];
+        let [repositories, roots, relays] = [args.size.repositories * factor, args.size.roots, args.size.relays];
         let status = Command::new(std::env::current_exe()?)
             .args(["sync", "machine", "--repositories", &repositories.to_string()])
             .args(["--roots", &roots.to_string(), "--relays", &relays.to_string()])

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use super::cpu_time::{ControlGroup, CpuAccount};
 use super::nginx;
 use super::request::RepoUrl;
+use crate::connection::{Connection, Traffic};
 use crate::process::Process;
 use crate::server::{ServerProcess, free_address, graspd_command};
 
@@ -108,6 +109,11 @@ impl GitServer {
     /// Returns the URL of a repository on this server.
     pub(super) fn url(&self, path: &str) -> RepoUrl {
         RepoUrl::new(&self.address, path)
+    }
+
+    /// Opens a websocket connection, to publish events on graspd.
+    pub(super) async fn connect(&self) -> Result<Connection> {
+        Connection::open(&format!("ws://{}", self.address).parse()?, Traffic::Heavy).await
     }
 
     /// Returns the process whose memory is measured. The memory of a single process of the reference is not meaningful.

@@ -11,7 +11,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use super::client::Client;
 use super::cpu_time::{CostFigures, CostMeter};
 use super::host::{GitServer, ServerKind};
-use super::repo::{EventPublisher, GeneratedRepo};
+use super::repo::GeneratedRepo;
 use super::{generated_repo, installed_git};
 use crate::latency::{Latencies, Percentiles};
 use crate::process_usage::rounded;
@@ -65,7 +65,7 @@ impl Pusher {
     /// measured time.
     pub(super) async fn push(&mut self, server: &GitServer, count: usize) -> Result<Vec<std::time::Duration>> {
         let mut publisher = match server.kind {
-            ServerKind::Graspd => Some(EventPublisher::open(server).await?),
+            ServerKind::Graspd => Some(server.connect().await?),
             ServerKind::Reference => None,
         };
         let url = server.url(&self.repo.path()).to_string();

@@ -14,9 +14,7 @@ use tokio::time::sleep;
 use super::client::Client;
 use super::host::{DOMAIN, GitServer, ServerKind};
 use super::installed_git;
-use crate::connection::{Connection, Traffic};
 use crate::event::{Author, Draft, SignedEvent};
-use crate::message::RelayMessage;
 use crate::repository::{ANNOUNCEMENT, STATE, tag};
 
 /// Random stream of the owner's key, which no corpus uses.
@@ -88,7 +86,7 @@ impl GeneratedRepo {
         match server.kind {
             ServerKind::Graspd => {
                 let events = [self.announcement()?, self.state()?];
-                let mut publisher = EventPublisher::open(server).await?;
+                let mut publisher = server.connect().await?;
                 for event in events {
                     publisher
                         .publish(event)
@@ -130,7 +128,7 @@ impl GeneratedRepo {
         self.refs.push((name.clone(), oid.clone()));
         for server in servers {
             match server.kind {
-                ServerKind::Graspd => EventPublisher::open(server).await?.publish(self.state()?).await?,
+                ServerKind::Graspd => server.connect().await?.publish(self.state()?).await?,
                 ServerKind::Reference => {
                     let folder = self.folder(server)?;
                     installed_git::run(installed_git::git(&folder).args(["update-ref", &name, &oid]))?;
@@ -219,35 +217,6 @@ fn link_files(from: &Path, to: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A connection that publishes events one at a time.
-pub(super) struct EventPublisher {
-    connection: Connection,
-}
-
-impl EventPublisher {
-    /// Connects to graspd.
-    pub(super) async fn open(server: &GitServer) -> Result<Self> {
-        let url = format!("ws://{}", server.address).parse()?;
-        Ok(Self { connection: Connection::open(&url, Traffic::Heavy).await? })
-    }
-
-    /// Publishes an event and waits for its `OK` response.
-    pub(super) async fn publish(&mut self, event: SignedEvent) -> Result<()> {
-        let kind = event.kind;
-        self.connection.send(event.message).await?;
-        loop {
-            let text = self.connection.next().await?;
-            match RelayMessage::parse(&text) {
-                RelayMessage::Ok { id, accepted: true, .. } if id == event.id => return Ok(()),
-                RelayMessage::Ok { id, reason, .. } if id == event.id => {
-                    bail!("an event of kind {kind} was rejected: {reason}");
-                }
-                _ => {}
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub(super) async fn run(setup: &SyncSetup) -> Result<ArchiveFigures> {
     let (source, proxy) = setup.source_with(limits("GIT_PEER_CONCURRENT", "GIT_PEER_RATE_LIMIT")).await?;
     let pulls = sign_pull_requests(setup)?;
     let pull_requests = pulls.len() as u64;
-    publish(&source.url()?, vec![pulls]).await.context("pull requests")?;
+    publish(source.address, &[pulls]).await.context("pull requests")?;
     wait_until_count(&source, &json!({ "kinds": [PULL_REQUEST] }), pull_requests).await?;
 
     let mirror_seconds = clone_all(setup, &source).await?;

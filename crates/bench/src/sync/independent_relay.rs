@@ -32,7 +32,7 @@ pub(super) async fn run(setup: &SyncSetup) -> Result<Vec<ResultRow>> {
     let (relay, address) = ServerProcess::start_builder(&folder.join("database")).await?;
     if !full.exists() {
         let lists = setup.all_events(SyncSetup::both_servers)?;
-        super::publish::publish(&format!("ws://{address}").parse()?, lists).await?;
+        super::publish::publish(address, &lists).await?;
         std::fs::write(full, [])?;
     }
     let proxy = CountingProxy::start(SOURCE, address).await?;

@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::json;
 
@@ -57,16 +57,7 @@ pub(super) async fn run(
     for event in fresh {
         let sent = Instant::now();
         let id = event.id;
-        publisher.send(event.message).await?;
-        let taken = async {
-            loop {
-                match RelayMessage::parse(&publisher.next().await?) {
-                    RelayMessage::Ok { accepted: true, .. } => return Ok(Instant::now()),
-                    RelayMessage::Ok { reason, .. } => bail!("an event was rejected: {reason}"),
-                    _ => {}
-                }
-            }
-        };
+        let taken = async { publisher.publish(event).await.map(|()| Instant::now()) };
         let delivered = async {
             loop {
                 if let RelayMessage::Event { body, .. } = RelayMessage::parse(&listener.next().await?)

@@ -1,19 +1,18 @@
 //! Publishes events on a server and waits until they are served.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::server::{GraspdServer, POLL_INTERVAL};
 use crate::connection::{Connection, Traffic};
 use crate::event::SignedEvent;
-use crate::message::RelayMessage;
-use crate::progress::Progress;
+use crate::load::{Load, LoadFigures};
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE};
-use crate::target::RelayUrl;
+use crate::target::Target;
 
 /// Unacknowledged events per connection.
 const PIPELINE: usize = 64;
@@ -25,48 +24,12 @@ const CONNECTIONS: usize = 4;
 const SERVED_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Publishes lists of events, each in order. A rejected event is an error.
-pub(super) async fn publish(url: &RelayUrl, lists: Vec<Vec<SignedEvent>>) -> Result<()> {
-    let total = lists.iter().map(|list| list.len() as u64).sum();
-    let progress = std::sync::Arc::new(Progress::start("publishing", total));
-    let mut queues: Vec<Vec<SignedEvent>> = vec![Vec::new(); CONNECTIONS];
-    for (index, list) in lists.into_iter().enumerate() {
-        queues[index % CONNECTIONS].extend(list);
-    }
-    let mut publishers = JoinSet::new();
-    for queue in queues {
-        let connection = Connection::open(url, Traffic::Heavy).await?;
-        publishers.spawn(publish_queue(connection, queue, std::sync::Arc::clone(&progress)));
-    }
-    while let Some(publisher) = publishers.join_next().await {
-        publisher??;
-    }
-    Ok(())
-}
-
-async fn publish_queue(
-    mut connection: Connection,
-    events: Vec<SignedEvent>,
-    progress: std::sync::Arc<Progress>,
-) -> Result<()> {
-    let mut unanswered = 0;
-    let mut events = events.into_iter().peekable();
-    while unanswered > 0 || events.peek().is_some() {
-        while unanswered < PIPELINE
-            && let Some(event) = events.next()
-        {
-            connection.queue(event.message).await?;
-            unanswered += 1;
-        }
-        connection.flush().await?;
-        match RelayMessage::parse(&connection.next().await?) {
-            RelayMessage::Ok { accepted: true, .. } => {
-                unanswered -= 1;
-                progress.advance(1);
-            }
-            RelayMessage::Ok { reason, .. } => bail!("an event was rejected: {reason}"),
-            RelayMessage::Notice { text } => bail!("relay sent a notice: {text}"),
-            _ => {}
-        }
+pub(super) async fn publish(address: SocketAddr, lists: &[Vec<SignedEvent>]) -> Result<()> {
+    let target = Target { url: format!("ws://{address}").parse()?, process: None, name: address.to_string() };
+    let load = Load { connections: CONNECTIONS, pipeline: PIPELINE };
+    let LoadFigures { rejected, reasons, .. } = load.publish(&target, lists.iter()).await?;
+    if rejected > 0 {
+        bail!("{rejected} events were rejected: {reasons:?}");
     }
     Ok(())
 }

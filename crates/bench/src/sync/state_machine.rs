@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::nostr::{PublicKey, kinds};
@@ -39,13 +40,16 @@ const ARRIVALS: u64 = 2_000;
 const EPOCH: u64 = 1_800_000_000;
 
 /// Size of the simulated setup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Args)]
 pub(super) struct MachineSize {
-    /// Number of repositories.
+    /// Number of repositories
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) repositories: u64,
-    /// Issues per repository.
+    /// Issues per repository
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) roots: u64,
-    /// Total number of relays. Each repository lists some of them.
+    /// Number of relays
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     pub(super) relays: u64,
 }
 

@@ -79,11 +79,10 @@ impl SyncSetup {
 
     /// Publishes the corpus on a server, with `relays` as the relays of each repository.
     pub(super) async fn fill(&self, server: &GraspdServer, relays: impl Fn(usize) -> Vec<String>) -> Result<()> {
-        let url = server.url()?;
         let CorpusSize { repositories, roots, .. } = self.corpus.size;
-        publish(&url, self.announcements_and_states(relays)?).await.context("announcements")?;
+        publish(server.address, &self.announcements_and_states(relays)?).await.context("announcements")?;
         wait_until_count(server, &json!({ "kinds": [ANNOUNCEMENT, STATE] }), 2 * repositories).await?;
-        publish(&url, self.corpus.discussions.clone()).await.context("issues and comments")?;
+        publish(server.address, &self.corpus.discussions).await.context("issues and comments")?;
         wait_until_count(server, &json!({ "kinds": [ISSUE, COMMENT] }), 2 * repositories * roots).await
     }
 
