@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use futures_util::{FutureExt, SinkExt, StreamExt};
+use futures_util::{FutureExt, SinkExt, StreamExt, TryStreamExt, stream};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
@@ -61,23 +60,8 @@ impl Connection {
     /// Opens `count` connections, at most `MAX_CONCURRENT_HANDSHAKES` at a time.
     pub async fn open_many(url: &RelayUrl, traffic: Traffic, count: usize) -> Result<Vec<Self>> {
         let progress = Progress::start("connecting", count as u64);
-        let mut opening = JoinSet::new();
-        let mut open = Vec::with_capacity(count);
-        for _ in 0..count {
-            if opening.len() >= MAX_CONCURRENT_HANDSHAKES
-                && let Some(connection) = opening.join_next().await
-            {
-                open.push(connection??);
-                progress.advance(1);
-            }
-            let url = url.clone();
-            opening.spawn(async move { Self::open(&url, traffic).await });
-        }
-        while let Some(connection) = opening.join_next().await {
-            open.push(connection??);
-            progress.advance(1);
-        }
-        Ok(open)
+        let opening = stream::iter(0..count).map(|_| Self::open(url, traffic));
+        opening.buffer_unordered(MAX_CONCURRENT_HANDSHAKES).inspect(|_| progress.advance(1)).try_collect().await
     }
 
     /// Queues a message. It may not be sent before [`Connection::flush`].

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use tempfile::TempDir;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::client::Client;
@@ -233,7 +233,7 @@ impl BotsRun {
     async fn prepare(args: BotsArgs, folder: &Path) -> Result<Self> {
         // Crawlers connect through a proxy that reports their addresses.
         let settings = [("NGIT_TRUSTED_PROXY_CIDRS", "127.0.0.0/8")];
-        let server = GitServer::start_graspd_with(&args.graspd, &subfolder(folder, "server")?, &settings)?;
+        let server = GitServer::start_graspd(&args.graspd, &subfolder(folder, "server")?, &settings)?;
         let source = folder.join("source");
         generated_repo::linear_history(&source, 1, 50)?;
         let progress = Progress::start("repositories", args.repositories + PUSHED_REPOSITORIES);
@@ -322,11 +322,7 @@ impl BotsRun {
                 let url = server.url(&paths[cloned % paths.len()]).to_string();
                 let mut git = installed_git::git(&folder);
                 git.args(["clone", "--quiet", "--bare", &url, &format!("clone-{cloned}")]);
-                let cloning = spawn_blocking(move || {
-                    let started = std::time::Instant::now();
-                    installed_git::run(&mut git).map(|_| started.elapsed())
-                });
-                times.push(cloning.await??);
+                times.push(installed_git::run_timed(git).await?);
                 cloned += 1;
                 next = (next + pace).max(Instant::now());
             }

@@ -134,7 +134,7 @@ impl Compare {
         if self.only != Some(ServerKind::Reference) {
             let binary = self.graspd.as_ref().context("--graspd is required")?;
             let binary = binary.canonicalize().with_context(|| format!("cannot find {}", binary.display()))?;
-            run.servers.push(Arc::new(GitServer::start_graspd(&binary, &subfolder(folder.path(), "graspd")?)?));
+            run.servers.push(Arc::new(GitServer::start_graspd(&binary, &subfolder(folder.path(), "graspd")?, &[])?));
         }
         if self.only != Some(ServerKind::Graspd) {
             let place = subfolder(folder.path(), "reference")?;
@@ -279,8 +279,7 @@ impl ComparisonRun<'_> {
                 let target = self.folder.join("clone");
                 let mut git = installed_git::git(self.folder);
                 git.args(["clone", "--quiet", "--bare", &server.url(&repo.path()).to_string()]).arg(&target);
-                let cloning = async { spawn_blocking(move || installed_git::run(&mut git)).await? };
-                let timed = timed(server, cloning).await?;
+                let timed = timed(server, installed_git::run_timed(git)).await?;
                 std::fs::remove_dir_all(target)?;
                 let result = if round == 0 { "git clone first" } else { "git clone again" };
                 report::print(result, &server.kind.to_string(), &timed)?;

@@ -62,13 +62,8 @@ pub(super) struct GitServer {
 }
 
 impl GitServer {
-    /// Starts graspd in `folder`. Other settings are inherited from the environment.
-    pub(super) fn start_graspd(binary: &Path, folder: &Path) -> Result<Self> {
-        Self::start_graspd_with(binary, folder, &[])
-    }
-
     /// Starts graspd in `folder` with additional settings.
-    pub(super) fn start_graspd_with(binary: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self> {
+    pub(super) fn start_graspd(binary: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let mut command = graspd_command(binary, folder, "warn");
         command.env("NGIT_DOMAIN", DOMAIN).env("NGIT_SYNC_ENABLE", "false").envs(settings.iter().copied());
         let group = ControlGroup::create("graspd");

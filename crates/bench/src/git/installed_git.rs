@@ -2,8 +2,10 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use tokio::task::spawn_blocking;
 
 /// Author of generated commits.
 pub(super) const AUTHOR: &str = "A U Thor <author@example.com>";
@@ -30,6 +32,15 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
         bail!("git {} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Runs a git command without blocking other tasks and returns its duration.
+pub(crate) async fn run_timed(mut command: Command) -> Result<Duration> {
+    let running = spawn_blocking(move || {
+        let started = Instant::now();
+        run(&mut command).map(|_| started.elapsed())
+    });
+    running.await?
 }
 
 /// Returns all refs of a repository, sorted by name.

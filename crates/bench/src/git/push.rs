@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::JoinSet;
 
 use super::client::Client;
 use super::cpu_time::{CostFigures, CostMeter};
@@ -63,7 +63,7 @@ impl Pusher {
 
     /// Pushes the next `count` commits, one at a time. The state event that graspd needs first is published outside the
     /// measured time.
-    pub(super) async fn push(&mut self, server: &GitServer, count: usize) -> Result<Vec<std::time::Duration>> {
+    pub(super) async fn push(&mut self, server: &GitServer, count: usize) -> Result<Vec<Duration>> {
         let mut publisher = match server.kind {
             ServerKind::Graspd => Some(server.connect().await?),
             ServerKind::Reference => None,
@@ -78,11 +78,7 @@ impl Pusher {
             }
             let mut git = installed_git::git(&self.repo.source);
             git.args(["push", "--quiet", &url, &format!("{next}:{BRANCH}")]);
-            let pushing = spawn_blocking(move || {
-                let started = Instant::now();
-                installed_git::run(&mut git).map(|_| started.elapsed())
-            });
-            times.push(pushing.await??);
+            times.push(installed_git::run_timed(git).await?);
             self.pushed += 1;
         }
         Ok(times)

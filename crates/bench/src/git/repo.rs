@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use nostr::key::PublicKey;
 use nostr::nips::nip19::ToBech32;
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::client::Client;
@@ -115,8 +114,7 @@ impl GeneratedRepo {
         let mut git = installed_git::git(&self.source);
         git.args(["push", "--quiet", &server.url(&self.path()).to_string()]);
         git.args(self.refs.iter().map(|(name, oid)| format!("{oid}:{name}")));
-        spawn_blocking(move || installed_git::run(&mut git)).await??;
-        Ok(())
+        installed_git::run_timed(git).await.map(drop)
     }
 
     /// Adds a tag on an existing commit on every server, so that cached responses no longer match.

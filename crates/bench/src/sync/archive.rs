@@ -1,20 +1,18 @@
 //! `archive`: an empty server copies all events and git data of another one, compared with `git clone --mirror`.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use grasp_core::nostr::kinds::PULL_REQUEST;
 use serde::Serialize;
 use serde_json::json;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::corpus::Project;
 use super::publish::{count, publish, served, wait_until_count};
 use super::result_table::print_progress;
-use super::server::{GraspdServer, POLL_INTERVAL, ServerPlan, SyncSources, create_empty_folder};
+use super::server::{GraspdServer, POLL_INTERVAL, ServerPlan, create_empty_folder};
 use super::world::{FOLLOWER, SOURCE, SYNC_TIMEOUT, SyncSetup, seconds};
 use crate::connection::{Connection, Traffic};
 use crate::event::{Draft, SignedEvent};
@@ -73,7 +71,7 @@ pub(super) async fn run(setup: &SyncSetup) -> Result<ArchiveFigures> {
     let settings = limits("SYNC_DOMAIN_CONCURRENT", "SYNC_DOMAIN_RATE_LIMIT");
     let plan = ServerPlan { settings, ..setup.empty("archive", FOLLOWER)? };
     let (busy, started) = (machine::busy_time()?, Instant::now());
-    let follower = plan.syncing_from(SyncSources::Relays(vec![format!("ws://{SOURCE}")])).start()?;
+    let follower = plan.syncing_from(vec![format!("ws://{SOURCE}")]).start()?;
     let events = setup.corpus.size.events();
     let at = wait_until_served(&follower, events, pull_requests).await?;
     let busy = machine::busy_time()?.saturating_sub(busy).as_secs_f64() / started.elapsed().as_secs_f64();
@@ -117,21 +115,14 @@ fn sign_pull_request(project: &Project, commit: &str) -> Result<SignedEvent> {
 /// Clones every repository with git and returns the duration.
 async fn clone_all(setup: &SyncSetup, source: &GraspdServer) -> Result<f64> {
     let folder = create_empty_folder(&setup.path("mirrors"), "git")?;
-    let permits = Arc::new(Semaphore::new(CONCURRENT));
     let started = Instant::now();
-    let mut clones = JoinSet::new();
-    for project in &setup.corpus.projects {
+    let clones = stream::iter(&setup.corpus.projects).map(|project| {
         let url = format!("http://{}/{}/{}.git", source.address, project.npub, project.identifier);
-        let (folder, name) = (folder.clone(), project.identifier.clone());
-        let permit = Arc::clone(&permits).acquire_owned().await?;
-        clones.spawn_blocking(move || {
-            let _permit = permit;
-            installed_git::run(installed_git::git(&folder).args(["clone", "--quiet", "--mirror", &url, &name]))
-        });
-    }
-    while let Some(clone) = clones.join_next().await {
-        clone??;
-    }
+        let mut git = installed_git::git(&folder);
+        git.args(["clone", "--quiet", "--mirror", &url, &project.identifier]);
+        installed_git::run_timed(git)
+    });
+    clones.buffer_unordered(CONCURRENT).try_collect::<Vec<_>>().await?;
     // The clones are kept until the next run, because creating files is slow after thousands of files were removed.
     Ok(rounded(started.elapsed().as_secs_f64()))
 }

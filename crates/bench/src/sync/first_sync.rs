@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::counting_proxy::{CountingProxy, ProxyTraffic};
 use super::frames::MessageCounts;
 use super::publish::{count, served};
-use super::server::{GraspdServer, POLL_INTERVAL, ServerPlan, SyncSources, metric_sum};
+use super::server::{GraspdServer, POLL_INTERVAL, ServerPlan, metric_sum};
 use super::world::{SOURCE, SYNC_TIMEOUT, SyncSetup, seconds};
 use crate::connection::Connection;
 use crate::process::{Memory, Process};
@@ -66,7 +66,7 @@ pub(super) struct SyncRun<'a> {
 impl SyncRun<'_> {
     /// Starts a follower. Waits until it serves everything if it is empty (`cold`), and until it is in sync.
     pub(super) async fn measure(&self, plan: &ServerPlan, cold: bool) -> Result<(GraspdServer, SyncFigures)> {
-        let plan = plan.syncing_from(SyncSources::Relays(vec![format!("ws://{SOURCE}")]));
+        let plan = plan.syncing_from(vec![format!("ws://{SOURCE}")]);
         self.proxy.reset();
         let wanted = self.setup.corpus.size.events();
         let (before, busy, own) = (self.source.cpu_time()?, machine::busy_time()?, Process::Own.cpu_time()?);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::result_table;
-use super::server::{GraspdServer, POLL_INTERVAL, SyncSources};
+use super::server::{GraspdServer, POLL_INTERVAL};
 use super::stub::{StubFigures, StubRelays};
 use super::world::{FOLLOWER, SYNC_TIMEOUT, SyncSetup, seconds};
 use crate::process::Memory;
@@ -69,7 +69,7 @@ pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigure
     idle.stop().await?;
 
     let started = Instant::now();
-    let server = plan.syncing_from(SyncSources::Relays(Vec::new())).start()?;
+    let server = plan.syncing_from(Vec::new()).start()?;
     let mut shown = Instant::now();
     loop {
         let metrics = server.metrics().await?;

@@ -19,15 +19,6 @@ use crate::target::RelayUrl;
 /// Interval of polling.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Relays that a server syncs from.
-#[derive(Debug, Clone)]
-pub(super) enum SyncSources {
-    /// None: sync is disabled.
-    Disabled,
-    /// The relays that its events list, and these bootstrap relays.
-    Relays(Vec<String>),
-}
-
 /// Configuration of a server.
 #[derive(Debug, Clone)]
 pub(super) struct ServerPlan {
@@ -37,8 +28,8 @@ pub(super) struct ServerPlan {
     pub(super) folder: PathBuf,
     /// Its domain in events.
     pub(super) domain: String,
-    /// Relays that it syncs from.
-    pub(super) sync_sources: SyncSources,
+    /// Bootstrap relays. It also syncs from the relays that its events list. `None` disables sync.
+    pub(super) bootstrap: Option<Vec<String>>,
     /// Additional settings.
     pub(super) settings: Vec<(&'static str, String)>,
 }
@@ -49,9 +40,9 @@ impl ServerPlan {
         self.folder.join("git")
     }
 
-    /// Returns the same configuration with other relays to sync from.
-    pub(super) fn syncing_from(&self, sync_sources: SyncSources) -> Self {
-        Self { sync_sources, ..self.clone() }
+    /// Returns the same configuration with sync enabled.
+    pub(super) fn syncing_from(&self, bootstrap: Vec<String>) -> Self {
+        Self { bootstrap: Some(bootstrap), ..self.clone() }
     }
 
     fn command(&self) -> Command {
@@ -60,13 +51,10 @@ impl ServerPlan {
         for (name, value) in &self.settings {
             command.env(format!("NGIT_{name}"), value);
         }
-        match &self.sync_sources {
-            SyncSources::Disabled => command.env("NGIT_SYNC_ENABLE", "false"),
-            SyncSources::Relays(relays) if relays.is_empty() => command.env("NGIT_SYNC_ENABLE", "true"),
-            SyncSources::Relays(relays) => {
-                command.env("NGIT_SYNC_ENABLE", "true").env("NGIT_SYNC_BOOTSTRAP_RELAY_URL", relays.join(","))
-            }
-        };
+        command.env("NGIT_SYNC_ENABLE", self.bootstrap.is_some().to_string());
+        if let Some(relays) = self.bootstrap.as_ref().filter(|relays| !relays.is_empty()) {
+            command.env("NGIT_SYNC_BOOTSTRAP_RELAY_URL", relays.join(","));
+        }
         command
     }
 

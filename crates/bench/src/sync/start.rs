@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::SyncArgs;
 use super::result_table;
 use super::result_table::{ResultRow, print_progress};
-use super::server::{GraspdServer, ServerPlan, SyncSources};
+use super::server::{GraspdServer, ServerPlan};
 use super::world::{SOURCE, SyncSetup};
 use crate::git::client::Client;
 use crate::process_usage::rounded;
@@ -117,7 +117,7 @@ async fn prepare(setup: &SyncSetup) -> Result<ServerPlan> {
     let folder = setup.path(&name);
     if folder.join(COMPLETE).exists() {
         let (binary, domain) = (setup.binary.clone(), SOURCE.to_owned());
-        return Ok(ServerPlan { binary, folder, domain, sync_sources: SyncSources::Disabled, settings: Vec::new() });
+        return Ok(ServerPlan { binary, folder, domain, bootstrap: None, settings: Vec::new() });
     }
     let plan = setup.with_git_data(&name, SOURCE)?;
     let server = plan.start()?;

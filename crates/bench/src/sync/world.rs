@@ -12,7 +12,7 @@ use super::corpus::{CorpusSize, SyncCorpus};
 use super::counting_proxy::CountingProxy;
 use super::folders::TemplateRepo;
 use super::publish::{publish, wait_until_count};
-use super::server::{GraspdServer, ServerPlan, SyncSources, create_empty_folder};
+use super::server::{GraspdServer, ServerPlan, create_empty_folder};
 use crate::event::SignedEvent;
 use crate::progress::Progress;
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE};
@@ -64,7 +64,7 @@ impl SyncSetup {
     pub(super) fn empty(&self, name: &str, domain: &str) -> Result<ServerPlan> {
         let (folder, binary, domain) =
             (create_empty_folder(&self.folder, name)?, self.binary.clone(), domain.to_owned());
-        Ok(ServerPlan { binary, folder, domain, sync_sources: SyncSources::Disabled, settings: Vec::new() })
+        Ok(ServerPlan { binary, folder, domain, bootstrap: None, settings: Vec::new() })
     }
 
     /// Returns the commit of pull requests.
