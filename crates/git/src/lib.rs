@@ -15,8 +15,8 @@
 //! - [`backup`]: snapshots of all git data, and verification of copies.
 //! - [`crash_point`]: points at which tests kill the process.
 //!
-//! The crate depends on `grasp-core` only and is used by `graspd`. It contains no async code: calls that access the
-//! disk or wait for a git process block, and must not run on an async worker thread.
+//! The crate depends on `grasp-core` only. `graspd` uses it, and `grasp-bench` uses its parsers. It contains no async
+//! code: calls that access the disk or wait for a git process block, and must not run on an async worker thread.
 
 pub mod action_error;
 pub mod apply;
