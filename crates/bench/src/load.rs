@@ -44,7 +44,6 @@ pub struct LoadFigures {
     /// Number of `OK true` responses.
     pub accepted: u64,
     /// Number of `OK false` responses.
-    #[serde(rename = "refused")]
     pub rejected: u64,
     /// Number of responses with a reason, accepted or rejected, by the prefix of the reason.
     pub reasons: BTreeMap<String, u64>,

@@ -270,11 +270,11 @@ pub(crate) struct ImportCounts {
     pub(crate) accepted: u64,
     pub(crate) held: u64,
     pub(crate) known: u64,
-    /// By reason.
-    #[serde(rename = "refused")]
+    /// By reason. Checkpoints of earlier versions have the other names of this and of the next field.
+    #[serde(alias = "refused")]
     pub(crate) rejected: BTreeMap<String, u64>,
     /// Rejected because something that may come later is missing, by reason.
-    #[serde(rename = "wanting")]
+    #[serde(alias = "wanting")]
     pub(crate) retryable: BTreeMap<String, u64>,
 }
 
@@ -429,7 +429,6 @@ pub(crate) struct FetchItem {
     /// Some of them.
     pub(crate) examples: Vec<String>,
     pub(crate) next_in_seconds: Option<u64>,
-    #[serde(rename = "places")]
     pub(crate) sources: Vec<FetchSource>,
 }
 

@@ -266,7 +266,7 @@ mod tests {
         window.skip(30, "too_long");
         assert_eq!(
             serde_json::json!(window.progress).to_string(),
-            r#"{"accepted":1,"done":30,"held":0,"known":0,"refused":{"too_long":1},"wanting":{"unrelated":1}}"#
+            r#"{"accepted":1,"done":30,"held":0,"known":0,"rejected":{"too_long":1},"retryable":{"unrelated":1}}"#
         );
     }
 }

@@ -209,7 +209,7 @@ mod tests {
         let view = FetchView { jobs: vec![job], ..FetchView::default() };
         assert_eq!(
             serde_json::json!(held_item(&held, Some(&view), 1_500)).to_string(),
-            r#"{"all_sources_asked":true,"author":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm","dormant":false,"expires_at":3000,"id":"0303030303030303030303030303030303030303030303030303030303030303","kind":"state","left_seconds":1500,"names":["tool"],"needs":2,"objects":["aa","bb"],"repositories":[],"search":{"examples":["aa"],"missing":2,"next_in_seconds":2,"places":[{"asking":false,"outcome":"not_by_oid","url":"https://git.example/tool.git","waiting":true}],"repository":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm/tool.git","rounds":4},"since":1000,"waited_seconds":500}"#
+            r#"{"all_sources_asked":true,"author":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm","dormant":false,"expires_at":3000,"id":"0303030303030303030303030303030303030303030303030303030303030303","kind":"state","left_seconds":1500,"names":["tool"],"needs":2,"objects":["aa","bb"],"repositories":[],"search":{"examples":["aa"],"missing":2,"next_in_seconds":2,"repository":"npub1qyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqszqgpqyqs8j9gdm/tool.git","rounds":4,"sources":[{"asking":false,"outcome":"not_by_oid","url":"https://git.example/tool.git","waiting":true}]},"since":1000,"waited_seconds":500}"#
         );
         let pull_request = HeldEventView {
             kind: 1618,

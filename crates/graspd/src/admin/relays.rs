@@ -71,7 +71,7 @@ pub(super) async fn reconcile(
         return Err(AdminError::new(ErrorCode::IsSelf, format!("{url} is this server under another name")));
     }
     if status.relay.is_paused {
-        let text = format!("{url} is paused; `graspd relays resume {url}` ends that");
+        let text = format!("{url} is paused; `graspd relays resume {url}` resumes it");
         return Err(AdminError::new(ErrorCode::Paused, text));
     }
     let Some(RelayPresence::Followed(before)) = sync.command(RelayCommand::Reconcile(url.clone())).await else {
@@ -81,9 +81,12 @@ pub(super) async fn reconcile(
         sync.command(RelayCommand::Retry(url.clone())).await.ok_or_else(sync_unavailable)?;
     }
     // A full pass that is already running started too early; the pass after it counts.
-    let is_full = |way: grasp_core::sync::CatchUpProgress| before.progress.is_full || way.source == SyncSource::Daily;
+    let is_full =
+        |progress: grasp_core::sync::CatchUpProgress| before.progress.is_full || progress.source == SyncSource::Daily;
     let wanted = before.progress.passes + 1 + u64::from(before.relay.progress.is_some_and(is_full));
-    let mut shown = None;
+    // A reconciliation may end before the first poll; its progress is reported at least once.
+    let mut shown = progress_of(&before.relay);
+    writer.send_progress(&shown).await?;
     loop {
         let Some(status) = sync.relay_status(url.clone()).await.ok_or_else(sync_unavailable)? else {
             return Err(unknown_relay(admin, &url));
@@ -95,9 +98,9 @@ pub(super) async fn reconcile(
             return Err(relay_failure(&url, &status));
         }
         let progress = progress_of(&status.relay);
-        if shown.as_ref() != Some(&progress) {
+        if shown != progress {
             writer.send_progress(&progress).await?;
-            shown = Some(progress);
+            shown = progress;
         }
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
@@ -110,15 +113,15 @@ pub(super) async fn reconcile(
 fn progress_of(relay_view: &RelaySnapshot) -> JobProgress {
     let requests = relay_view.queued + relay_view.subscriptions.1;
     let (what, done, total) = match (relay_view.cooldown_secs, relay_view.progress) {
-        (Some(secs), _) => (format!("the relay has asked for fewer requests; waiting {secs} s"), 0, None),
-        (None, Some(way)) => {
-            let what = match way.source {
+        (Some(secs), _) => (format!("rate limited by the relay; waiting {secs} s"), 0, None),
+        (None, Some(progress)) => {
+            let what = match progress.source {
                 SyncSource::Daily => "comparing repositories",
                 SyncSource::CatchUp | SyncSource::Live => "catching up with repositories",
             };
-            let events = if way.events == 0 { String::new() } else { format!(", {} new events", way.events) };
+            let events = if progress.events == 0 { String::new() } else { format!(", {} new events", progress.events) };
             let what = format!("{what} ({requests} requests left{events})");
-            (what, way.done as u64, Some(way.total as u64))
+            (what, progress.done as u64, Some(progress.total as u64))
         }
         (None, None) if relay_view.status == relay::ConnectionStatus::Connecting => ("connecting".to_owned(), 0, None),
         (None, None) => ("waiting for a free request slot".to_owned(), 0, None),
@@ -139,7 +142,7 @@ fn reconcile_result(url: &RelayUrl, status: &RelayStatus) -> Result<SyncResult, 
         });
     }
     let why = status.problem.as_ref().map_or("the relay did not send it", |why| &why.text);
-    let text = format!("{events} new events came from {url}, but not everything: {why}");
+    let text = format!("sync with {url} is incomplete ({events} new events received): {why}");
     Err(AdminError::new(ErrorCode::Incomplete, text))
 }
 

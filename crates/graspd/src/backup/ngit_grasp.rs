@@ -49,7 +49,7 @@ pub(crate) struct NgitGraspSurvey {
     pub(crate) kinds: BTreeMap<u16, u64>,
     pub(crate) events: u64,
     /// Events that would certainly be rejected, by reason.
-    #[serde(rename = "would_be_refused")]
+    #[serde(rename = "would_be_rejected")]
     pub(crate) rejected: BTreeMap<String, u64>,
     pub(crate) repositories: u64,
     #[serde(rename = "repository_bytes")]

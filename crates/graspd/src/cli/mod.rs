@@ -5,7 +5,7 @@
 //!   comments of these structs and of their fields are the help.
 //! - [`table`]: tables with aligned columns. [`mod@reference`]: reference pages generated from the code.
 //!
-//! Every command has `--json`, which prints one object, or one object per line for lists. The exit status is 0 for
+//! Most commands have `--json`, which prints one object, or one object per line for lists. The exit status is 0 for
 //! success, 1 for a failure, 2 for wrong usage or invalid settings, and 3 if no server is running.
 //!
 //! Runs on the main thread of a short-lived process. May use `backup`, `admin`, `http`, `metrics`, `net`,

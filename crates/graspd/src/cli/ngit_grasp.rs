@@ -116,7 +116,7 @@ struct MigrationResult {
     events: ImportCounts,
     repositories: u64,
     refs: u64,
-    #[serde(rename = "repositories_refused")]
+    #[serde(rename = "repositories_rejected")]
     rejected: Vec<RepoProblem>,
     /// Repositories that the next run tries again.
     #[serde(rename = "repositories_failed")]

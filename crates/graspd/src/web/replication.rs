@@ -32,12 +32,12 @@ grasp_core::label_table! {
     ReplicaStatus {
         Self::Current { .. } => "current",
         Self::Older { .. } => "older",
-        Self::Incomplete { .. } => "lacking",
-        Self::NotSeen => "unseen",
+        Self::Incomplete { .. } => "incomplete",
+        Self::NotSeen => "not_seen",
         Self::Absent => "absent",
-        Self::NoResponse => "silent",
-        Self::NotContacted => "shunned",
-        Self::NotChecked => "unasked",
+        Self::NoResponse => "no_response",
+        Self::NotContacted => "not_contacted",
+        Self::NotChecked => "not_checked",
         Self::Unknown => "unknown",
     }
 }
@@ -99,7 +99,7 @@ pub(crate) fn replication_json(repository: &str, view: &Replication) -> String {
                 "connection": relay.connection,
                 "has": status_json(&relay.status),
                 "complete": relay.is_covered,
-                "heard_at": relay.last_message_at,
+                "last_message_at": relay.last_message_at,
                 "lacks": relay.lacks.map(|(events, at)| json!({"events": events, "at": at})),
                 "why": relay.problem,
             })
@@ -183,18 +183,18 @@ mod tests {
             ),
             (
                 incomplete(0),
-                json!({"state": "lacking", "lacks": 2, "differs": 0, "of": 5}),
+                json!({"state": "incomplete", "lacks": 2, "differs": 0, "of": 5}),
                 "lacks 2 of 5 branches and tags (",
             ),
             (
                 incomplete(1),
-                json!({"state": "lacking", "lacks": 2, "differs": 1, "of": 5}),
+                json!({"state": "incomplete", "lacks": 2, "differs": 1, "of": 5}),
                 "1 of which point to other commits",
             ),
             (ReplicaStatus::Absent, json!({"state": "absent"}), "does not have this repository"),
-            (ReplicaStatus::NoResponse, json!({"state": "silent"}), "does not respond (checked 1970-"),
-            (ReplicaStatus::NotContacted, json!({"state": "shunned"}), "not contacted"),
-            (ReplicaStatus::NotChecked, json!({"state": "unasked"}), "not checked yet"),
+            (ReplicaStatus::NoResponse, json!({"state": "no_response"}), "does not respond (checked 1970-"),
+            (ReplicaStatus::NotContacted, json!({"state": "not_contacted"}), "not contacted"),
+            (ReplicaStatus::NotChecked, json!({"state": "not_checked"}), "not checked yet"),
         ] {
             let row = GitServerRow { url: "x".to_owned(), status, how: "checked directly", checked_at: Some(3_000) };
             let view = Replication { git_servers: vec![row], ..Replication::default() };
@@ -235,7 +235,7 @@ mod tests {
         });
         assert_eq!(
             replication_json("npub1x/tool.git", &view),
-            r#"{"git_servers":[{"asked_at":null,"has":{"state":"unknown"},"how":"","url":"wss://a.example"},{"asked_at":3000,"has":{"differs":2,"lacks":1,"of":3,"state":"lacking"},"how":"checked directly","url":"https://b.example/x.git"}],"relays":[{"complete":true,"connection":"connected","has":{"since":2000,"state":"current"},"heard_at":2900,"lacks":{"at":2000,"events":3},"url":"wss://a.example","why":"wss://a.example"},{"complete":true,"connection":"connected","has":{"created_at":5,"state":"older"},"heard_at":null,"lacks":null,"url":"wss://a.example","why":null}],"repository":"npub1x/tool.git","state":{"created_at":1000,"id":"ab"}}"#
+            r#"{"git_servers":[{"asked_at":null,"has":{"state":"unknown"},"how":"","url":"wss://a.example"},{"asked_at":3000,"has":{"differs":2,"lacks":1,"of":3,"state":"incomplete"},"how":"checked directly","url":"https://b.example/x.git"}],"relays":[{"complete":true,"connection":"connected","has":{"since":2000,"state":"current"},"lacks":{"at":2000,"events":3},"last_message_at":2900,"url":"wss://a.example","why":"wss://a.example"},{"complete":true,"connection":"connected","has":{"created_at":5,"state":"older"},"lacks":null,"last_message_at":null,"url":"wss://a.example","why":null}],"repository":"npub1x/tool.git","state":{"created_at":1000,"id":"ab"}}"#
         );
         assert_eq!(
             replication_json("x", &Replication::default()),

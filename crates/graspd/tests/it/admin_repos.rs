@@ -162,7 +162,7 @@ fn retry_fetches_missing_git_data_at_once() {
     };
     let row = eventually("the fetch is scheduled", || held_state(&server));
     assert!(row["search"]["next_in_seconds"].as_u64() > Some(30), "{row}");
-    assert_eq!(row["search"]["places"][0]["url"], git_server.url("tool").as_str());
+    assert_eq!(row["search"]["sources"][0]["url"], git_server.url("tool").as_str());
     assert_eq!(git_server.requests(), Vec::<String>::new());
     let printed = server.process.run(&["purgatory", "retry", "tool"]).expect_success();
     assert!(printed.contains("one repository"), "{printed}");

@@ -330,11 +330,11 @@ fn replication_status_of_git_servers_is_checked() {
             expected.as_object().is_some_and(|expected| expected.iter().all(is_equal)).then(|| server.clone())
         })
     };
-    let lacking = eventually_status(&b, 1, json!({"state": "lacking", "lacks": 2, "differs": 1, "of": 2}));
+    let lacking = eventually_status(&b, 1, json!({"state": "incomplete", "lacks": 2, "differs": 1, "of": 2}));
     assert!(lacking["asked_at"].is_u64() && lacking["how"] == "checked directly", "{lacking}");
     eventually_status(&b, 2, json!({"state": "absent"}));
-    eventually_status(&b, 3, json!({"state": "silent"}));
-    eventually_status(&b, 4, json!({"state": "shunned"}));
+    eventually_status(&b, 3, json!({"state": "no_response"}));
+    eventually_status(&b, 4, json!({"state": "not_contacted"}));
     server.import_refs("tool", &repo.work, &refs);
     let current = eventually_status(&b, 1, json!({"state": "current"}));
     assert!(current["has"]["since"].is_u64() && current["has"]["since"].as_u64() <= current["asked_at"].as_u64());
@@ -346,5 +346,5 @@ fn replication_status_of_git_servers_is_checked() {
     repo.work.commit("file", "still more");
     b.publish(&repo.state(BASE_TIME + 1, &refs));
     repo.work.push(&repo.url(&b), &[MAIN]).expect_success();
-    eventually_status(&b, 1, json!({"state": "lacking", "lacks": 1, "differs": 1, "of": 2}));
+    eventually_status(&b, 1, json!({"state": "incomplete", "lacks": 1, "differs": 1, "of": 2}));
 }

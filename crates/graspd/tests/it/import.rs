@@ -61,7 +61,7 @@ fn export_is_canonical_ordered_and_resumable() {
     let all = notes(700);
     write_events(&input, &all[..500]);
     let summary = server.run(&["import", path_str(&input), "--json"]).json_object();
-    assert_eq!(summary, json!({"accepted": 500, "held": 0, "known": 0, "refused": {}, "wanting": {}}));
+    assert_eq!(summary, json!({"accepted": 500, "held": 0, "known": 0, "rejected": {}, "retryable": {}}));
     server.run(&["export", path_str(&file)]).expect_success();
     let expected: Vec<String> = all[..500].iter().map(|event| event.json().to_owned()).collect();
     assert_eq!(read_lines(&file), expected);
@@ -114,7 +114,7 @@ fn export_is_canonical_ordered_and_resumable() {
     let output = child.wait_with_output().expect("cannot wait for the process");
     let summary: Value = serde_json::from_slice(&output.stdout).expect("invalid JSON");
     assert_eq!((&summary["accepted"], &summary["known"]), (&json!(1), &json!(1)), "{summary}");
-    assert_eq!(summary["refused"], json!({"malformed": 1, "forged": 1}), "{summary}");
+    assert_eq!(summary["rejected"], json!({"malformed": 1, "forged": 1}), "{summary}");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn killed_import_continues_and_imports_everything() {
     );
 
     let summary = server.run(&["import", path_str(&file), "--json"]).json_object();
-    assert_eq!(summary["refused"], json!({}), "{summary}");
+    assert_eq!(summary["rejected"], json!({}), "{summary}");
     let expected: BTreeSet<String> = all.iter().map(|event| event.id.to_string()).collect();
     assert_eq!(ids(&server), expected);
     assert_eq!(checkpoint(&file), Value::Null, "the checkpoint is removed");

@@ -121,7 +121,7 @@ fn events_and_repositories_are_imported_and_an_interrupted_import_continues() {
     let dry_run = server.process.run(&["import-ngit-grasp", path_str(data.path()), "--json"]).json_object();
     assert_eq!((&dry_run["events"], &dry_run["repositories"]), (&json!(11), &json!(5)), "{dry_run}");
     assert_eq!(dry_run["kinds"], json!({"1111": 1, "1618": 1, "1621": 1, "30617": 5, "30618": 3}));
-    assert_eq!(dry_run["would_be_refused"], json!({"not_listed": 1}), "{dry_run}");
+    assert_eq!(dry_run["would_be_rejected"], json!({"not_listed": 1}), "{dry_run}");
     assert_eq!(dry_run["repositories_without_announcement"].as_array().expect("not a list").len(), 1, "{dry_run}");
     let text = server.process.run(&["import-ngit-grasp", path_str(data.path())]).expect_success();
     assert!(text.contains("Nothing was changed") && text.contains("not listed"), "{text}");
@@ -143,7 +143,7 @@ fn events_and_repositories_are_imported_and_an_interrupted_import_continues() {
         });
     }
     let summary = server.process.run(&arguments).json_object();
-    let rejected = summary["repositories_refused"].as_array().expect("not a list");
+    let rejected = summary["repositories_rejected"].as_array().expect("not a list");
     assert!(rejected.iter().all(|one| one["why"].as_str().is_some_and(|why| !why.is_empty())), "{summary}");
     server.expect_served(&[&tool, &tool_by_other, &tool_state, &lib, &lib_state, &request, &issue, &comment]);
     assert!(!server.is_served(&not_listed) && !server.is_served(&mismatch) && !server.is_served(&mismatch_state));

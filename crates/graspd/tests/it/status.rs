@@ -100,7 +100,7 @@ fn status_contains_no_private_data() {
     assert_eq!(status["ready"], true, "{status}");
     assert_eq!(status["relays"], Value::Null, "sync is disabled");
     assert_eq!(status["websockets"], 1);
-    assert!(status["refused"]["events"]["not_listed"].as_u64() >= Some(1), "{status}");
+    assert!(status["rejected"]["events"]["not_listed"].as_u64() >= Some(1), "{status}");
     assert!(status["purgatory"]["oldest_seconds"].is_u64() && status["purgatory"]["next_deadline_seconds"].is_u64());
     assert!(status["budgets"]["connections"]["used"].as_u64() >= Some(1), "{status}");
     assert!(status["disk"]["volumes"]["git"]["free"].as_u64() > Some(0), "{status}");
@@ -121,7 +121,7 @@ fn status_contains_no_private_data() {
     test_server.publish_held(&owner.state("tool", crate::support::git::BASE_TIME + 9, &main_at(&"cd".repeat(20))));
     let soonest = eventually("the waiting state is listed", || {
         let (_, status) = json(&test_server.process, "/status.json");
-        status["purgatory"]["soonest"].as_array().filter(|soonest| !soonest.is_empty()).cloned()
+        status["purgatory"]["next_to_expire"].as_array().filter(|soonest| !soonest.is_empty()).cloned()
     });
     let [state] = &soonest[..] else { panic!("{soonest:?}") };
     assert_eq!((state["kind"].as_str(), state["why"].as_str()), (Some("state"), Some("waiting for its git data")));
@@ -164,7 +164,7 @@ fn replication_status_of_a_repository_is_shown() {
     assert_eq!(known["state"]["id"], project.state.id.to_string());
     assert_eq!(known["relays"][0]["connection"], "this service", "{known}");
     assert_eq!(known["relays"][0]["has"]["state"], "current", "{known}");
-    assert_eq!(known["relays"][2]["has"]["state"], "unseen", "{known}");
+    assert_eq!(known["relays"][2]["has"]["state"], "not_seen", "{known}");
     assert_eq!(known["git_servers"][0]["how"], "this service", "{known}");
     assert_eq!(known["git_servers"][1]["has"]["state"], "current", "{known}");
     let (code, _, page) = get(&here.process, &path);

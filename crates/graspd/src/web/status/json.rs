@@ -29,7 +29,6 @@ pub(crate) struct StatusDocument {
     pub(crate) sync: Option<SyncCounts>,
     pub(crate) relays: Option<Vec<RelayDocument>>,
     /// `None` if sync is disabled.
-    #[serde(rename = "hunt")]
     pub(crate) fetch: Option<FetchStatus>,
     pub(crate) memory: MemoryUsage,
     pub(crate) budgets: BTreeMap<String, BudgetUsage>,
@@ -57,7 +56,6 @@ pub(crate) struct SyncCounts {
     pub(crate) relays: usize,
     pub(crate) repositories: usize,
     pub(crate) in_flight: usize,
-    #[serde(rename = "refused")]
     pub(crate) rejected: usize,
 }
 
@@ -121,10 +119,10 @@ pub(crate) struct RelayDocument {
     pub(crate) covered: usize,
     pub(crate) held: usize,
     /// Number of failed batches that are tried again.
-    pub(crate) owed: usize,
+    pub(crate) failed_batches: usize,
     pub(crate) lag_seconds: Option<u64>,
     pub(crate) complete_at: Option<u64>,
-    pub(crate) heard_at: Option<u64>,
+    pub(crate) last_message_at: Option<u64>,
     pub(crate) full_in_seconds: u64,
     pub(crate) subscriptions: SubscriptionCounts,
     pub(crate) limits: KnownLimits,
@@ -168,7 +166,7 @@ pub(super) fn status(view: &StatusView<'_>) -> StatusDocument {
             "tried": stats.tried, "dormant": stats.dormant, "bytes": stats.bytes, "uploads": stats.uploads,
             "oldest_seconds": stats.oldest.map(|age| age.as_secs()),
             "next_deadline_seconds": stats.next_deadline.map(|left| left.as_secs()),
-            "soonest": view.next_to_expire().map(|(event, repo_path)| json!({
+            "next_to_expire": view.next_to_expire().map(|(event, repo_path)| json!({
                 "repository": repo_path.path(), "kind": event.kind, "why": waiting_reason(event),
                 "seconds": event.time_left.as_secs(),
             })).collect::<Vec<_>>(),
@@ -191,7 +189,7 @@ pub(super) fn status(view: &StatusView<'_>) -> StatusDocument {
         "at": now,
         "catch_ups": catch_ups,
         "purgatory": stats,
-        "refused": {"events": view.rejected_events, "pushes": view.rejected_pushes},
+        "rejected": {"events": view.rejected_events, "pushes": view.rejected_pushes},
         "queues": health.queues.iter().copied().collect::<BTreeMap<_, _>>(),
         "pack_cache": {"hits": view.pack_cache.0, "misses": view.pack_cache.1},
     }));
@@ -255,10 +253,10 @@ pub(crate) fn relay(relay: &RelaySnapshot, problem: Option<&RelayProblem>, now: 
         repositories: relay.repositories,
         covered: relay.covered,
         held: relay.held,
-        owed: relay.failed_batches,
+        failed_batches: relay.failed_batches,
         lag_seconds: lag(relay, now),
         complete_at: relay.historic_sync_completed_at.map(|at| at.0),
-        heard_at: relay.last_message_at.map(|at| at.0),
+        last_message_at: relay.last_message_at.map(|at| at.0),
         full_in_seconds: relay.next_full_sync_secs,
         subscriptions: SubscriptionCounts {
             live: relay.subscriptions.0,
@@ -289,7 +287,7 @@ fn fetch_status(view: &fetch::FetchView, is_served: &dyn Fn(&RepoPath) -> bool) 
         json!({
             "repository": job.repo_path.path(), "events": job.events.0, "dormant": job.events.1,
             "missing": job.missing, "rounds": job.attempts,
-            "places": job.sources.iter().take(MAX_DETAILS).map(source_outcome)
+            "sources": job.sources.iter().take(MAX_DETAILS).map(source_outcome)
                 .map(|(host, outcome)| json!({"host": host, "outcome": outcome})).collect::<Vec<_>>(),
             "next_in_seconds": job.next_in_millis.map(|millis| millis.div_ceil(1_000)),
         })

@@ -238,9 +238,9 @@ mod tests {
         assert!(html.contains("git.example:8080: not by oid") && html.contains("10 more sources"), "{html}");
         assert!(html.contains("open.git: git data not found on any source yet, expires in 1 min 0 s"), "{html}");
         assert!(html.contains("daily reconciliation: 3 of 7 repositories, 11 new events"), "{html}");
-        let source = &json["hunt"]["repositories"][0]["places"][0];
+        let source = &json["fetch"]["repositories"][0]["sources"][0];
         assert_eq!(*source, serde_json::json!({"host": "git.example:8080", "outcome": "not_by_oid"}));
-        assert_eq!(json["purgatory"]["soonest"][0]["seconds"], 60);
+        assert_eq!(json["purgatory"]["next_to_expire"][0]["seconds"], 60);
         assert_eq!((&json["catch_ups"][0]["done"], &json["catch_ups"][0]["repositories"]), (&3.into(), &7.into()));
     }
 
@@ -283,11 +283,11 @@ mod tests {
         details.remove("shown");
         assert_eq!(
             serde_json::json!(details).to_string(),
-            r#"{"at":1000,"budgets":{"pack_cache_bytes":{"limit":2000000000,"used":1210000000}},"catch_ups":[],"checks":{"store":{"detail":"writable","ok":true}},"disk":{"complete":null,"measured_at":null,"use":null,"volumes":{"events":{"free":5000000000,"mark":64000000}}},"events":{"held":0,"served":0},"hunt":null,"memory":{"resident_bytes":0},"name":"x","pack_cache":{"hits":1,"misses":3},"purgatory":{"announcements":0,"bytes":0,"dormant":0,"next_deadline_seconds":null,"oldest_seconds":null,"pull_requests":0,"soonest":[],"states":2,"tried":0,"uploads":0},"queues":{"queries":3},"ready":true,"refused":{"events":{"not_listed":1234},"pushes":{"E-STATE-MISSING":2}},"relays":null,"repositories":0,"sync":{"in_flight":0,"refused":0,"relays":1,"repositories":0},"uptime_seconds":90061,"version":"1","websockets":4}"#
+            r#"{"at":1000,"budgets":{"pack_cache_bytes":{"limit":2000000000,"used":1210000000}},"catch_ups":[],"checks":{"store":{"detail":"writable","ok":true}},"disk":{"complete":null,"measured_at":null,"use":null,"volumes":{"events":{"free":5000000000,"mark":64000000}}},"events":{"held":0,"served":0},"fetch":null,"memory":{"resident_bytes":0},"name":"x","pack_cache":{"hits":1,"misses":3},"purgatory":{"announcements":0,"bytes":0,"dormant":0,"next_deadline_seconds":null,"next_to_expire":[],"oldest_seconds":null,"pull_requests":0,"states":2,"tried":0,"uploads":0},"queues":{"queries":3},"ready":true,"rejected":{"events":{"not_listed":1234},"pushes":{"E-STATE-MISSING":2}},"relays":null,"repositories":0,"sync":{"in_flight":0,"rejected":0,"relays":1,"repositories":0},"uptime_seconds":90061,"version":"1","websockets":4}"#
         );
         assert_eq!(
             relays[0].to_string(),
-            r#"{"bootstrap":false,"complete_at":900,"coverage_ratio":null,"covered":1,"daily":false,"events_received":0,"failures":3,"full_in_seconds":60,"gaps":0,"health":"degraded","heard_at":950,"held":0,"is_self":false,"lag_seconds":100,"limits":{"filters":null,"slots":null,"subscription_bytes":null},"owed":0,"paused":false,"quiet_seconds":null,"repositories":2,"retry_in_seconds":30,"state":"disconnected","subscriptions":{"filters":3,"live":1,"polled":0,"queued":4,"requests":2,"wide":false},"uptime_ratio":null,"url":"wss://a.example","why":null,"why_at":null}"#
+            r#"{"bootstrap":false,"complete_at":900,"coverage_ratio":null,"covered":1,"daily":false,"events_received":0,"failed_batches":0,"failures":3,"full_in_seconds":60,"gaps":0,"health":"degraded","held":0,"is_self":false,"lag_seconds":100,"last_message_at":950,"limits":{"filters":null,"slots":null,"subscription_bytes":null},"paused":false,"quiet_seconds":null,"repositories":2,"retry_in_seconds":30,"state":"disconnected","subscriptions":{"filters":3,"live":1,"polled":0,"queued":4,"requests":2,"wide":false},"uptime_ratio":null,"url":"wss://a.example","why":null,"why_at":null}"#
         );
     }
 }

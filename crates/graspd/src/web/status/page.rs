@@ -210,10 +210,10 @@ fn purgatory(view: &StatusView<'_>) -> Section {
 
 fn fetch_jobs(view: &StatusView<'_>, fetch: &FetchView) -> Section {
     let facts = vec![
-        fact("Repositories with missing data", "hunt.queue", fetch.jobs.len()),
-        fact("Running fetches", "hunt.in_flight", fetch.in_flight),
-        fact("Fetches", "hunt.fetches", count(fetch.stats.fetches)),
-        fact("Fetched objects", "hunt.oids", count(fetch.stats.oids)),
+        fact("Repositories with missing data", "fetch.queue", fetch.jobs.len()),
+        fact("Running fetches", "fetch.in_flight", fetch.in_flight),
+        fact("Fetches", "fetch.fetches", count(fetch.stats.fetches)),
+        fact("Fetched objects", "fetch.oids", count(fetch.stats.oids)),
     ];
     let jobs: Vec<_> = fetch.jobs.iter().filter(|job| (view.is_served)(&job.repo_path)).collect();
     let rows = jobs.iter().take(MAX_ROWS).map(|job| job_row(job)).collect();
@@ -268,7 +268,7 @@ fn rejections(view: &StatusView<'_>) -> Option<Section> {
     let mut all: Vec<_> = events.chain(pushes).collect();
     all.sort_by_key(|(kind, reason, times)| (std::cmp::Reverse(*times), format!("{kind}.{reason}")));
     let facts = all.into_iter().take(MAX_REJECTIONS).map(|(kind, reason, times)| {
-        fact(format!("{kind}: {}", reason.replace('_', " ")), format!("refused.{kind}.{reason}"), count(times))
+        fact(format!("{kind}: {}", reason.replace('_', " ")), format!("rejected.{kind}.{reason}"), count(times))
     });
     let facts: Vec<Fact> = facts.collect();
     let heading = "Most frequent rejections since the start";
