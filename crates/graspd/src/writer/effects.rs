@@ -15,7 +15,7 @@ use grasp_core::sync::io::{RepoNeeds, SubmitResult};
 use grasp_core::time::Timestamp;
 use grasp_git::crash_point;
 use grasp_git::refs::Refs;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::{Writer, WriterState};
 use crate::writer::command::{SendFn, WriterCommand};
@@ -32,6 +32,8 @@ pub(super) struct Effects {
     pub(super) ephemeral: Vec<Arc<SignedEvent>>,
     /// Kinds of events that were held and are served now.
     pub(super) released_kinds: Vec<u16>,
+    /// Number of served events that were removed because the operator banned them, their author or their repository.
+    pub(super) banned_events: usize,
     pub(super) next_expiry: Option<Timestamp>,
     pub(super) is_purging: bool,
     /// Commands that have not been handled yet. If the transaction fails, these are the rest.
@@ -72,6 +74,9 @@ impl Writer {
     pub(super) fn apply_effects(&self, state: &mut WriterState, events: Vec<CheckedEvent>, mut effects: Effects) {
         for repo in &effects.hosting_changes {
             self.update_hosting(&state.admission, repo);
+        }
+        if effects.banned_events > 0 {
+            info!(target: "writer", events = effects.banned_events, "banned events removed");
         }
         for (repo_path, refs, has_folder) in effects.refs {
             let have_tips_changed = self.ref_cache.publish(&repo_path, refs, has_folder);

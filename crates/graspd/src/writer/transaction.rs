@@ -49,6 +49,7 @@ impl Writer {
         transaction.handle_outputs()?;
         let scan = &mut state.moderation_scan;
         for input in scan.next_inputs(transaction.admission, &*transaction.txn, limits::REMOVAL_SLICE_EVENTS)? {
+            transaction.effects.banned_events += usize::from(matches!(input, AdmissionInput::BannedEvent(_)));
             transaction.handle(input)?;
         }
         for summary in transaction.txn.expired_events(now.wall, limits::REMOVAL_SLICE_EVENTS)? {

@@ -47,6 +47,17 @@ fn eventually_gone(host: &mut SyncServer, events: &[&Arc<SignedEvent>]) {
     eventually("the events are no longer served", || (host.count_served(events) == 0).then_some(()));
 }
 
+/// Waits until the log has reported this number of removed events since a moment at which it had `from` bytes.
+#[track_caller]
+fn eventually_logged_removals(host: &SyncServer, from: usize, expected: usize) {
+    eventually("the removals are logged", || {
+        let log = host.log();
+        let lines = log[from..].lines().filter(|line| line.contains("banned events removed"));
+        let counts = lines.filter_map(|line| line.split("events=").nth(1)?.trim().parse::<usize>().ok());
+        (counts.sum::<usize>() == expected).then_some(())
+    });
+}
+
 /// Returns the number of repository folders.
 fn folder_count(host: &SyncServer) -> usize {
     let all = fs::read_dir(host.folder().join("data/git/repos")).map(|owners| {
@@ -87,6 +98,12 @@ fn banned_repository_is_removed_until_the_ban_is_lifted() {
     eventually_gone(&mut b, &both(&bad));
     eventually_gone(&mut b, &[&issue]);
     eventually("the folder is removed", || (folder_count(&b) == 1).then_some(()));
+    let removed = b.log().lines().any(|line| {
+        line.contains("repository removed")
+            && line.contains("/bad")
+            && line.contains("reason=\"banned by the operator\"")
+    });
+    assert!(removed, "{}", b.log());
     assert_eq!((status(&b, &bad), status(&b, &good)), (404, 200));
     assert_eq!(b.count_served(&both(&good)), 2);
     expect_rejected(&mut b, &bad.announcement, "blocked: ");
@@ -159,9 +176,11 @@ fn banned_authors_and_events_are_removed_and_rejected() {
     for event in spam.iter().copied().chain([&allowed, &banned]) {
         host.publish(event);
     }
+    let from = host.log().len();
     let _ = host.reload("bans.txt", &format!("{}\n{}\n", spammer.key().npub(), banned.id));
     eventually_gone(&mut host, &spam);
     eventually_gone(&mut host, &[&banned]);
+    eventually_logged_removals(&host, from, spam.len() + 1);
     assert_eq!(host.count_served(&[&allowed]), 1);
     expect_rejected(&mut host, spam[0], "blocked: ");
     expect_rejected(&mut host, &banned, "blocked: ");
