@@ -175,7 +175,7 @@ impl Admission {
 
     /// Answers a requested push. The events that a permitted push needs do not expire before it has ended.
     fn decide_push(&mut self, push: &RequestedPush, lookup: &RepoLookupResult) {
-        let result = self.authorise(push, lookup);
+        let result = self.authorise_push(push, lookup);
         if let Ok(permit) = &result {
             let mut needed: Vec<EventId> = permit.pull_requests.iter().map(|(id, _)| *id).collect();
             if let Some(state) = permit.state {
@@ -187,8 +187,9 @@ impl Admission {
         self.emit(AdmissionOutput::PushDecision(push.id, result));
     }
 
-    /// Decides about a push with the current policy, catalog and lookups.
-    fn authorise(&self, push: &RequestedPush, lookup: &RepoLookupResult) -> Result<PushPermit, PushRejection> {
+    /// Decides about a push: whether the repository is hosted here and writable, the disk and the quota have room, and the
+    /// commands lead to a signed state ([`push::authorise`](super::push::authorise)).
+    fn authorise_push(&self, push: &RequestedPush, lookup: &RepoLookupResult) -> Result<PushPermit, PushRejection> {
         if !self.is_available(&push.repo_path) {
             return Err(PushRejection::NotHosted);
         }
@@ -250,7 +251,7 @@ impl Admission {
     /// Starts the git job of a received push, if it is still permitted.
     fn start_push(&mut self, received_push: Box<ReceivedPush>, lookup: &RepoLookupResult) {
         let permit = match self
-            .authorise(&received_push.push, lookup)
+            .authorise_push(&received_push.push, lookup)
             .and_then(|permit| self.check_received(&received_push, permit))
         {
             Ok(permit) => permit,

@@ -34,8 +34,7 @@ pub(super) struct HistoricSync {
     held_repos: BTreeSet<RepoKey>,
     /// Repositories with needs that have not been requested from the relay.
     dirty: BTreeSet<RepoKey>,
-    /// Whether some of the dirty repositories may be ready to be requested. Saves a search, which costs as much as
-    /// there are dirty repositories.
+    /// Whether some of the dirty repositories may be ready to be requested. Saves a search through all of them.
     has_ready_repos: bool,
     /// Size of the filters for all needs of the relay.
     total_size: FilterSize,
@@ -47,7 +46,7 @@ pub(super) struct HistoricSync {
     restored_up_to: Option<Seq>,
     /// Start of the last absence, less the overlap: what the relay received since then has not been requested.
     catch_up_since: Option<Timestamp>,
-    /// Seconds by which the local clock seems to be ahead, from the most recent live event.
+    /// Seconds by which the local clock seems to be ahead, from the youngest live event.
     clock_ahead_secs: Option<u64>,
     /// Time of the next full reconciliation.
     next_full_sync: MonoTime,
@@ -257,8 +256,8 @@ impl HistoricSync {
         }
     }
 
-    /// Returns the coverage to store. `None` if the announcements are not complete. `oldest_pending` is the creation
-    /// time of the oldest live event without a result: what is newer must be requested again.
+    /// Returns the coverage to store. `None` if the announcements are not complete. `missed_since` is the earliest time
+    /// since which something must be requested again, such as a live event without a result.
     pub(super) fn to_record(
         &self,
         now: Now,
@@ -792,15 +791,15 @@ impl HistoricSync {
         }
     }
 
-    /// Starts the historic requests of batches, whose live set is confirmed or has no free slot.
+    /// Starts the historic requests of batches after their live set was confirmed or found no free slot.
     pub(super) fn start_batches(&mut self, link: &mut Link<'_, '_>, batches: Vec<BatchId>) {
         for batch in batches {
             self.start_historic_requests(link, batch);
         }
     }
 
-    /// Fails batches and starts their requests nevertheless: their live set was not confirmed in time, if it is given,
-    /// or else rejected.
+    /// Fails batches and starts their requests nevertheless. With a live set, it was not confirmed in time; without one,
+    /// it was rejected.
     pub(super) fn start_batches_without_live(
         &mut self,
         link: &mut Link<'_, '_>,

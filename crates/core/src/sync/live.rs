@@ -88,7 +88,8 @@ pub(super) struct DuePoll {
 /// Consequence of a live set that the relay did not confirm in time, or that it rejected or ended.
 #[derive(Debug)]
 pub(super) enum LiveFailure {
-    /// None for historic sync: a merge failed, whose old subscriptions are still open, or it is tried again.
+    /// Historic sync has nothing to do: the set is tried again, or it was a merge and the subscriptions that it should have
+    /// replaced are still open.
     Handled,
     /// The wide live set failed, so the connection must end. The next one does not use it.
     Wide,

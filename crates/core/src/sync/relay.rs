@@ -33,7 +33,8 @@ use crate::time::{MonoTime, Now, Timestamp};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct RelayId(pub u32);
 
-/// A relay and its sync progress. Everything except [`Connection`] outlives a lost connection.
+/// A relay and its sync progress. [`Connection`] and the parts of the components that say so end with a connection; the
+/// rest outlives it.
 #[derive(Debug)]
 pub(super) struct Relay {
     pub(super) id: RelayId,

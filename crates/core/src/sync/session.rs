@@ -27,7 +27,7 @@ pub(super) struct Session {
     retry_after: MonoTime,
     challenge: Option<String>,
     auth: AuthState,
-    /// Whether this server is closing the connection. Nothing is sent any more.
+    /// Whether this server is closing the connection. No new request is started.
     is_closing: bool,
     /// Number of invalid messages and events with an invalid signature.
     invalid_messages: u32,

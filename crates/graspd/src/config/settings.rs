@@ -1,8 +1,9 @@
 //! The declarations of all settings. This is the place to add or change one.
 //!
 //! An entry is all that a setting needs: the doc comment is its help text, and variable, flag, file key, help,
-//! docs/settings.md, parsing and reload follow from the rest. [`declaration`](super::declaration) explains an entry and
-//! has the kinds of settings. `just settings` updates docs/settings.md.
+//! docs/settings.md and parsing follow from the rest. [`declaration`](super::declaration) explains an entry and has the kinds
+//! of settings. `just reference` updates docs/settings.md. With `.reloads()`, `graspd reload` replaces the value that the
+//! [`SettingsReceiver`](super::SettingsReceiver) returns, so the code that uses the setting must read it from there.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -95,7 +95,7 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
     }
     runtime.block_on(serve(server, listener, admin, signals, shutdown_sender, config.shutdown_grace));
 
-    // Before the writer, because it writes their last rows.
+    // Before the writer stops: it stores the last rows of sync and fetch.
     drivers.stop();
     threads.stop();
     disk_usage::save_total(&config.relay_data_path, resources.disk_budget.persistent_bytes());
@@ -333,7 +333,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Prints the addresses and folders of the server. Programs read the first five lines.
+/// Prints the addresses and folders of the server. Tests and scripts read the addresses from these lines.
 fn print_startup(config: &Config) {
     info!(
         target: "admin",

@@ -243,8 +243,8 @@ impl WorkerThreads {
         })
     }
 
-    /// Waits until the writer has handled everything in its queue. The other threads only read; they end with the
-    /// process.
+    /// Waits until the writer has handled everything in its queue. The other threads end with the process: git jobs and
+    /// maintenance may be interrupted at any point and are repeated after the next start.
     pub(super) fn stop(self) {
         self.event_queue.close();
         if self.writer.join().is_err() {

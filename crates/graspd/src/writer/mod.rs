@@ -22,7 +22,8 @@
 //! - the lookups of each event inside the transaction, from disk if the pages are not in memory;
 //! - slices of longer work at the beginning of a transaction: expiry, removal of vanished authors, moderation scans
 //!   (`limits::EXPIRY_SLICE_EVENTS`, `REMOVAL_SLICE_EVENTS`, `REVIEW_SLICE_REPOS`);
-//! - views of repository pages, a millisecond or two each (`limits::MAX_WAITING_PAGES`);
+//! - views of repository pages, a millisecond or two each (`limits::MAX_WAITING_PAGES`), and the statistics of the health
+//!   monitor, which visit all held events once a second;
 //! - a rebuild of admission from the store after a failed transaction.
 //!
 //! `ngit_commit_duration_seconds` measures transactions, and `ngit_queue_depth` counts waiting events and commands.

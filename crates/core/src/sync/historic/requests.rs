@@ -115,7 +115,7 @@ impl HistoricSync {
         self.connection.requests.insert(id, request);
     }
 
-    /// Queues the historic requests of a batch, whose live set is confirmed or has no free slot.
+    /// Queues the historic requests of a batch after its live set was confirmed or found no free slot.
     pub(super) fn start_historic_requests(&mut self, link: &mut Link<'_, '_>, id: BatchId) {
         let can_compare = link.can_use_negentropy();
         let capacity = self.batch_capacity(link.ctx, link.limits);
