@@ -14,9 +14,11 @@ pub(crate) fn format_utc(secs: u64) -> String {
     }
 }
 
-/// Parses the only date format that HTTP servers may send, `Sun, 06 Nov 1994 08:49:37 GMT`; returns Unix seconds.
+/// Parses the only date format that HTTP servers may send, `Sun, 06 Nov 1994 08:49:37 GMT`; returns Unix seconds. A wrong
+/// weekday is ignored.
 pub(crate) fn parse_http_date(text: &str) -> Option<u64> {
-    let date = DateTime::strptime("%a, %d %b %Y %H:%M:%S GMT", text).ok()?;
+    let (_, date) = text.split_once(", ")?;
+    let date = DateTime::strptime("%d %b %Y %H:%M:%S GMT", date).ok()?;
     date.duration_since(UNIX_EPOCH).as_secs().try_into().ok()
 }
 
@@ -31,6 +33,7 @@ mod tests {
             ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
             ("Thu, 29 Feb 2024 12:00:00 GMT", 1_709_208_000),
             ("Mon, 16 Nov 2026 10:00:00 GMT", 1_794_823_200),
+            ("Tue, 16 Nov 2026 10:00:00 GMT", 1_794_823_200),
         ] {
             assert_eq!(parse_http_date(text), Some(secs), "{text}");
         }

@@ -660,9 +660,9 @@ impl HistoricSync {
             }
         }
         if batch.origin == BatchOrigin::Announcements
-            && let LayerOne::Running(identifiers) = std::mem::take(&mut self.connection.layer_one)
+            && let LayerOne::Running(identifiers) = &self.connection.layer_one
         {
-            self.connection.layer_one = LayerOne::Done(identifiers);
+            self.connection.layer_one = LayerOne::Done(identifiers.clone());
         }
         match batch.failure {
             Some(reason) => self.fail_batch(link, batch, reason),

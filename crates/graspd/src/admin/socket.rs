@@ -60,6 +60,7 @@ impl AdminSocket {
         let (job_guard, mut all_jobs_done) = mpsc::channel(1);
         let template = AdminConnection { admin, shutdown_signal: shutdown_signal.clone(), job_guard };
         accept_connections(
+            "admin",
             || self.listener.accept(),
             shutdown_signal,
             |(stream, _)| {
@@ -144,6 +145,8 @@ impl AdminConnection {
         });
         let mut response = Response::new(body);
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        // There is no timeout for an idle connection, so it ends with its response.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         response
     }
 }

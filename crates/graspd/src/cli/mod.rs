@@ -103,7 +103,10 @@ fn with_separate_help(command: Command) -> Command {
 
 /// Runs the given command, if it is one of these.
 pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
-    let command = CliCommand::from_arg_matches(matches).ok()?;
+    if matches!(matches.subcommand_name(), None | Some("serve" | "config")) {
+        return None;
+    }
+    let command = CliCommand::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
     let context = CommandContext { matches };
     let result = match command {
         CliCommand::Status(arguments) => arguments.run(&context),

@@ -25,6 +25,8 @@ pub(crate) struct PackReceiver {
 pub(crate) enum SpoolError {
     /// The disk budget is used up.
     BudgetUsedUp,
+    /// The task that writes the pack has panicked or was cancelled.
+    TaskFailed,
     Pack(PackError),
 }
 
@@ -68,7 +70,7 @@ impl PackReceiver {
         let layout = self.layout.clone();
         let create =
             move || Quarantine::create(&layout).map(|quarantine| (PackSink::new(&quarantine, limits), quarantine));
-        let inner = tokio::task::spawn_blocking(create).await.map_err(io::Error::other)??;
+        let inner = tokio::task::spawn_blocking(create).await.map_err(|_| SpoolError::TaskFailed)??;
         let share = self.disk_budget.reserve();
         Ok(PackSpool { inner: Some(inner), receiver: self.clone(), share, buffer: Vec::new() })
     }
@@ -107,7 +109,7 @@ impl PackSpool {
             sink.write(&bytes)?;
             Ok((sink, quarantine))
         };
-        self.inner = Some(tokio::task::spawn_blocking(write).await.map_err(io::Error::other)??);
+        self.inner = Some(tokio::task::spawn_blocking(write).await.map_err(|_| SpoolError::TaskFailed)??);
         Ok(())
     }
 }

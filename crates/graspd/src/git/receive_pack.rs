@@ -54,6 +54,13 @@ struct PushError {
     ref_name: Option<String>,
 }
 
+impl PushError {
+    /// A task of the push has panicked or was cancelled.
+    fn internal() -> Self {
+        Self { code: "E-SERVER", text: "internal server error".to_owned(), ref_name: None }
+    }
+}
+
 impl From<PushRejection> for PushError {
     fn from(rejection: PushRejection) -> Self {
         Self { code: rejection.code(), text: rejection.to_string(), ref_name: rejection.ref_name().map(str::to_owned) }
@@ -344,8 +351,7 @@ impl ReceivePackHandler {
             let checked = handler.check(push, &permit, open.alternates, pack, received);
             checked.map_err(|error| pack_error(&permit, error))
         };
-        let failed = |_| PushError { code: "E-SERVER", text: "internal server error".to_owned(), ref_name: None };
-        let (received_push, packs) = tokio::task::spawn_blocking(check).await.map_err(failed)??;
+        let (received_push, packs) = tokio::task::spawn_blocking(check).await.map_err(|_| PushError::internal())??;
         drop(check_permit);
         crash_point::point("push.checked");
         Ok(self.writer.deliver_push(received_push, packs).await?)
@@ -481,6 +487,7 @@ fn spool_error(permit: &PushPermit, error: SpoolError) -> PushError {
     match error {
         SpoolError::Pack(error) => pack_error(permit, error),
         SpoolError::BudgetUsedUp => PushRejection::DiskFull.into(),
+        SpoolError::TaskFailed => PushError::internal(),
     }
 }
 

@@ -84,7 +84,7 @@ impl<H: RequestHandler> HttpServer<H> {
             Some(slot) => drop(tokio::spawn(server.clone().serve(stream, peer, slot, alive.clone()))),
             None => debug!(target: "http", %peer, "connection limit reached"),
         };
-        accept_connections(|| listener.accept(), server.shutdown.clone(), accepted).await;
+        accept_connections("main", || listener.accept(), server.shutdown.clone(), accepted).await;
         all_closed
     }
 
@@ -126,8 +126,9 @@ impl<H: RequestHandler> HttpServer<H> {
     }
 }
 
-/// Calls `accepted` for each connection until the shutdown begins.
+/// Calls `accepted` for each connection until the shutdown begins. `listener` is the name of the listener in the log.
 pub(crate) async fn accept_connections<C, F: Future<Output = io::Result<C>>>(
+    listener: &str,
     accept: impl Fn() -> F,
     mut shutdown: watch::Receiver<bool>,
     accepted: impl Fn(C),
@@ -139,17 +140,17 @@ pub(crate) async fn accept_connections<C, F: Future<Output = io::Result<C>>>(
         };
         match connection {
             Ok(connection) => accepted(connection),
-            Err(error) => recover(&error).await,
+            Err(error) => recover(listener, &error).await,
         }
     }
 }
 
 /// Waits after a failed `accept` if the error concerns the system (no descriptors or memory left) and not only one
 /// connection that is closed already.
-async fn recover(error: &io::Error) {
+async fn recover(listener: &str, error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     if !matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
-        warn!(target: "http", %error, "cannot accept connections");
+        warn!(target: "http", listener, %error, "cannot accept connections");
         tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
     }
 }

@@ -130,7 +130,7 @@ pub(crate) async fn run(listener: TcpListener, app: Arc<AppState>, shutdown: wat
             serve_connection(stream, service, shutdown, activity, HTTP_TIMEOUTS).await;
         });
     };
-    accept_connections(|| listener.accept(), shutdown.clone(), accepted).await;
+    accept_connections("monitoring", || listener.accept(), shutdown.clone(), accepted).await;
 }
 
 fn handle(app: &AppState, request: &Request<Incoming>) -> HttpResponse {

@@ -107,6 +107,7 @@ impl From<SpoolError> for FetchError {
     fn from(error: SpoolError) -> Self {
         match error {
             SpoolError::BudgetUsedUp => PackError::DiskFull.into(),
+            SpoolError::TaskFailed => PackError::from(std::io::Error::other("the writing task failed")).into(),
             SpoolError::Pack(error) => error.into(),
         }
     }
