@@ -187,7 +187,7 @@ impl Admission {
         self.emit(AdmissionOutput::PushDecision(push.id, result));
     }
 
-    /// Decides about a push: whether the repository is hosted here and writable, the disk and the quota have room, and the
+    /// Decides about a push: whether the repository is hosted here and writable, the disk and the quota allow it, and the
     /// commands lead to a signed state ([`push::authorise`](super::push::authorise)).
     fn authorise_push(&self, push: &RequestedPush, lookup: &RepoLookupResult) -> Result<PushPermit, PushRejection> {
         if !self.is_available(&push.repo_path) {
