@@ -188,7 +188,7 @@ impl Admission {
     }
 
     /// Decides about a push: whether the repository is hosted here and writable, the disk and the quota allow it, and the
-    /// commands lead to a signed state ([`push::authorise`](super::push::authorise)).
+    /// commands lead to a signed state ([`push::authorise`]).
     fn authorise_push(&self, push: &RequestedPush, lookup: &RepoLookupResult) -> Result<PushPermit, PushRejection> {
         if !self.is_available(&push.repo_path) {
             return Err(PushRejection::NotHosted);
