@@ -71,7 +71,7 @@ impl GitFixture {
     pub(crate) fn refs(&self, repo_path: &RepoPath) -> Vec<String> {
         let folder = self.layout.repo_dir(repo_path);
         // Older versions of git follow only one tag of a chain of tags for `%(*objectname)`.
-        // Many refs have the same tag, and each look at one is a process.
+        // Many refs may have the same tag, and peeling a tag starts a process.
         let mut peeled_tags = BTreeMap::new();
         let peeled = |line: &str| match line.strip_suffix(" tag") {
             Some(line) => {

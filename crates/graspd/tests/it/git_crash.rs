@@ -505,7 +505,8 @@ fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").args([from, to]).status().expect("cannot run cp").success());
 }
 
-/// An everyday run tests one of this many crash points of an operation.
+/// An everyday run tests one of this many crash points of an operation, because each needs two starts of the server:
+/// all of them take about a third of the time of the end-to-end tests.
 const EVERYDAY_INTERVAL: usize = 4;
 
 /// Runs an operation once without a crash, then once for each crash point that is tested, with a crash there.
