@@ -15,7 +15,7 @@
 //! alternates name the pools that the repository may read, its own first.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -27,6 +27,8 @@ use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use sha2::{Digest, Sha256};
 
 use crate::crash_point;
+use crate::files::{file_names, if_found, remove_folder, replace_file, sync_folder};
+use crate::refs::DEFAULT_HEAD;
 use crate::repo_lock::RepoLocks;
 
 /// Longest file name of an identifier before it is replaced by a hash. File systems allow 255 bytes, and a suffix is
@@ -57,9 +59,9 @@ impl Layout {
         fs::create_dir_all(root)?;
         let layout = Self::new(root.canonicalize()?);
         for name in ["incoming", "trash", "snapshot"] {
-            layout.recreate_folder(name)?;
+            remove_folder(&layout.root.join(name))?;
         }
-        for name in ["repos", "prs", "staged"] {
+        for name in ["incoming", "trash", "snapshot", "repos", "prs", "staged"] {
             fs::create_dir_all(layout.root.join(name))?;
         }
         create_bare_repo(&layout.empty_repo())?;
@@ -104,28 +106,20 @@ impl Layout {
     pub fn readable_pool_bytes(&self, repo_path: &RepoPath) -> io::Result<u64> {
         let objects = self.repo_dir(repo_path).join("objects");
         let alternates = fs::read_to_string(objects.join("info/alternates"))?;
-        let mut bytes = 0;
-        for pool in alternates.lines() {
-            for entry in fs::read_dir(objects.join(pool).join("pack"))? {
-                // A pack may be removed in the meantime.
-                let length = |entry: fs::DirEntry| entry.metadata().map_or(0, |metadata| metadata.len());
-                bytes += entry.map_or(0, length);
-            }
-        }
-        Ok(bytes)
+        alternates.lines().map(|pool| pack_bytes(&objects.join(pool))).sum()
     }
 
     /// Returns the bytes of the packs in a repository's own pool; 0 if it has no pool.
     #[must_use]
     pub fn own_pool_bytes(&self, repo_path: &RepoPath) -> u64 {
-        pack_bytes(&self.pool(repo_path))
+        pack_bytes(&self.pool(repo_path)).unwrap_or(0)
     }
 
     /// Returns the bytes of the packs in all pools of pull requests that a key has submitted.
     #[must_use]
     pub fn submission_bytes(&self, owner: PublicKey) -> u64 {
         let Ok(entries) = fs::read_dir(self.root.join("prs").join(owner.npub())) else { return 0 };
-        entries.flatten().map(|entry| pack_bytes(&entry.path().join("pool"))).sum()
+        entries.flatten().flat_map(|entry| pack_bytes(&entry.path().join("pool"))).sum()
     }
 
     /// Returns the folder of a received pack: an object directory.
@@ -140,6 +134,14 @@ impl Layout {
     /// Returns the folder of packs that are being received and of scratch folders.
     pub(crate) fn incoming(&self) -> PathBuf {
         self.root.join("incoming")
+    }
+
+    /// Creates a folder for a pack or for temporary files, with some folders in it.
+    pub(crate) fn create_incoming(&self, folders: &[&str]) -> io::Result<IncomingFolder> {
+        let number = self.next_number();
+        let incoming = IncomingFolder { number, path: self.received_pack(&ReceivedPack::Incoming(number)) };
+        folders.iter().try_for_each(|folder| fs::create_dir_all(incoming.path.join(folder)))?;
+        Ok(incoming)
     }
 
     /// Returns the empty repository, for git commands on object directories.
@@ -179,63 +181,53 @@ impl Layout {
 
     /// Returns the announced repositories with an identifier that have a folder.
     pub(crate) fn repos_with_identifier(&self, identifier: &Identifier) -> io::Result<Vec<RepoPath>> {
-        let name = format!("{}.git", identifier_file_name(identifier));
-        let mut repo_paths = Vec::new();
-        for owner in fs::read_dir(self.root.join("repos"))? {
-            let owner = owner?;
-            let key = owner.file_name().to_str().and_then(PublicKey::from_npub);
-            if let Some(key) = key.filter(|_| owner.path().join(&name).join("HEAD").exists()) {
-                repo_paths.push(RepoPath::Announced(RepoId { owner: key, identifier: identifier.clone() }));
-            }
-        }
-        Ok(repo_paths)
+        let owners = file_names(&self.root.join("repos"))?;
+        let keys = owners.iter().filter_map(|owner| owner.to_str().and_then(PublicKey::from_npub));
+        let repos = keys.map(|owner| RepoPath::Announced(RepoId { owner, identifier: identifier.clone() }));
+        Ok(repos.filter(|repo_path| self.repo_dir(repo_path).join("HEAD").exists()).collect())
     }
 
     /// Returns the repositories of submitted pull requests that have a folder, except those whose folder name is a
     /// hash.
     pub fn submission_repos(&self) -> io::Result<Vec<RepoPath>> {
-        let mut repo_paths = Vec::new();
-        for owner in fs::read_dir(self.root.join("prs"))? {
-            let owner = owner?;
-            let repositories = match fs::read_dir(owner.path()) {
-                // Removed with its last repository.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                repositories => repositories?,
-            };
-            for repository in repositories {
-                let (owner, name) = (owner.file_name(), repository?.file_name());
-                let repo =
-                    owner.to_str().zip(name.to_str()).and_then(|(owner, name)| RepoId::from_segments(owner, name));
-                repo_paths.extend(
-                    repo.map(RepoPath::PullRequests).filter(|repo_path| self.repo_dir(repo_path).ends_with(&name)),
-                );
-            }
-        }
-        Ok(repo_paths)
+        self.repos_in("prs", RepoPath::PullRequests, &BTreeMap::new())
     }
 
     /// Returns all repositories that have a folder. Of those whose folder name is a hash, only the ones whose
     /// identifier `identifiers` gives by file name.
     pub fn all_repos(&self, identifiers: &BTreeMap<String, Identifier>) -> io::Result<Vec<RepoPath>> {
+        let mut repo_paths = self.repos_in("repos", RepoPath::Announced, identifiers)?;
+        repo_paths.extend(self.repos_in("prs", RepoPath::PullRequests, identifiers)?);
+        Ok(repo_paths)
+    }
+
+    fn repos_in(
+        &self,
+        parent: &str,
+        repo_path: fn(RepoId) -> RepoPath,
+        identifiers: &BTreeMap<String, Identifier>,
+    ) -> io::Result<Vec<RepoPath>> {
         let mut repo_paths = Vec::new();
-        for (parent, repo_path) in
-            [("repos", RepoPath::Announced as fn(RepoId) -> RepoPath), ("prs", RepoPath::PullRequests)]
-        {
-            for owner in fs::read_dir(self.root.join(parent))? {
-                let owner = owner?;
-                let Some(key) = owner.file_name().to_str().and_then(PublicKey::from_npub) else { continue };
-                for repository in fs::read_dir(owner.path())? {
-                    let name = repository?.file_name();
-                    let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(".git")) else { continue };
-                    let decoded = RepoId::from_segments(&key.npub(), &format!("{stem}.git"));
-                    let identifier = identifiers.get(stem).cloned().or(decoded.map(|repo| repo.identifier));
-                    let repo = identifier.map(|identifier| RepoId { owner: key, identifier });
-                    repo_paths
-                        .extend(repo.map(repo_path).filter(|repo_path| self.repo_dir(repo_path).ends_with(&name)));
-                }
+        for (owner, file_name) in self.repo_folders(parent)? {
+            let (Some(owner), Some(name)) = (owner.to_str(), file_name.to_str()) else { continue };
+            let Some(mut repo) = RepoId::from_segments(owner, name) else { continue };
+            if let Some(identifier) = name.strip_suffix(".git").and_then(|stem| identifiers.get(stem)) {
+                repo.identifier = identifier.clone();
             }
+            repo_paths.extend(Some(repo_path(repo)).filter(|repo_path| self.repo_dir(repo_path).ends_with(name)));
         }
         Ok(repo_paths)
+    }
+
+    /// Returns the names of the folders below `repos` or `prs`: of the owner and of the repository.
+    pub(crate) fn repo_folders(&self, parent: &str) -> io::Result<Vec<(OsString, OsString)>> {
+        let mut folders = Vec::new();
+        for owner in file_names(&self.root.join(parent))? {
+            // The folder of an owner is removed with its last repository.
+            let names = if_found(file_names(&self.root.join(parent).join(&owner)))?.unwrap_or_default();
+            folders.extend(names.into_iter().map(|name| (owner.clone(), name)));
+        }
+        Ok(folders)
     }
 
     /// Waits until git data may be removed, and holds off [`pause_removals`](Self::pause_removals) until the guard is
@@ -252,24 +244,18 @@ impl Layout {
     /// Moves a folder to the trash, which [`empty_trash`](Self::empty_trash) removes. Does nothing if it does not
     /// exist.
     pub fn move_to_trash(&self, folder: &Path) -> io::Result<()> {
-        match fs::rename(folder, self.root.join("trash").join(self.next_number().to_string())) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Ok(()) => {
-                crash_point::point("trash.moved");
-                Ok(())
-            }
-            result => result,
+        let trash = self.root.join("trash").join(self.next_number().to_string());
+        if if_found(fs::rename(folder, trash))?.is_some() {
+            crash_point::point("trash.moved");
         }
+        Ok(())
     }
 
     /// Removes everything in the trash.
     pub fn empty_trash(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.root.join("trash"))? {
-            match fs::remove_dir_all(entry?.path()) {
-                // Another thread has removed it.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                result => result?,
-            }
+            // Another thread may remove it too.
+            remove_folder(&entry?.path())?;
         }
         Ok(())
     }
@@ -285,13 +271,30 @@ impl Layout {
         }
         Ok(())
     }
+}
 
-    fn recreate_folder(&self, name: &str) -> io::Result<()> {
-        let folder = self.root.join(name);
-        match fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => fs::create_dir_all(&folder),
-        }
+/// A folder `incoming/<n>`. It is removed with its content when this value is dropped, unless it was renamed.
+#[derive(Debug)]
+pub(crate) struct IncomingFolder {
+    number: u64,
+    path: PathBuf,
+}
+
+impl IncomingFolder {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the name by which a git job refers to a pack in it.
+    pub(crate) fn received_pack(&self) -> ReceivedPack {
+        ReceivedPack::Incoming(self.number)
+    }
+}
+
+impl Drop for IncomingFolder {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed at the next start.
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
@@ -304,6 +307,13 @@ pub fn relative_repo_dir(repo_path: &RepoPath) -> PathBuf {
     };
     let repo = repo_path.repo();
     Path::new(parent).join(repo.owner.npub()).join(format!("{}.git", identifier_file_name(&repo.identifier)))
+}
+
+/// Creates the folders of a repository, without which git does not recognise it. Some of them are empty and so are not
+/// in the file list of a backup.
+pub fn create_repo_folders(repository: &Path) -> io::Result<()> {
+    let folders = ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"];
+    folders.iter().try_for_each(|folder| fs::create_dir_all(repository.join(folder)))
 }
 
 /// Creates a bare repository without packs, durably. An existing repository is not changed.
@@ -320,18 +330,17 @@ pub(crate) fn create_bare_repo(folder: &Path) -> io::Result<()> {
     created
 }
 
-fn pack_bytes(pool: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(pool.join("pack")) else { return 0 };
-    entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+/// Returns the bytes of the packs in a pool. A pack may be removed in the meantime.
+fn pack_bytes(pool: &Path) -> io::Result<u64> {
+    let entries = fs::read_dir(pool.join("pack"))?;
+    Ok(entries.flatten().flat_map(|entry| entry.metadata()).map(|metadata| metadata.len()).sum())
 }
 
 fn write_bare_repo(folder: &Path) -> io::Result<()> {
-    for part in ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"] {
-        fs::create_dir_all(folder.join(part))?;
-    }
-    crate::refs::replace_file(folder, "config", CONFIG)?;
+    create_repo_folders(folder)?;
+    replace_file(folder, "config", CONFIG)?;
     // A folder with HEAD counts as a repository, so HEAD is written last.
-    crate::refs::replace_file(folder, "HEAD", format!("ref: {}\n", crate::refs::DEFAULT_HEAD).as_bytes())?;
+    replace_file(folder, "HEAD", format!("ref: {DEFAULT_HEAD}\n").as_bytes())?;
     for part in [folder.join("objects"), folder.join("pool")] {
         sync_folder(&part)?;
     }
@@ -340,11 +349,6 @@ fn write_bare_repo(folder: &Path) -> io::Result<()> {
         sync_folder(above)?;
     }
     Ok(())
-}
-
-/// Makes the entries of a folder durable.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }
 
 /// Returns the file name of an identifier. No two identifiers share one, also on file systems that ignore case.

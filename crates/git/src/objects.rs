@@ -13,6 +13,8 @@ use std::{fs, io};
 
 use grasp_core::nostr::hex;
 
+use crate::files::{file_names, if_found};
+
 /// Index files that are kept open, all pools together: maintenance leaves a pool some tens of packs, and a process has
 /// 1,024 descriptors by default. Further ones are opened for each lookup.
 const MAX_OPEN: usize = 256;
@@ -23,6 +25,9 @@ const MAX_LISTINGS: usize = 100;
 
 /// Bytes of an object id.
 const OID_BYTES: usize = 20;
+
+/// The binary form of an object id.
+pub(crate) type RawOid = [u8; OID_BYTES];
 
 /// Offset of the sorted ids in an index: after the signature, the version and 256 counts.
 const IDS_OFFSET: u64 = 8 + 4 * 256;
@@ -73,7 +78,7 @@ impl ObjectKind {
 
 /// A pack index of version 2.
 #[derive(Debug)]
-struct PackIndex {
+pub(crate) struct PackIndex {
     path: PathBuf,
     file: Option<File>,
     /// For each byte value, how many ids begin with that byte or a smaller one.
@@ -133,16 +138,13 @@ impl ObjectLookup {
         match self.kind_in_pack(&oid) {
             // The pack has been removed; its objects are in a new one. An index that has no pack does not count.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Self::open(&self.folders)?.kind_in_pack(&oid).or_else(|error| match error.kind() {
-                    ErrorKind::NotFound => Ok(None),
-                    _ => Err(error),
-                })
+                Ok(if_found(Self::open(&self.folders)?.kind_in_pack(&oid))?.flatten())
             }
             result => result,
         }
     }
 
-    fn kind_in_pack(&self, oid: &[u8; OID_BYTES]) -> io::Result<Option<ObjectKind>> {
+    fn kind_in_pack(&self, oid: &RawOid) -> io::Result<Option<ObjectKind>> {
         let mut not_found = None;
         for index in self.indexes()? {
             let Some(position) = index.find(oid)? else { continue };
@@ -179,20 +181,11 @@ fn open_indexes(folder: &Path, indexes: &mut Vec<PackIndex>) -> io::Result<()> {
 }
 
 fn modified(folder: &Path) -> io::Result<Option<SystemTime>> {
-    match fs::metadata(folder) {
-        Ok(metadata) => metadata.modified().map(Some),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    if_found(fs::metadata(folder))?.map(|metadata| metadata.modified()).transpose()
 }
 
 fn list_indexes(folder: &Path, indexes: &mut Vec<PackIndex>) -> io::Result<()> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
-        let name = entry?.file_name();
+    for name in if_found(file_names(folder))?.unwrap_or_default() {
         // Files that are being written have other names.
         if name.to_str().is_some_and(|name| name.starts_with("pack-") && name.ends_with(".idx")) {
             let keep_open = indexes.len() < MAX_OPEN;
@@ -203,7 +196,8 @@ fn list_indexes(folder: &Path, indexes: &mut Vec<PackIndex>) -> io::Result<()> {
 }
 
 impl PackIndex {
-    fn open(path: PathBuf, keep_open: bool) -> io::Result<Self> {
+    /// Opens an index. If it is not kept open, it is opened again for each lookup.
+    pub(crate) fn open(path: PathBuf, keep_open: bool) -> io::Result<Self> {
         let file = File::open(&path)?;
         let mut head = [0; IDS_OFFSET as usize];
         let size = file.metadata()?.len();
@@ -211,7 +205,7 @@ impl PackIndex {
             || io::Error::new(ErrorKind::InvalidData, format!("{} is not a pack index of version 2", path.display()));
         file.read_exact_at(&mut head, 0).map_err(|_| broken())?;
         let (signature, counts) = head.split_at(8);
-        let fanout: Vec<u32> = counts.chunks_exact(4).map(read_u32).collect();
+        let fanout: Vec<u32> = counts.as_chunks().0.iter().map(|count| u32::from_be_bytes(*count)).collect();
         let objects = fanout.last().copied().unwrap_or_default();
         // The id, checksum and offset of each object, and two hashes at the end.
         let least = IDS_OFFSET + u64::from(objects) * (OID_BYTES as u64 + 8) + 2 * OID_BYTES as u64;
@@ -221,8 +215,26 @@ impl PackIndex {
         Ok(Self { path, file: keep_open.then_some(file), fanout })
     }
 
-    fn objects(&self) -> u64 {
+    /// Returns the number of objects.
+    pub(crate) fn objects(&self) -> u64 {
         u64::from(self.fanout[255])
+    }
+
+    /// Returns the ids of all objects, sorted.
+    pub(crate) fn oids(&self) -> io::Result<Vec<RawOid>> {
+        self.read_all(IDS_OFFSET)
+    }
+
+    /// Returns the offset in the pack of each object, in the order of the ids.
+    pub(crate) fn offsets(&self) -> io::Result<Vec<u64>> {
+        self.read_all(self.offsets_start())?.into_iter().map(|short| self.full_offset(short)).collect()
+    }
+
+    /// Reads a table that has `N` bytes for each object.
+    fn read_all<const N: usize>(&self, at: u64) -> io::Result<Vec<[u8; N]>> {
+        let mut table = vec![[0; N]; self.fanout[255] as usize];
+        self.read(table.as_flattened_mut(), at)?;
+        Ok(table)
     }
 
     fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
@@ -233,15 +245,12 @@ impl PackIndex {
     }
 
     /// Returns the position of an object among the sorted ids.
-    fn find(&self, oid: &[u8; OID_BYTES]) -> io::Result<Option<u32>> {
-        match self.search(oid) {
-            // The index was not kept open and has been removed: its objects are in a pack that is newer than this list.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            result => result,
-        }
+    fn find(&self, oid: &RawOid) -> io::Result<Option<u32>> {
+        // An index that was not kept open may have been removed: its objects are in a pack that is newer than this list.
+        Ok(if_found(self.search(oid))?.flatten())
     }
 
-    fn search(&self, oid: &[u8; OID_BYTES]) -> io::Result<Option<u32>> {
+    fn search(&self, oid: &RawOid) -> io::Result<Option<u32>> {
         let first = usize::from(oid[0]);
         let (mut low, mut high) = (if first == 0 { 0 } else { self.fanout[first - 1] }, self.fanout[first]);
         let offset = |position: u32| IDS_OFFSET + u64::from(position) * OID_BYTES as u64;
@@ -265,15 +274,24 @@ impl PackIndex {
 
     /// Returns the offset in the pack of the object at a position.
     fn offset(&self, position: u32) -> io::Result<u64> {
-        let offsets = IDS_OFFSET + self.objects() * (OID_BYTES as u64 + 4);
         let mut short = [0; 4];
-        self.read(&mut short, offsets + u64::from(position) * 4)?;
+        self.read(&mut short, self.offsets_start() + u64::from(position) * 4)?;
+        self.full_offset(short)
+    }
+
+    /// Returns the start of the table of offsets: after an id and a checksum for each object.
+    fn offsets_start(&self) -> u64 {
+        IDS_OFFSET + self.objects() * (OID_BYTES as u64 + 4)
+    }
+
+    /// Returns the offset that an entry means. Offsets of 2 GiB and more are in a table after the others.
+    fn full_offset(&self, short: [u8; 4]) -> io::Result<u64> {
         let short = u32::from_be_bytes(short);
         if short >> 31 == 0 {
             return Ok(short.into());
         }
         let mut long = [0; 8];
-        self.read(&mut long, offsets + self.objects() * 4 + u64::from(short & !(1 << 31)) * 8)?;
+        self.read(&mut long, self.offsets_start() + self.objects() * 4 + u64::from(short & !(1 << 31)) * 8)?;
         Ok(u64::from_be_bytes(long))
     }
 
@@ -300,7 +318,7 @@ impl PackIndex {
                 6 => base_distance(&mut bytes).and_then(|back| offset.checked_sub(back)).ok_or_else(broken)?,
                 7 => {
                     let base: Vec<u8> = bytes.take(OID_BYTES).collect();
-                    let base: [u8; OID_BYTES] = base.try_into().map_err(|_| broken())?;
+                    let base: RawOid = base.try_into().map_err(|_| broken())?;
                     self.offset(self.find(&base)?.ok_or_else(broken)?)?
                 }
                 _ => return Err(broken()),
@@ -319,13 +337,4 @@ fn base_distance(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
         back = (back + 1).checked_mul(128)? + u64::from(byte & 0x7f);
     }
     Some(back)
-}
-
-/// Returns the number of objects in a pack index.
-pub(crate) fn count_objects(index: &Path) -> io::Result<u64> {
-    Ok(PackIndex::open(index.to_owned(), false)?.objects())
-}
-
-fn read_u32(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }

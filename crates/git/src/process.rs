@@ -23,6 +23,9 @@ use rustix::process::{
 /// Bytes kept from the end of standard error: enough for the reason of a failure.
 const MAX_STDERR_BYTES: usize = 4 * 1024;
 
+/// Bytes kept of a line of output: for `rev-list`, an object id and enough of its path for git to find similar objects.
+const MAX_LINE: usize = 1_024;
+
 /// Nice value of low-priority processes: the largest there is. They get only processor time that is otherwise idle.
 const LOW_PRIORITY_NICE: i32 = 19;
 
@@ -185,6 +188,29 @@ impl Git {
         let stderr = read_pipes(pipes, timeout, &mut on_output)?;
         let status = guard.wait()?;
         if status.success() { Ok(()) } else { Err(GitError::Failed { status, stderr }) }
+    }
+
+    /// Like [`stream`](Self::stream), but passes on each line, cut to [`MAX_LINE`] bytes and without its end.
+    pub(crate) fn stream_lines(
+        &self,
+        command: &mut Command,
+        input: ProcessInput<'_>,
+        timeout: Duration,
+        mut on_line: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), GitError> {
+        let mut line = Vec::new();
+        self.stream(command, input, timeout, |output| {
+            for part in output.split_inclusive(|byte| *byte == b'\n') {
+                let text = part.strip_suffix(b"\n").unwrap_or(part);
+                let capacity = MAX_LINE.saturating_sub(line.len());
+                line.extend_from_slice(&text[..text.len().min(capacity)]);
+                if part.len() > text.len() {
+                    on_line(&line)?;
+                    line.clear();
+                }
+            }
+            Ok(())
+        })
     }
 }
 

@@ -5,12 +5,11 @@
 //! either the old refs or the new ones.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::io::Write;
 use std::path::Path;
 
-use crate::{crash_point, pktline};
+use crate::files::{read_text, replace_file};
+use crate::pktline;
 
 /// What a ref points to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,13 +35,8 @@ pub(crate) const DEFAULT_HEAD: &str = "refs/heads/master";
 impl Refs {
     /// Reads the refs of a repository folder. Missing files mean no refs.
     pub fn read(folder: &Path) -> io::Result<Self> {
-        let optional = |name: &str| match std::fs::read_to_string(folder.join(name)) {
-            Ok(text) => Ok(text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-            Err(error) => Err(error),
-        };
-        let head = optional("HEAD")?.trim_end().strip_prefix("ref: ").map(str::to_owned);
-        Ok(Self { refs: parse(&optional("packed-refs")?), head })
+        let head = read_text(&folder.join("HEAD"))?.trim_end().strip_prefix("ref: ").map(str::to_owned);
+        Ok(Self { refs: parse(&read_text(&folder.join("packed-refs"))?), head })
     }
 
     /// Replaces the refs of a repository folder, durably: first the refs, then HEAD.
@@ -201,15 +195,4 @@ fn parse(text: &str) -> BTreeMap<String, RefTarget> {
         }
     }
     refs
-}
-
-/// Replaces a file durably: writes a temporary file, syncs and renames it, and syncs the folder.
-pub(crate) fn replace_file(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let temporary = folder.join(format!("{name}.new"));
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    crash_point::point("replace.written");
-    std::fs::rename(&temporary, folder.join(name))?;
-    File::open(folder)?.sync_all()
 }

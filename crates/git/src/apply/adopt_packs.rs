@@ -1,8 +1,6 @@
 //! Moves received packs into a pool, or to the staged uploads until their event is known.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -11,7 +9,7 @@ use grasp_core::admission::git_job::ReceivedPack;
 use super::GitJobRunner;
 use crate::action_error::{ActionContext, ActionError};
 use crate::crash_point;
-use crate::layout::sync_folder;
+use crate::files::{file_names, if_found, remove_folder, rename_if_exists, sync_file, sync_folder};
 
 /// The extensions of the files of a pack, in the order in which they move: git considers a pack complete as soon as it
 /// has an index.
@@ -48,7 +46,7 @@ pub(super) fn move_packs(received_packs: &[PathBuf], pool: &Path) -> io::Result<
     }
     crash_point::point("align.idx");
     for received_pack in received_packs {
-        ignore_not_found(fs::remove_dir_all(received_pack))?;
+        remove_folder(received_pack)?;
     }
     Ok(())
 }
@@ -56,36 +54,13 @@ pub(super) fn move_packs(received_packs: &[PathBuf], pool: &Path) -> io::Result<
 /// Returns the names of the packs in a folder that have at least one file.
 fn pack_names(folder: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(names),
-        entries => entries?,
-    };
-    for entry in entries {
-        let name = entry?.file_name();
+    for name in if_found(file_names(folder))?.unwrap_or_default() {
         let (name, extension) = name.to_str().and_then(|name| name.rsplit_once('.')).unwrap_or_default();
         if name.starts_with("pack-") && EXTENSIONS.contains(&extension) {
             names.insert(name.to_owned());
         }
     }
     Ok(names)
-}
-
-fn sync_file(path: &Path) -> io::Result<()> {
-    match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        file => file?.sync_all(),
-    }
-}
-
-fn rename_if_exists(from: &Path, to: &Path) -> io::Result<()> {
-    ignore_not_found(fs::rename(from, to))
-}
-
-fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
 }
 
 impl GitJobRunner {

@@ -3,9 +3,8 @@
 //!
 //! Pools have no alternates themselves, so access to a pool does not give access to further pools.
 
-use std::io::ErrorKind;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use grasp_core::repo::RepoPath;
 
@@ -13,8 +12,9 @@ use super::GitJobRunner;
 use super::copy_objects::CopyRequest;
 use crate::action_error::{ActionContext, ActionError};
 use crate::crash_point;
+use crate::files::{read_text, replace_file};
 use crate::layout::Layout;
-use crate::refs::{Refs, replace_file};
+use crate::refs::Refs;
 
 /// The repository's own pool, as its alternates name it.
 const OWN_POOL: &str = "../pool";
@@ -44,10 +44,7 @@ impl Alternates {
     /// Reads the current alternates of a repository.
     pub(crate) fn read(folder: &Path) -> io::Result<Self> {
         let objects = folder.join("objects");
-        let text = match fs::read_to_string(objects.join("info/alternates")) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            text => text?,
-        };
+        let text = read_text(&objects.join("info/alternates"))?;
         Ok(Self { objects, names: text.lines().map(str::to_owned).collect() })
     }
 

@@ -1,15 +1,13 @@
 //! Checks whether everything that an object refers to can be read: its history, trees and blobs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{fs, io};
-
-use grasp_core::admission::git_job::ReceivedPack;
 
 use super::GitJobRunner;
 use crate::action_error::{ActionContext, ActionError};
-use crate::layout::{Layout, write_alternates};
+use crate::layout::{IncomingFolder, Layout, write_alternates};
 use crate::objects::{ObjectKind, ObjectLookup};
 use crate::process::{GitError, ProcessInput, walk_input};
 use crate::refs::Refs;
@@ -21,7 +19,8 @@ const MAX_OUTPUT: usize = 4 * 1024;
 #[derive(Debug)]
 pub(super) struct GitEnvironment {
     folder: PathBuf,
-    scratch: Option<ScratchObjects>,
+    /// An object directory whose alternates are some pools.
+    scratch: Option<IncomingFolder>,
 }
 
 /// The objects that a git process reads.
@@ -45,12 +44,14 @@ impl ObjectSource<'_> {
 impl GitEnvironment {
     /// Returns an environment that reads some pools, without a repository.
     pub(super) fn for_pools(layout: &Layout, pools: &[PathBuf]) -> io::Result<Self> {
-        Ok(Self { folder: layout.empty_repo(), scratch: Some(ScratchObjects::create(layout, pools)?) })
+        let scratch = layout.create_incoming(&["pack", "info"])?;
+        write_alternates(scratch.path(), pools)?;
+        Ok(Self { folder: layout.empty_repo(), scratch: Some(scratch) })
     }
 
     /// Returns the object directory that was created for this environment and is removed with it.
     pub(super) fn scratch(&self) -> Option<&Path> {
-        self.scratch.as_ref().map(|scratch| scratch.0.as_path())
+        self.scratch.as_ref().map(IncomingFolder::path)
     }
 
     /// Returns a git command in this environment.
@@ -61,27 +62,6 @@ impl GitEnvironment {
             command.env("GIT_OBJECT_DIRECTORY", scratch);
         }
         command
-    }
-}
-
-/// An object directory below `incoming/` whose alternates are some pools.
-#[derive(Debug)]
-struct ScratchObjects(PathBuf);
-
-impl ScratchObjects {
-    fn create(layout: &Layout, pools: &[PathBuf]) -> io::Result<Self> {
-        let scratch = Self(layout.received_pack(&ReceivedPack::Incoming(layout.next_number())));
-        fs::create_dir_all(scratch.0.join("pack"))?;
-        fs::create_dir_all(scratch.0.join("info"))?;
-        write_alternates(&scratch.0, pools)?;
-        Ok(scratch)
-    }
-}
-
-impl Drop for ScratchObjects {
-    fn drop(&mut self) {
-        // If this fails, the folder is removed at the next start.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

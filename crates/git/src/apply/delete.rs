@@ -9,7 +9,7 @@ use super::GitJobRunner;
 use super::alternates::Alternates;
 use crate::action_error::{ActionContext, ActionError};
 use crate::crash_point;
-use crate::layout::sync_folder;
+use crate::files::sync_folder;
 use crate::refs::Refs;
 
 impl GitJobRunner {

@@ -41,12 +41,7 @@ impl FileChecksum {
     pub fn from_file(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         if !has_trailer(path) {
-            let mut writer = ChecksumWriter::new(path);
-            read_all(&mut file, |bytes| {
-                writer.update(bytes);
-                Ok(())
-            })?;
-            return writer.finish();
+            return ChecksumWriter::read(path, file)?.finish();
         }
         file.seek(SeekFrom::End(-(TRAILER_BYTES as i64)))?;
         let mut trailer = [0; TRAILER_BYTES];
@@ -56,12 +51,7 @@ impl FileChecksum {
 
     /// Reads a file and returns whether it has this checksum.
     pub fn matches_file(&self, path: &Path) -> io::Result<bool> {
-        let mut writer = ChecksumWriter::new(path);
-        read_all(&mut File::open(path)?, |bytes| {
-            writer.update(bytes);
-            Ok(())
-        })?;
-        Ok(writer.finish().is_ok_and(|checksum| checksum == *self))
+        Ok(ChecksumWriter::read(path, File::open(path)?)?.finish().is_ok_and(|checksum| checksum == *self))
     }
 
     /// Parses the text that [`Display`](fmt::Display) writes.
@@ -89,6 +79,17 @@ impl ChecksumWriter {
     #[must_use]
     pub fn new(name: &Path) -> Self {
         Self { sha256: Sha256::new(), sha1: Sha1::new(), last: Vec::new(), has_trailer: has_trailer(name) }
+    }
+
+    fn read(name: &Path, mut file: File) -> io::Result<Self> {
+        let mut writer = Self::new(name);
+        let mut buffer = vec![0; BUFFER_BYTES];
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(writer),
+                read => writer.update(&buffer[..read]),
+            }
+        }
     }
 
     /// Adds the next bytes.
@@ -123,16 +124,6 @@ fn has_trailer(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_pack_file = [".pack", ".idx", ".rev", ".mtimes"].iter().any(|extension| name.ends_with(extension));
     (name.starts_with("pack-") && is_pack_file) || name.starts_with("multi-pack-index") || name == "commit-graph"
-}
-
-fn read_all(file: &mut File, mut on_bytes: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER_BYTES];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(()),
-            read => on_bytes(&buffer[..read])?,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,22 +1,19 @@
 //! Hard links to all git data at one time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::RwLockWriteGuard;
 use std::{fs, io};
 
 use crate::apply::alternates::Alternates;
-use crate::layout::Layout;
+use crate::files::{file_names, if_found, link_if_exists, remove_folder};
+use crate::layout::{Layout, create_repo_folders};
 
 /// The folders that contain repositories.
 const REPO_PARENTS: [&str; 2] = ["repos", "prs"];
 
 /// The files of a repository besides its packs. A folder with HEAD counts as a repository, so HEAD is linked last.
 const REPO_FILES: [&str; 5] = ["config", "packed-refs", "objects/info/alternates", "pool/info/commit-graph", "HEAD"];
-
-/// The folders of a repository.
-const REPO_FOLDERS: [&str; 5] = ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"];
 
 /// Holds off removals of git data until it is dropped.
 pub struct RemovalPause<'l> {
@@ -54,19 +51,16 @@ impl RemovalPause<'_> {
         let root = self.layout.root();
         let folder = root.join("snapshot").join(self.layout.next_number().to_string());
         // A killed server may have left one.
-        match fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        remove_folder(&folder)?;
         let mut snapshot = HardLinkSnapshot { folder, repositories: 0 };
         let into = snapshot.git();
         for parent in REPO_PARENTS.into_iter().chain(["staged"]) {
             fs::create_dir_all(into.join(parent))?;
         }
         // Staged uploads come first: they may move into a pool, but not the other way.
-        for upload in fs::read_dir(root.join("staged"))? {
-            let upload = upload?;
-            link_packs(&upload.path().join("pack"), &into.join("staged").join(upload.file_name()).join("pack"))?;
+        for upload in file_names(&root.join("staged"))? {
+            let packs = Path::new("staged").join(upload).join("pack");
+            link_packs(&root.join(&packs), &into.join(&packs))?;
         }
         for (name, folders) in self.repos_by_name()? {
             let _lock = self.layout.repo_locks.lock_file_name(&name);
@@ -92,18 +86,9 @@ impl RemovalPause<'_> {
     fn repos_by_name(&self) -> io::Result<BTreeMap<String, Vec<PathBuf>>> {
         let mut repos: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for parent in REPO_PARENTS {
-            for owner in fs::read_dir(self.layout.root().join(parent))? {
-                let owner = owner?.file_name();
-                let repositories = match fs::read_dir(self.layout.root().join(parent).join(&owner)) {
-                    // The owner's folder was removed with a repository that could not be created.
-                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                    repositories => repositories?,
-                };
-                for repository in repositories {
-                    let file = repository?.file_name();
-                    let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".git")) else { continue };
-                    repos.entry(name.to_owned()).or_default().push(Path::new(parent).join(&owner).join(&file));
-                }
+            for (owner, file) in self.layout.repo_folders(parent)? {
+                let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".git")) else { continue };
+                repos.entry(name.to_owned()).or_default().push(Path::new(parent).join(&owner).join(&file));
             }
         }
         Ok(repos)
@@ -141,34 +126,17 @@ fn link_repo(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates the folders of a repository, without which git does not recognise it. Some of them are empty and so are not
-/// in the file list of a backup.
-pub fn create_repo_folders(repository: &Path) -> io::Result<()> {
-    REPO_FOLDERS.iter().try_for_each(|folder| fs::create_dir_all(repository.join(folder)))
-}
-
 /// Links packs and the multi-pack index, but no files that are being written.
 fn link_packs(from: &Path, to: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(from) {
-        // An upload has just been moved into its pool.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
+    // If there is no folder, an upload has just been moved into its pool.
+    let Some(names) = if_found(file_names(from))? else { return Ok(()) };
     fs::create_dir_all(to)?;
-    for entry in entries {
-        let name = entry?.file_name();
+    for name in names {
         if name.to_str().is_some_and(|name| name.starts_with("pack-") || name.starts_with("multi-pack-index")) {
             link_if_exists(&from.join(&name), &to.join(&name))?;
         }
     }
     Ok(())
-}
-
-fn link_if_exists(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::hard_link(from, to) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
 }
 
 #[cfg(test)]
@@ -239,7 +207,7 @@ mod tests {
                 let _removal = layout.begin_removal();
                 is_removed.store(true, Ordering::SeqCst);
             });
-            let stopped = pause.link_all(|_| Err(io::Error::from(ErrorKind::Interrupted)));
+            let stopped = pause.link_all(|_| Err(io::Error::from(io::ErrorKind::Interrupted)));
             assert!(stopped.is_err() && !layout.root().join("snapshot").exists());
             assert!(!is_removed.load(Ordering::SeqCst));
             drop(pause);

@@ -20,5 +20,5 @@ mod hard_links;
 mod verify;
 
 pub use checksum::{ChecksumWriter, FileChecksum};
-pub use hard_links::{HardLinkSnapshot, RemovalPause, create_repo_folders};
+pub use hard_links::{HardLinkSnapshot, RemovalPause};
 pub use verify::RepoVerifier;

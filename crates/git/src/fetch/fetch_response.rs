@@ -1,7 +1,5 @@
 //! Parses the response to a fetch: a pack and what surrounds it.
 
-use std::ops::ControlFlow;
-
 use grasp_core::limits;
 
 use super::excerpt;
@@ -100,9 +98,10 @@ impl FetchResponseParser {
                 let response = &mut self.response;
                 self.packets.feed(bytes, |packet| {
                     response.read_packet(packet, pack)?;
-                    let is_end = matches!(response.state, ResponseState::PlainPack | ResponseState::Done);
-                    let flow = if is_end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-                    Ok::<_, FetchResponseError>(flow)
+                    Ok::<_, FetchResponseError>(matches!(
+                        response.state,
+                        ResponseState::PlainPack | ResponseState::Done
+                    ))
                 })?
             }
         };

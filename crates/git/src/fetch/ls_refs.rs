@@ -1,7 +1,6 @@
 //! Parses the response to `ls-refs`, and selects the refs of a server that lead to wanted objects.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 
 use grasp_core::limits;
 use grasp_core::nostr::hex;
@@ -122,7 +121,7 @@ impl<V: RefVisitor> LsRefsParser<V> {
             let line = match (packet, packet.line()) {
                 (Packet::Flush, _) => {
                     *is_done = true;
-                    return Ok(ControlFlow::Break(()));
+                    return Ok(true);
                 }
                 (_, Some(line)) => line,
                 _ => return Err(RefListError::UnexpectedLine("a delimiter".to_owned())),
@@ -137,7 +136,7 @@ impl<V: RefVisitor> LsRefsParser<V> {
                 let name = parts.next().unwrap_or_default();
                 visitor.visit_ref(name, oid, parts.find_map(|part| part.strip_prefix("peeled:")));
             }
-            Ok(ControlFlow::Continue(()))
+            Ok(false)
         })?;
         Ok(())
     }

@@ -1,7 +1,5 @@
 //! Assembles packets from chunks of bytes.
 
-use std::ops::ControlFlow;
-
 use crate::pktline;
 use crate::pktline::{Packet, PacketError};
 
@@ -13,15 +11,16 @@ pub(super) struct PacketReader {
 }
 
 impl PacketReader {
-    /// Passes each packet to `on_packet` as soon as it is complete, until the bytes are used up or `on_packet` breaks.
+    /// Passes each packet to `on_packet` as soon as it is complete, until the bytes are used up or `on_packet` returns
+    /// that it was the last.
     /// Returns the bytes that are left then.
     pub(super) fn feed<'b, E: From<PacketError>>(
         &mut self,
         mut bytes: &'b [u8],
-        mut on_packet: impl FnMut(Packet<'_>) -> Result<ControlFlow<()>, E>,
+        mut on_packet: impl FnMut(Packet<'_>) -> Result<bool, E>,
     ) -> Result<&'b [u8], E> {
         while !bytes.is_empty() {
-            let flow = if self.partial.is_empty() {
+            let is_last = if self.partial.is_empty() {
                 let Some((packet, length)) = pktline::read(bytes)? else {
                     self.partial.extend_from_slice(bytes);
                     return Ok(&[]);
@@ -34,11 +33,11 @@ impl PacketReader {
                 bytes = rest;
                 // The packet is incomplete, or only its length is complete.
                 let Some((packet, _)) = pktline::read(&self.partial)? else { continue };
-                let flow = on_packet(packet)?;
+                let is_last = on_packet(packet)?;
                 self.partial.clear();
-                flow
+                is_last
             };
-            if flow.is_break() {
+            if is_last {
                 break;
             }
         }
@@ -67,7 +66,7 @@ mod tests {
         for chunk in bytes.chunks(chunk_size) {
             let rest = reader.feed(chunk, |packet| {
                 packets.push(format!("{packet:?}"));
-                Ok::<_, PacketError>(ControlFlow::Continue(()))
+                Ok::<_, PacketError>(false)
             })?;
             assert_eq!(rest, b"");
         }
@@ -93,7 +92,7 @@ mod tests {
     fn bytes_after_a_break_are_returned() {
         for cut in 0..8 {
             let mut reader = PacketReader::default();
-            let stop = |_: Packet<'_>| Ok::<_, PacketError>(ControlFlow::Break(()));
+            let stop = |_: Packet<'_>| Ok::<_, PacketError>(true);
             let bytes = b"0008NAK\nPACK";
             assert_eq!(reader.feed(&bytes[..cut], stop), Ok(&b""[..]));
             assert_eq!(reader.is_at_boundary(), cut == 0);

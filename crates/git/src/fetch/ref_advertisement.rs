@@ -1,8 +1,6 @@
 //! Parses the response to `GET info/refs?service=git-upload-pack`: the protocol version of the server, and in v0 also
 //! its refs.
 
-use std::ops::ControlFlow;
-
 use super::excerpt;
 use super::ls_refs::{RefVisitor, is_zero_oid, split_ref_line};
 use super::packet_reader::PacketReader;
@@ -104,8 +102,7 @@ impl<V: RefVisitor> RefAdvertisementParser<V> {
         let advertisement = &mut self.advertisement;
         self.packets.feed(bytes, |packet| {
             advertisement.read_packet(packet)?;
-            let flow = if advertisement.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-            Ok::<_, RefListError>(flow)
+            Ok::<_, RefListError>(advertisement.is_done())
         })?;
         Ok(())
     }

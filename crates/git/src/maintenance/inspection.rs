@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, io};
 
-use crate::objects;
+use crate::files::{file_names, if_found};
+use crate::objects::PackIndex;
 
 /// The file name of the multi-pack index, in the pack folder.
 pub(super) const MULTI_PACK_INDEX: &str = "multi-pack-index";
@@ -59,8 +60,7 @@ impl PoolInspection {
     /// Inspects a pack folder.
     pub(super) fn read(folder: &Path) -> io::Result<Self> {
         let mut packs = Vec::new();
-        for entry in fs::read_dir(folder)? {
-            let file = entry?.file_name();
+        for file in file_names(folder)? {
             let Some(name) = file.to_str().and_then(|name| name.strip_suffix(".idx")) else { continue };
             if name.starts_with("pack-") {
                 packs.extend(read_pack(folder, name)?);
@@ -126,26 +126,21 @@ fn geometric_split(sizes: &[u64]) -> usize {
 /// Reads a pack; `None` if its pack file does not exist.
 fn read_pack(folder: &Path, name: &str) -> io::Result<Option<PoolPack>> {
     let pack = PoolPack { name: name.to_owned(), objects: 0, modified: SystemTime::UNIX_EPOCH, is_cruft: false };
-    let modified = match fs::metadata(pack.file(folder, "pack")) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        metadata => metadata?.modified()?,
-    };
-    let objects = objects::count_objects(&pack.file(folder, "idx"))?;
+    let Some(metadata) = if_found(fs::metadata(pack.file(folder, "pack")))? else { return Ok(None) };
+    let modified = metadata.modified()?;
+    let objects = PackIndex::open(pack.file(folder, "idx"), false)?.objects();
     let is_cruft = pack.file(folder, "mtimes").exists();
     Ok(Some(PoolPack { objects, modified, is_cruft, ..pack }))
 }
 
 /// Returns the packs that a multi-pack index covers. One that cannot be parsed covers none and is written again.
 fn read_indexed(path: &Path) -> io::Result<Option<BTreeSet<String>>> {
-    let mut file = match fs::File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
-    Ok(Some(read_pack_names(&mut file)?.unwrap_or_default()))
+    let Some(file) = if_found(fs::File::open(path))? else { return Ok(None) };
+    Ok(Some(read_pack_names(&file)?.unwrap_or_default()))
 }
 
 /// Reads the chunk of pack names of a multi-pack index. A table after the header has its offset.
-fn read_pack_names(file: &mut fs::File) -> io::Result<Option<BTreeSet<String>>> {
+fn read_pack_names(file: &fs::File) -> io::Result<Option<BTreeSet<String>>> {
     use std::os::unix::fs::FileExt;
     const HEADER: usize = 12;
     const ENTRY: usize = 12;

@@ -39,8 +39,8 @@ pub(super) struct ObjectAccess<'l> {
     pub(super) git: &'l Git,
     /// The pools that are read.
     pub(super) pools: &'l [PathBuf],
-    /// Makes a command that reads them.
-    pub(super) command: &'l dyn Fn() -> io::Result<std::process::Command>,
+    /// An object directory from which all of them can be read.
+    pub(super) objects: PathBuf,
 }
 
 impl PoolMaintainer {
@@ -105,7 +105,7 @@ impl PoolMaintainer {
             if checks > MAX_CHECKS {
                 return Ok(None);
             }
-            let mut command = (access.command)().context("prepare a connectivity check")?;
+            let mut command = self.command(&access.objects);
             command.args(["-c", "core.commitGraph=false", "rev-list", "--objects", "--quiet", "--stdin"]);
             let input = walk_input(oids.iter(), known.iter());
             match access.git.run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, MAX_OUTPUT) {
@@ -127,41 +127,15 @@ impl PoolMaintainer {
         access: &ObjectAccess<'_>,
         tips: &BTreeSet<String>,
         known: &BTreeSet<String>,
-        mut on_line: impl FnMut(&[u8]) -> io::Result<()>,
+        on_line: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), ActionError> {
-        let mut command = (access.command)().context("prepare a walk over objects")?;
+        let mut command = self.command(&access.objects);
         // Git would assume that commits in a commit-graph exist.
         command.args(["-c", "core.commitGraph=false", "rev-list", "--objects", "--stdin"]);
         let input = walk_input(tips.iter(), known.iter());
-        let mut line = LineBuffer::default();
         access
             .git
-            .stream(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, |output| {
-                Ok(line.read(output, &mut on_line)?)
-            })
+            .stream_lines(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, on_line)
             .context("list needed objects")
-    }
-}
-
-/// The beginning of a line of `rev-list`, which is an object id and possibly a path.
-#[derive(Default)]
-struct LineBuffer(Vec<u8>);
-
-/// Bytes kept of a line: the object id, and enough of its path for git to find similar objects.
-const MAX_LINE: usize = 1_024;
-
-impl LineBuffer {
-    /// Reads output in chunks of any size and passes on each complete line.
-    fn read(&mut self, output: &[u8], on_line: &mut impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        for part in output.split_inclusive(|byte| *byte == b'\n') {
-            let text = part.strip_suffix(b"\n").unwrap_or(part);
-            let capacity = MAX_LINE.saturating_sub(self.0.len());
-            self.0.extend_from_slice(&text[..text.len().min(capacity)]);
-            if part.len() > text.len() {
-                on_line(&self.0)?;
-                self.0.clear();
-            }
-        }
-        Ok(())
     }
 }

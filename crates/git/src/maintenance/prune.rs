@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Seek, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
@@ -13,11 +13,13 @@ use super::index::{FileChange, IndexChanges, RefTips};
 use super::inspection::{PoolInspection, PoolPack};
 use super::needed_objects::{NeededObjects, NeededOidsFn, ObjectAccess};
 use super::scratch_dir::ScratchDir;
-use super::swap::{PoolSwap, remove_if_exists};
+use super::swap::PoolSwap;
 use super::{LOCK_TIMEOUT, MAX_OUTPUT, MaintenanceOutcome, PoolMaintainer};
 use crate::action_error::{ActionContext, ActionError};
+use crate::files::remove_if_exists;
+use crate::object_list::{ObjectList, line_oid};
 use crate::objects::ObjectLookup;
-use crate::process::{Git, ProcessInput};
+use crate::process::ProcessInput;
 
 /// A file in the pool's `info`. Its modification time is when the last prune started.
 const LAST_PRUNE: &str = "looked";
@@ -38,12 +40,6 @@ struct NeededLists {
     normal: ObjectList,
     /// Needed objects that are only in cruft packs: they are needed again.
     rescued: ObjectList,
-}
-
-/// A list of objects in a file, for git.
-struct ObjectList {
-    file: BufWriter<File>,
-    objects: u64,
 }
 
 impl PoolMaintainer {
@@ -99,28 +95,17 @@ impl PoolMaintainer {
         let scratch =
             ScratchDir::with_packs(&self.layout, &pool, &inspection.packs).context("create a scratch folder")?;
         let mut run = PruneRun { repo_path, pool, inspection, scratch, tips: needed.tips.clone() };
-        let result = match self.complete_named(&run, &needed, &self.low_priority_git())? {
-            None => return Ok(MaintenanceOutcome::Deferred),
-            Some(named) => {
-                run.tips.extend(named);
-                self.prune_pool(&run, &needed, grace, needed_oids)?
-            }
+        let objects = run.scratch.view(&needed.pools)?;
+        let access = ObjectAccess { git: &self.low_priority_git(), pools: &needed.pools, objects };
+        let Some(named) = self.find_complete(&access, &needed.named, &needed.tips)? else {
+            return Ok(MaintenanceOutcome::Deferred);
         };
+        run.tips.extend(named);
+        let result = self.prune_pool(&run, &needed, grace, needed_oids)?;
         if result != MaintenanceOutcome::Deferred {
             record_start(&run.pool, started).context("record the time of a prune")?;
         }
         Ok(result)
-    }
-
-    fn complete_named(
-        &self,
-        run: &PruneRun<'_>,
-        needed: &NeededObjects,
-        git: &Git,
-    ) -> Result<Option<BTreeSet<String>>, ActionError> {
-        let command = || run.scratch.pools_command(self, &needed.pools);
-        let access = ObjectAccess { git, pools: &needed.pools, command: &command };
-        self.find_complete(&access, &needed.named, &needed.tips)
     }
 
     fn prune_pool(
@@ -187,9 +172,9 @@ impl PoolMaintainer {
         let cruft = lookup(run.inspection.cruft().collect()).context("read a pool")?;
         let list = |name: &str| ObjectList::create(&scratch.lists.join(name)).context("list objects");
         let mut lists = NeededLists { normal: list("needed")?, rescued: list("rescued")? };
-        let others: Vec<PathBuf> = needed.pools.iter().filter(|pool| **pool != run.pool).cloned().collect();
-        let command = || scratch.command_with_pools(self, &others);
-        let access = ObjectAccess { git: &self.low_priority_git(), pools: &[], command: &command };
+        let mut pools = vec![scratch.objects()];
+        pools.extend(needed.pools.iter().filter(|pool| **pool != run.pool).cloned());
+        let access = ObjectAccess { git: &self.low_priority_git(), pools: &[], objects: scratch.view(&pools)? };
         self.walk_objects(&access, &run.tips, &BTreeSet::new(), |line| {
             let Some(oid) = line_oid(line) else { return Ok(()) };
             if normal.has(oid)? {
@@ -249,8 +234,8 @@ impl PoolMaintainer {
         needed_oids: &mut NeededOidsFn<'_>,
     ) -> Result<bool, ActionError> {
         let Some(needed) = self.needed_objects(run.repo_path, needed_oids)? else { return Ok(true) };
-        let command = || run.scratch.pools_command(self, &needed.pools);
-        let access = ObjectAccess { git: &self.git, pools: &needed.pools, command: &command };
+        let objects = run.scratch.view(&needed.pools)?;
+        let access = ObjectAccess { git: &self.git, pools: &needed.pools, objects };
         let Some(named) = self.find_complete(&access, &needed.named, &run.tips)? else { return Ok(true) };
         let new_tips: BTreeSet<String> = needed.tips.difference(&run.tips).cloned().chain(named).collect();
         if new_tips.is_empty() {
@@ -319,10 +304,6 @@ fn lookup_in<'p>(folder: &Path, packs: impl Iterator<Item = &'p PoolPack>) -> io
     ObjectLookup::from_packs(&paths)
 }
 
-fn line_oid(line: &[u8]) -> Option<&str> {
-    std::str::from_utf8(line.get(..40)?).ok()
-}
-
 fn modified(path: &Path) -> io::Result<SystemTime> {
     fs::metadata(path)?.modified()
 }
@@ -330,30 +311,4 @@ fn modified(path: &Path) -> io::Result<SystemTime> {
 /// Records when a prune started. Later changes are covered by the next one.
 fn record_start(pool: &Path, started: SystemTime) -> io::Result<()> {
     File::create(pool.join("info").join(LAST_PRUNE))?.set_modified(started)
-}
-
-impl ObjectList {
-    fn create(path: &Path) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).create_new(true).open(path)?;
-        Ok(Self { file: BufWriter::new(file), objects: 0 })
-    }
-
-    fn add(&mut self, line: &[u8]) -> io::Result<()> {
-        self.objects += 1;
-        self.file.write_all(line)?;
-        self.file.write_all(b"\n")
-    }
-
-    /// Returns the file, positioned at its beginning.
-    fn into_file(self) -> io::Result<File> {
-        let mut file = self.file.into_inner().map_err(|error| error.into_error())?;
-        file.rewind()?;
-        Ok(file)
-    }
-
-    /// Returns a file with this list and then another one, positioned at its beginning.
-    fn into_joined_file(mut self, other: Self) -> io::Result<File> {
-        io::copy(&mut other.into_file()?, &mut self.file)?;
-        self.into_file()
-    }
 }

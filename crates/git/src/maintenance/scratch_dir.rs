@@ -3,18 +3,16 @@
 //! The links keep the packs, whatever happens to the pool. What git writes is next to them, on the same file system, so
 //! that it can be moved into the pool.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-use grasp_core::admission::git_job::ReceivedPack;
-
 use super::inspection::{MULTI_PACK_INDEX, PoolPack};
 use super::{MAX_OUTPUT, PoolMaintainer};
 use crate::action_error::{ActionContext, ActionError};
-use crate::layout::{Layout, write_alternates};
+use crate::files::{file_names, if_found};
+use crate::layout::{IncomingFolder, Layout, write_alternates};
 use crate::process::{Git, ProcessInput};
 use crate::serve::upload_pack::MEMORY_SETTINGS;
 
@@ -25,7 +23,7 @@ pub(super) const EXTENSIONS: [&str; 4] = ["pack", "rev", "mtimes", "idx"];
 /// A scratch folder. It is removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct ScratchDir {
-    folder: PathBuf,
+    folder: IncomingFolder,
     /// The folder of lists of object ids, which are input of git.
     pub(super) lists: PathBuf,
 }
@@ -33,11 +31,8 @@ pub(super) struct ScratchDir {
 impl ScratchDir {
     /// Creates a folder with links to some packs of a pool.
     pub(super) fn with_packs(layout: &Layout, pool: &Path, packs: &[PoolPack]) -> io::Result<Self> {
-        let folder = layout.received_pack(&ReceivedPack::Incoming(layout.next_number()));
-        let scratch = Self { lists: folder.join("lists"), folder };
-        for part in ["objects/pack", "objects/info", "view/pack", "view/info", "lists"] {
-            fs::create_dir_all(scratch.folder.join(part))?;
-        }
+        let folder = layout.create_incoming(&["objects/pack", "objects/info", "view/pack", "view/info", "lists"])?;
+        let scratch = Self { lists: folder.path().join("lists"), folder };
         let from = pool.join("pack");
         for pack in packs {
             for extension in EXTENSIONS {
@@ -49,7 +44,7 @@ impl ScratchDir {
 
     /// Returns the object directory.
     pub(super) fn objects(&self) -> PathBuf {
-        self.folder.join("objects")
+        self.folder.path().join("objects")
     }
 
     /// Returns the folder of packs.
@@ -59,8 +54,7 @@ impl ScratchDir {
 
     /// Links the multi-pack index and its bitmaps: git copies from them what is still valid.
     pub(super) fn link_index(&self, pool: &Path) -> io::Result<()> {
-        for entry in fs::read_dir(pool.join("pack"))? {
-            let name = entry?.file_name();
+        for name in file_names(&pool.join("pack"))? {
             if name.to_str().is_some_and(|name| name.starts_with(MULTI_PACK_INDEX)) {
                 link(&pool.join("pack").join(&name), &self.packs().join(&name))?;
             }
@@ -73,17 +67,12 @@ impl ScratchDir {
         maintainer.command(&self.objects())
     }
 
-    /// Returns a command that reads the packs of this folder and some pools.
-    pub(super) fn command_with_pools(&self, maintainer: &PoolMaintainer, pools: &[PathBuf]) -> io::Result<Command> {
-        self.pools_command(maintainer, &[&[self.objects()], pools].concat())
-    }
-
-    /// Returns a command that reads some pools. An alternates file lists them, because there may be more than an
-    /// environment variable can hold.
-    pub(super) fn pools_command(&self, maintainer: &PoolMaintainer, pools: &[PathBuf]) -> io::Result<Command> {
-        let view = self.folder.join("view");
-        write_alternates(&view, pools)?;
-        Ok(maintainer.command(&view))
+    /// Returns an object directory from which some pools can be read, until the next call. An alternates file lists
+    /// them, because there may be more than an environment variable can hold.
+    pub(super) fn view(&self, pools: &[PathBuf]) -> Result<PathBuf, ActionError> {
+        let view = self.folder.path().join("view");
+        write_alternates(&view, pools).context("prepare a walk over objects")?;
+        Ok(view)
     }
 
     /// Runs `pack-objects` and returns the packs that it has written.
@@ -104,20 +93,14 @@ impl ScratchDir {
     }
 }
 
-impl Drop for ScratchDir {
-    fn drop(&mut self) {
-        // If this fails, the folder is removed at the next start.
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
 impl PoolMaintainer {
     /// Returns git with the lowest scheduling priority.
     pub(super) fn low_priority_git(&self) -> Git {
         self.git.low_priority()
     }
 
-    fn command(&self, objects: &Path) -> Command {
+    /// Returns a command that reads an object directory.
+    pub(super) fn command(&self, objects: &Path) -> Command {
         let mut command = self.git.command(&self.layout.empty_repo());
         command.env("GIT_OBJECT_DIRECTORY", objects);
         for setting in MEMORY_SETTINGS.iter().chain(&["pack.threads=1"]) {
@@ -130,15 +113,7 @@ impl PoolMaintainer {
 /// Links a file. Does nothing if it does not exist or is linked already.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => Ok(()),
-        result => result,
-    }
-}
-
-/// Syncs a file to disk, if it exists.
-pub(super) fn sync_file(path: &Path) -> io::Result<()> {
-    match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        file => file?.sync_all(),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        result => if_found(result).map(drop),
     }
 }

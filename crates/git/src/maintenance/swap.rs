@@ -3,15 +3,14 @@
 //! Every part is durable before the next one relies on it: new packs, commit-graph, multi-pack index, removal. An
 //! interruption in between leaves a pool with more files than it needs.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::index::{FileChange, IndexChanges, bitmaps_of};
 use super::inspection::{MULTI_PACK_INDEX, PoolPack};
-use super::scratch_dir::{EXTENSIONS, ScratchDir, sync_file};
+use super::scratch_dir::{EXTENSIONS, ScratchDir};
 use crate::crash_point;
-use crate::layout::sync_folder;
+use crate::files::{remove_if_exists, rename_if_exists, sync_file, sync_folder};
 
 /// The changes to a pool.
 #[derive(Debug, Default)]
@@ -109,20 +108,4 @@ fn remove_old_bitmaps(packs: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Renames a file if it exists: not every pack has all files.
-fn rename_if_exists(from: &Path, to: &Path) -> io::Result<()> {
-    ignore_not_found(fs::rename(from, to))
-}
-
-pub(super) fn remove_if_exists(path: &Path) -> io::Result<()> {
-    ignore_not_found(fs::remove_file(path))
-}
-
-fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
 }

@@ -157,7 +157,7 @@ impl PackChecker<'_> {
             }
             self.pack_objects(visible, &repacked, &tips, &present)?;
         }
-        repacked.sent_objects = pack_contents::count_objects(&repacked.packs())?;
+        repacked.sent_objects = pack_contents::open_index(&repacked.packs())?.map_or(0, |index| index.objects());
         Ok(repacked)
     }
 
@@ -206,8 +206,8 @@ impl PackChecker<'_> {
         let mut command = self.command(visible);
         command.args(["rev-list", "--objects", "--stdin"]);
         self.git
-            .stream(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout(), |output| {
-                walk.read(output);
+            .stream_lines(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout(), |line| {
+                walk.read_line(line);
                 Ok(())
             })
             .map_err(|error| self.translator(PackError::Incomplete).translate(error))?;

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::nostr::hex;
 
-use super::pack_contents::{PackContents, RawOid};
+use super::pack_contents::PackContents;
 use super::pack_error::PackError;
+use crate::objects::RawOid;
 
 /// The refs that a push sets, each with its name and its object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -63,28 +64,12 @@ pub(super) struct ObjectWalk<'t> {
     branches: BTreeMap<RawOid, &'t str>,
     /// Those of them that the walk has shown to be commits.
     pub(super) commits: BTreeSet<&'t str>,
-    /// The beginning of a line that is not complete yet.
-    line: Vec<u8>,
 }
 
 impl<'t> ObjectWalk<'t> {
     pub(super) fn new(tips: &'t RequiredTips, pack_contents: PackContents) -> Self {
         let branches = tips.branches.iter().filter_map(|(_, oid)| Some((hex::decode(oid)?, oid.as_str()))).collect();
-        Self { objects: 0, pack_contents, branches, commits: BTreeSet::new(), line: Vec::new() }
-    }
-
-    /// Reads output in pieces of any size. The line of a commit is its id alone; other lines have a space and a path
-    /// after the id.
-    pub(super) fn read(&mut self, output: &[u8]) {
-        for piece in output.split_inclusive(|byte| *byte == b'\n') {
-            // A path can be very long; only the space before it matters.
-            let capacity = 42_usize.saturating_sub(self.line.len());
-            self.line.extend_from_slice(&piece[..piece.len().min(capacity)]);
-            if piece.ends_with(b"\n") {
-                self.read_line();
-                self.line.clear();
-            }
-        }
+        Self { objects: 0, pack_contents, branches, commits: BTreeSet::new() }
     }
 
     /// Returns how many objects of the received pack the walk has not reached.
@@ -92,12 +77,13 @@ impl<'t> ObjectWalk<'t> {
         self.pack_contents.unreached()
     }
 
-    fn read_line(&mut self) {
-        let Some((oid, rest)) = self.line.split_at_checked(40) else { return };
+    /// Reads a line. That of a commit is its id alone; other lines have a space and a path after the id.
+    pub(super) fn read_line(&mut self, line: &[u8]) {
+        let Some((oid, path)) = line.split_at_checked(40) else { return };
         let Some(oid) = std::str::from_utf8(oid).ok().and_then(hex::decode) else { return };
         self.objects += 1;
         self.pack_contents.mark_reached(&oid);
-        if rest == b"\n"
+        if path.is_empty()
             && let Some(tip) = self.branches.get(&oid)
         {
             self.commits.insert(tip);

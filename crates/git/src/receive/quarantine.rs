@@ -8,7 +8,7 @@ use std::{fs, io};
 use grasp_core::admission::git_job::ReceivedPack;
 
 use super::pack_error::PackError;
-use crate::layout::Layout;
+use crate::layout::{IncomingFolder, Layout};
 
 /// Packs up to this size stay in memory until they are checked: most pushes have a few kilobytes, and a file that is
 /// written only to be read again costs more than it saves.
@@ -35,8 +35,7 @@ pub struct PackLimits {
 /// unless it was renamed.
 #[derive(Debug)]
 pub struct Quarantine {
-    number: u64,
-    folder: PathBuf,
+    folder: IncomingFolder,
     /// Objects that the client sent. Git may have appended delta bases from our pools.
     pub(super) sent_objects: u64,
 }
@@ -44,24 +43,19 @@ pub struct Quarantine {
 impl Quarantine {
     /// Creates an empty quarantine folder.
     pub fn create(layout: &Layout) -> io::Result<Self> {
-        let number = layout.next_number();
-        let folder = layout.received_pack(&ReceivedPack::Incoming(number));
-        fs::create_dir(&folder)?;
-        let quarantine = Self { number, folder, sent_objects: 0 };
-        fs::create_dir(quarantine.packs())?;
-        Ok(quarantine)
+        Ok(Self { folder: layout.create_incoming(&["pack"])?, sent_objects: 0 })
     }
 
     /// Returns the name by which a git job refers to the pack.
     #[must_use]
     pub fn received_pack(&self) -> ReceivedPack {
-        ReceivedPack::Incoming(self.number)
+        self.folder.received_pack()
     }
 
     /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
     }
 
     /// Returns whether there are no objects.
@@ -77,18 +71,7 @@ impl Quarantine {
 
     /// Returns the folder in which git writes packs.
     pub(super) fn packs(&self) -> PathBuf {
-        self.folder.join("pack")
-    }
-
-    fn body(&self) -> PathBuf {
-        self.folder.join("body")
-    }
-}
-
-impl Drop for Quarantine {
-    fn drop(&mut self) {
-        // The folder may have become a staged upload. What cannot be removed now is removed at the next start.
-        let _ = fs::remove_dir_all(&self.folder);
+        self.folder().join("pack")
     }
 }
 
@@ -144,7 +127,7 @@ impl PackSink {
     /// Returns an empty sink.
     #[must_use]
     pub fn new(quarantine: &Quarantine, limits: PackLimits) -> Self {
-        let path = quarantine.body();
+        let path = quarantine.folder().join("body");
         Self { limits, path, bytes: 0, buffer: Vec::new(), file: None, header: HeaderState::Incomplete }
     }
 
@@ -279,7 +262,7 @@ mod tests {
     #[test]
     fn full_disk_is_reported() {
         let (_folder, _layout, quarantine) = quarantine();
-        std::os::unix::fs::symlink("/dev/full", quarantine.body()).expect("create a link");
+        std::os::unix::fs::symlink("/dev/full", quarantine.folder().join("body")).expect("create a link");
         let full = receive(&quarantine, &pack(9, MAX_MEMORY_BYTES + 1), 65_536).expect_err("rejected");
         assert_eq!(full.code(), "E-PACK-DISK-FULL");
     }

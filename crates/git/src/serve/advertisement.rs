@@ -16,12 +16,12 @@ pub fn upload_pack(refs: &Refs, capabilities: &ServerCapabilities, protocol: Pro
     let mut out = service_header(PackService::UploadPack);
     match protocol {
         // git's own server omits the service header in v2, the large hosts do not; clients accept both.
-        ProtocolVersion::V2 => out.extend_from_slice(capabilities.v2_advertisement()),
+        ProtocolVersion::V2 => out.extend_from_slice(&capabilities.v2_advertisement),
         ProtocolVersion::V1 => {
             pktline::push_line(&mut out, "version 1");
-            refs.write_advertisement(&mut out, capabilities.upload_pack());
+            refs.write_advertisement(&mut out, &capabilities.upload_pack);
         }
-        ProtocolVersion::V0 => refs.write_advertisement(&mut out, capabilities.upload_pack()),
+        ProtocolVersion::V0 => refs.write_advertisement(&mut out, &capabilities.upload_pack),
     }
     out
 }
@@ -36,7 +36,7 @@ pub fn receive_pack<'a>(
     haves: impl Iterator<Item = &'a str>,
 ) -> Vec<u8> {
     let mut out = service_header(PackService::ReceivePack);
-    let mut capabilities = Some(capabilities.receive_pack());
+    let mut capabilities = Some(&capabilities.receive_pack);
     let mut line = |oid: &str, name: &str| match capabilities.take() {
         Some(capabilities) => pktline::push(&mut out, &[format!("{oid} {name}\0{capabilities}\n").as_bytes()]),
         None => pktline::push(&mut out, &[format!("{oid} {name}\n").as_bytes()]),

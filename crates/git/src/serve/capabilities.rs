@@ -77,10 +77,14 @@ const SHARED_MEMORY: &str = "/dev/shm";
 /// The capabilities that this server advertises.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerCapabilities {
-    installed: InstalledGit,
-    upload_pack: String,
-    v2_advertisement: Vec<u8>,
-    receive_pack: String,
+    /// The git that was examined.
+    pub installed: InstalledGit,
+    /// The capabilities of a v0 or v1 `upload-pack`, without the `symref` of HEAD.
+    pub upload_pack: String,
+    /// The complete advertisement of v2, as packets.
+    pub v2_advertisement: Vec<u8>,
+    /// The capabilities of `receive-pack`.
+    pub receive_pack: String,
 }
 
 /// The reason why the installed git cannot be used.
@@ -200,30 +204,6 @@ impl ServerCapabilities {
             "report-status delete-refs side-band-64k quiet atomic ofs-delta push-options object-format=sha1 agent={AGENT}"
         );
         Ok(Self { installed, upload_pack, v2_advertisement, receive_pack })
-    }
-
-    /// Returns the git that was examined.
-    #[must_use]
-    pub fn installed(&self) -> &InstalledGit {
-        &self.installed
-    }
-
-    /// Returns the capabilities of a v0 or v1 `upload-pack`, without the `symref` of HEAD.
-    #[must_use]
-    pub fn upload_pack(&self) -> &str {
-        &self.upload_pack
-    }
-
-    /// Returns the complete advertisement of v2, as packets.
-    #[must_use]
-    pub fn v2_advertisement(&self) -> &[u8] {
-        &self.v2_advertisement
-    }
-
-    /// Returns the capabilities of `receive-pack`.
-    #[must_use]
-    pub fn receive_pack(&self) -> &str {
-        &self.receive_pack
     }
 }
 

@@ -103,7 +103,7 @@ fn restore_file(root: &Path, entry: &ManifestEntry, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder)?;
         if entry.path.ends_with("HEAD") {
-            grasp_git::backup::create_repo_folders(folder)?;
+            grasp_git::layout::create_repo_folders(folder)?;
         }
     }
     let checksum = create::copy_file(&root.join(&entry.path), to, 0o600)?;

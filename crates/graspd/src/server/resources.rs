@@ -83,7 +83,7 @@ impl Resources {
             ProcessLimits { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
         let git = Git::new(Path::new("git"), bounds);
         let capabilities = ServerCapabilities::detect(&git, &layout).context("cannot start")?;
-        info!(target: "admin", git = %capabilities.installed(), "git found");
+        info!(target: "admin", git = %capabilities.installed, "git found");
         let disk_budget = DiskBudgetTracker::new(disk_usage::read_saved_total(&config.relay_data_path));
         let packs = PackReceiver::new(layout.clone(), disk_budget.clone(), git_reserve_bytes(config));
         Ok(Self {

@@ -80,7 +80,7 @@ fn advertised_capabilities_are_stable() {
          no-progress include-tag multi_ack_detailed allow-tip-sha1-in-want allow-reachable-sha1-in-want no-done filter \
          object-format=sha1 agent={AGENT}"
     );
-    assert_eq!(repo.capabilities.upload_pack(), v0);
+    assert_eq!(repo.capabilities.upload_pack, v0);
     let v2 = [
         "version 2",
         &format!("agent={AGENT}"),
@@ -90,7 +90,7 @@ fn advertised_capabilities_are_stable() {
         "object-format=sha1",
         "Flush",
     ];
-    assert_eq!(packets(repo.capabilities.v2_advertisement()), v2);
+    assert_eq!(packets(&repo.capabilities.v2_advertisement), v2);
 }
 
 #[test]
