@@ -5,7 +5,6 @@
 //! contradicts it (docs/protocol.md#push-authorisation, docs/protocol.md#pull-request-refs).
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use crate::disk_budget::Quota;
 use crate::limits;
@@ -73,19 +72,25 @@ impl PushPermit {
 }
 
 /// Why a push is rejected. The code is stable; the text says what to do.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PushRejection {
     /// The ref is neither a branch, nor a tag, nor that of a pull request.
+    #[error("{0}: only refs/heads/, refs/tags/ and refs/nostr/<event id> are accepted")]
     UnsupportedNamespace(String),
     /// The ref is not that of a pull request, at a path that accepts only pull requests (GRASP-06).
+    #[error("{0}: only refs/nostr/<event id> is accepted at this path")]
     OnlyPullRequests(String),
     /// The name is not a valid git ref name.
+    #[error("{0}: not a valid git ref name")]
     InvalidRefName(String),
     /// `refs/nostr/` is not followed by an event id.
+    #[error("{0}: refs/nostr/ must be followed by the 64 hex digits of a pull request's event id")]
     InvalidEventId(String),
     /// The push would delete the ref of a pull request.
+    #[error("{0}: only the author can delete a pull request, with a deletion request (kind 5)")]
     DeletePullRequest(String),
     /// The event is stored and names another commit.
+    #[error("{name}: the event names commit {expected}, but {found} was pushed")]
     CommitMismatch {
         /// The ref.
         name: String,
@@ -95,14 +100,25 @@ pub enum PushRejection {
         found: String,
     },
     /// The event is stored and is not a pull request.
+    #[error("{0}: the event is not a pull request")]
     NotPullRequest(String),
     /// The event is stored and names other repositories.
+    #[error("{0}: the event does not name this repository: push to one that it names")]
     OtherRepository(String),
     /// The limits of uploads whose event is not stored are reached.
+    #[error("the limit of uploads without a published event is reached: publish the event first, or try again later")]
     UploadsFull,
     /// One push contains too many uploads whose event is not stored.
+    #[error(
+        "at most {} pull requests without a published event are accepted in one push: publish the events first",
+        limits::MAX_UPLOADS_PER_PUSH
+    )]
     TooManyUploads,
     /// The old value in a command is not the current value of the ref.
+    #[error(
+        "{name}: the server has {}, but the push expects {}: fetch and try again",
+        oid_or_no_ref(.expected), oid_or_no_ref(.found)
+    )]
     RefMoved {
         /// The ref.
         name: String,
@@ -112,8 +128,13 @@ pub enum PushRejection {
         found: Option<String>,
     },
     /// No state is held for the repository.
+    #[error("no pending state event for this repository: publish a state (kind 30618) first")]
     NoState,
     /// States are held, but none declares the refs that would result. Contains the first difference to the newest one.
+    #[error(
+        "{name}: the newest state declares {}, but the push would result in {}: push exactly what the state declares",
+        oid_or_no_ref(.expected), oid_or_no_ref(.found)
+    )]
     StateMismatch {
         /// The ref that differs.
         name: String,
@@ -123,18 +144,25 @@ pub enum PushRejection {
         found: Option<String>,
     },
     /// The repository is not hosted here (or no longer hosted).
+    #[error("this repository is not hosted here: publish an announcement (kind 30617) first")]
     NotHosted,
     /// This service is a read-only archive.
+    #[error("this service is a read-only archive: push to a server that the repository's announcement names")]
     ReadOnly,
     /// The state or a pull request of the push was deleted, replaced or has expired since the push was permitted.
+    #[error("the state or pull request of this push was deleted, replaced or has expired: fetch and try again")]
     AuthorityChanged,
     /// The disk budget is used up.
+    #[error("the disk budget of this service is used up: no push is accepted for now")]
     DiskFull,
     /// The push would exceed a quota.
+    #[error("{}; this push would exceed that", quota_text(*.0))]
     QuotaExceeded(Quota),
     /// Too many pushes to repositories with this identifier are waiting.
+    #[error("too many pushes are waiting: try again in a moment")]
     Busy,
     /// The server failed to carry out the push. Nothing that is served was changed.
+    #[error("{0}; nothing was changed, try again later")]
     Failed(String),
 }
 
@@ -194,71 +222,15 @@ impl PushRejection {
     }
 }
 
-impl fmt::Display for PushRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let oid_or_no_ref = |oid: &Option<String>| oid.clone().unwrap_or_else(|| "no such ref".to_owned());
-        match self {
-            Self::UnsupportedNamespace(name) => {
-                write!(f, "{name}: only refs/heads/, refs/tags/ and refs/nostr/<event id> are accepted")
-            }
-            Self::OnlyPullRequests(name) => write!(f, "{name}: only refs/nostr/<event id> is accepted at this path"),
-            Self::InvalidRefName(name) => write!(f, "{name}: not a valid git ref name"),
-            Self::InvalidEventId(name) => {
-                write!(f, "{name}: refs/nostr/ must be followed by the 64 hex digits of a pull request's event id")
-            }
-            Self::DeletePullRequest(name) => {
-                write!(f, "{name}: only the author can delete a pull request, with a deletion request (kind 5)")
-            }
-            Self::CommitMismatch { name, expected, found } => {
-                write!(f, "{name}: the event names commit {expected}, but {found} was pushed")
-            }
-            Self::NotPullRequest(name) => write!(f, "{name}: the event is not a pull request"),
-            Self::OtherRepository(name) => {
-                write!(f, "{name}: the event does not name this repository: push to one that it names")
-            }
-            Self::UploadsFull => f.write_str(
-                "the limit of uploads without a published event is reached: publish the event first, or try again later",
-            ),
-            Self::TooManyUploads => write!(
-                f,
-                "at most {} pull requests without a published event are accepted in one push: publish the events first",
-                limits::MAX_UPLOADS_PER_PUSH
-            ),
-            Self::RefMoved { name, expected, found } => {
-                write!(
-                    f,
-                    "{name}: the server has {}, but the push expects {}: fetch and try again",
-                    oid_or_no_ref(expected),
-                    oid_or_no_ref(found)
-                )
-            }
-            Self::NoState => f.write_str("no pending state event for this repository: publish a state (kind 30618) first"),
-            Self::StateMismatch { name, expected, found } => write!(
-                f,
-                "{name}: the newest state declares {}, but the push would result in {}: push exactly what the state declares",
-                oid_or_no_ref(expected),
-                oid_or_no_ref(found)
-            ),
-            Self::NotHosted => {
-                f.write_str("this repository is not hosted here: publish an announcement (kind 30617) first")
-            }
-            Self::ReadOnly => f.write_str(
-                "this service is a read-only archive: push to a server that the repository's announcement names",
-            ),
-            Self::AuthorityChanged => f.write_str(
-                "the state or pull request of this push was deleted, replaced or has expired: fetch and try again",
-            ),
-            Self::DiskFull => f.write_str("the disk budget of this service is used up: no push is accepted for now"),
-            Self::QuotaExceeded(Quota::Repository(max_bytes)) => {
-                write!(f, "a repository may use {max_bytes} bytes here; this push would exceed that")
-            }
-            Self::QuotaExceeded(Quota::Key(max_bytes)) => {
-                write!(f, "all repositories of one key may use {max_bytes} bytes here; this push would exceed that")
-            }
-            Self::Busy => f.write_str("too many pushes are waiting: try again in a moment"),
-            Self::Failed(error) => write!(f, "{error}; nothing was changed, try again later"),
-        }
+fn quota_text(quota: Quota) -> String {
+    match quota {
+        Quota::Repository(max_bytes) => format!("a repository may use {max_bytes} bytes here"),
+        Quota::Key(max_bytes) => format!("all repositories of one key may use {max_bytes} bytes here"),
     }
+}
+
+fn oid_or_no_ref(oid: &Option<String>) -> &str {
+    oid.as_deref().unwrap_or("no such ref")
 }
 
 /// Decides about a push from its commands alone. `ref_event` returns what is known about the event of a pull request

@@ -12,7 +12,6 @@ mod outbound_url;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::net::IpAddr;
 
 pub use address::{AddressScope, check_address};
@@ -44,56 +43,49 @@ impl AddressPolicy {
 }
 
 /// Why a URL, a host name or an address must not be dialled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OutboundError {
     /// The URL is longer than [`limits::MAX_URL_BYTES`].
+    #[error("URL is longer than {} bytes", limits::MAX_URL_BYTES)]
     TooLong,
     /// The URL starts with a dash; a program could parse it as an option.
+    #[error("URL starts with a dash")]
     LeadingDash,
     /// The URL contains a space, a control character, or a character that URL parsers treat differently.
+    #[error("URL contains an invalid character")]
     InvalidCharacter,
     /// The text is not a URL with a host.
+    #[error("not a URL with a host")]
     NotAUrl,
     /// The scheme is not supported for this purpose.
+    #[error("URL scheme is not supported")]
     Scheme,
     /// The URL contains a user name or a password.
+    #[error("URL contains a user name or a password")]
     Userinfo,
     /// The URL contains a fragment, which is never sent to a server.
+    #[error("URL contains a fragment")]
     Fragment,
     /// The URL contains a query, which no repository has.
+    #[error("URL contains a query")]
     Query,
     /// The port belongs to a service that is not HTTP.
+    #[error("port {0} is blocked")]
     Port(u16),
     /// The host name is invalid: empty or long labels, or characters that a host name does not have.
+    #[error("invalid host name")]
     HostName,
     /// The host is an address that is not written as four decimal numbers, or a name that could be parsed as an
     /// address.
+    #[error("IP address in an unusual notation")]
     NumericHost,
     /// The host name has no dot, so it resolves only in the local network.
+    #[error("host name without a dot")]
     SingleLabel,
     /// The host name is reserved and never resolves to a public host.
+    #[error("host name is reserved for special use")]
     SpecialUse,
     /// The address is not public.
+    #[error("{0} is {1}")]
     Address(IpAddr, AddressScope),
-}
-
-impl fmt::Display for OutboundError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong => write!(f, "URL is longer than {} bytes", limits::MAX_URL_BYTES),
-            Self::LeadingDash => f.write_str("URL starts with a dash"),
-            Self::InvalidCharacter => f.write_str("URL contains an invalid character"),
-            Self::NotAUrl => f.write_str("not a URL with a host"),
-            Self::Scheme => f.write_str("URL scheme is not supported"),
-            Self::Userinfo => f.write_str("URL contains a user name or a password"),
-            Self::Fragment => f.write_str("URL contains a fragment"),
-            Self::Query => f.write_str("URL contains a query"),
-            Self::Port(port) => write!(f, "port {port} is blocked"),
-            Self::HostName => f.write_str("invalid host name"),
-            Self::NumericHost => f.write_str("IP address in an unusual notation"),
-            Self::SingleLabel => f.write_str("host name without a dot"),
-            Self::SpecialUse => f.write_str("host name is reserved for special use"),
-            Self::Address(address, scope) => write!(f, "{address} is {scope}"),
-        }
-    }
 }

@@ -1,7 +1,5 @@
 //! Checks of client authentication events (NIP-42).
 
-use std::fmt;
-
 use super::event::Event;
 use super::kinds;
 use crate::limits;
@@ -9,27 +7,20 @@ use crate::repo::ServiceAddress;
 use crate::time::Timestamp;
 
 /// The reason why an authentication event is rejected. `Display` is the text of the `OK` message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AuthError {
     /// The kind is not 22242.
+    #[error("invalid: authentication events must have kind 22242")]
     Kind,
     /// The challenge is not the one that was sent on this connection.
+    #[error("invalid: the challenge does not match this connection")]
     Challenge,
     /// No `relay` tag names this relay.
+    #[error("invalid: the relay tag does not name this relay")]
     Relay,
     /// `created_at` differs from the current time by more than [`limits::MAX_AUTH_EVENT_AGE_SECS`].
+    #[error("invalid: created_at is not within ten minutes of now")]
     Age,
-}
-
-impl fmt::Display for AuthError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Kind => "invalid: authentication events must have kind 22242",
-            Self::Challenge => "invalid: the challenge does not match this connection",
-            Self::Relay => "invalid: the relay tag does not name this relay",
-            Self::Age => "invalid: created_at is not within ten minutes of now",
-        })
-    }
 }
 
 /// Checks an answer to a challenge. The caller has verified id and signature.

@@ -82,21 +82,14 @@ pub struct Event {
 }
 
 /// The reason why a text could not be parsed as an event.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EventParseError {
     /// The text is not JSON, or a member is missing or has the wrong type. Contains the message of the JSON parser.
+    #[error("{0}")]
     Json(String),
     /// The named member is not lower-case hex of the right length.
+    #[error("`{0}` is not lower-case hex of the right length")]
     Hex(&'static str),
-}
-
-impl fmt::Display for EventParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(why) => f.write_str(why),
-            Self::Hex(member) => write!(f, "`{member}` is not lower-case hex of the right length"),
-        }
-    }
 }
 
 #[derive(Deserialize)]

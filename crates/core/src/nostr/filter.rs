@@ -31,27 +31,20 @@ pub struct Filter {
 }
 
 /// The reason why a filter is rejected.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FilterError {
     /// The text is not a JSON object, or a member has the wrong type.
+    #[error("bad filter: {0}")]
     Json(String),
     /// A value of the named member is not 64 lower-case hex digits.
+    #[error("bad filter: `{0}` values must be 64 lower-case hex digits")]
     Hex(&'static str),
     /// A condition that is not implemented. Ignoring it would return events that the client did not ask for.
+    #[error("filter field `{0}` is not supported")]
     Unsupported(String),
     /// More than [`limits::MAX_FILTER_VALUES`] values.
+    #[error("a filter can have at most {} values", limits::MAX_FILTER_VALUES)]
     TooManyValues,
-}
-
-impl fmt::Display for FilterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(reason) => write!(f, "bad filter: {reason}"),
-            Self::Hex(member) => write!(f, "bad filter: `{member}` values must be 64 lower-case hex digits"),
-            Self::Unsupported(member) => write!(f, "filter field `{member}` is not supported"),
-            Self::TooManyValues => write!(f, "a filter can have at most {} values", limits::MAX_FILTER_VALUES),
-        }
-    }
 }
 
 impl Filter {
@@ -153,21 +146,9 @@ impl<'de> Visitor<'de> for FilterVisitor<'_> {
         let mut error = None;
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
-                "ids" => {
-                    filter.ids = Some(
-                        decode_keys(map.next_value()?, "ids", &mut total, &mut error)
-                            .into_iter()
-                            .map(EventId)
-                            .collect(),
-                    )
-                }
+                "ids" => filter.ids = decode_keys(map.next_value()?, "ids", EventId, &mut total, &mut error),
                 "authors" => {
-                    filter.authors = Some(
-                        decode_keys(map.next_value()?, "authors", &mut total, &mut error)
-                            .into_iter()
-                            .map(PublicKey)
-                            .collect(),
-                    )
+                    filter.authors = decode_keys(map.next_value()?, "authors", PublicKey, &mut total, &mut error);
                 }
                 "kinds" => {
                     let numbers: Vec<u64> = map.next_value()?;
@@ -207,18 +188,19 @@ impl<'de> Visitor<'de> for FilterVisitor<'_> {
     }
 }
 
-fn decode_keys(
+fn decode_keys<T: Ord>(
     texts: Vec<String>,
     member: &'static str,
+    key: fn([u8; 32]) -> T,
     total: &mut usize,
     error: &mut Option<FilterError>,
-) -> Vec<[u8; 32]> {
+) -> Option<Vec<T>> {
     *total += texts.len();
-    let keys: Vec<[u8; 32]> = texts.iter().filter_map(|text| hex::decode(text)).collect();
+    let keys: Vec<T> = texts.iter().filter_map(|text| hex::decode(text).map(key)).collect();
     if keys.len() < texts.len() && error.is_none() {
         *error = Some(FilterError::Hex(member));
     }
-    sort_dedup(keys)
+    Some(sort_dedup(keys))
 }
 
 fn sort_dedup<T: Ord>(mut values: Vec<T>) -> Vec<T> {

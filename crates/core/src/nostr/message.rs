@@ -33,43 +33,29 @@ pub enum ClientMessage<'a> {
 }
 
 /// The reason why a message of a client is rejected.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The text is not a JSON array that begins with a string.
+    #[error("invalid: not a client message: {0}")]
     Json(String),
     /// The message type is unknown.
+    #[error("invalid: unknown message type {}", json::quote(.0))]
     UnknownType(String),
     /// The number of elements is wrong. Contains the expected form.
+    #[error("invalid: expected {0}")]
     WrongForm(&'static str),
     /// The subscription id is not a string of 1 to [`limits::MAX_SUBSCRIPTION_ID_BYTES`] bytes.
+    #[error("invalid: a subscription id must be a string of 1 to {} bytes", limits::MAX_SUBSCRIPTION_ID_BYTES)]
     SubscriptionId,
     /// More than [`limits::MAX_FILTERS`] filters.
+    #[error("invalid: at most {} filters in one message", limits::MAX_FILTERS)]
     TooManyFilters,
     /// A filter is invalid or not supported.
+    #[error("{prefix}: {0}", prefix = if matches!(.0, FilterError::Unsupported(_)) { "unsupported" } else { "invalid" })]
     Filter(FilterError),
     /// The negentropy message is not hex.
+    #[error("invalid: a negentropy message must be hex")]
     Hex,
-}
-
-impl fmt::Display for MessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(reason) => write!(f, "invalid: not a client message: {reason}"),
-            Self::UnknownType(verb) => write!(f, "invalid: unknown message type {}", json::quote(verb)),
-            Self::WrongForm(form) => write!(f, "invalid: expected {form}"),
-            Self::SubscriptionId => {
-                write!(
-                    f,
-                    "invalid: a subscription id must be a string of 1 to {} bytes",
-                    limits::MAX_SUBSCRIPTION_ID_BYTES
-                )
-            }
-            Self::TooManyFilters => write!(f, "invalid: at most {} filters in one message", limits::MAX_FILTERS),
-            Self::Filter(bad @ FilterError::Unsupported(_)) => write!(f, "unsupported: {bad}"),
-            Self::Filter(bad) => write!(f, "invalid: {bad}"),
-            Self::Hex => f.write_str("invalid: a negentropy message must be hex"),
-        }
-    }
 }
 
 /// The error reply to a message that was rejected. The variant depends on what the message names.

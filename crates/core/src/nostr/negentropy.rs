@@ -12,8 +12,6 @@
 //!
 //! Called by the relay sessions (`graspd/src/relay`).
 
-use std::fmt;
-
 use bitcoin_hashes::sha256;
 
 /// One element of a set. Ordered by time, then id.
@@ -35,34 +33,43 @@ pub struct NegentropySet {
 }
 
 /// The reason why a message cannot be answered. The session ends, because the sender does not follow the protocol.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NegentropyError {
     /// The message is empty.
+    #[error("the message is empty")]
     Empty,
     /// The first byte is not a version of negentropy.
+    #[error("0x{first:02x} is not a negentropy version")]
     NotNegentropy {
         /// The first byte.
         first: u8,
     },
     /// The message ends inside a range.
+    #[error("the message ends inside a range")]
     EndsEarly,
     /// A number does not fit 64 bits.
+    #[error("a number does not fit 64 bits")]
     NumberTooBig,
     /// The time of a bound does not fit 64 bits.
+    #[error("a bound is later than the maximum time")]
     TimeTooBig,
     /// The id prefix of a bound is longer than an id.
+    #[error("an id prefix of {length} bytes is longer than an id")]
     PrefixTooLong {
         /// The announced length in bytes.
         length: u64,
     },
     /// A range ends before it begins.
+    #[error("a range ends before it begins")]
     BoundsDescend,
     /// A range is neither skip, fingerprint nor list.
+    #[error("unknown range mode {mode}")]
     UnknownMode {
         /// The mode as sent.
         mode: u64,
     },
     /// A list announces more ids than the message can hold.
+    #[error("a list announces {announced} ids, but the message is too short for them")]
     MissingIds {
         /// Announced number of ids.
         announced: u64,
@@ -545,27 +552,3 @@ fn write_varint(bytes: &mut Vec<u8>, number: u64) {
         bytes.push((number >> (7 * group)) as u8 & 0x7f | more);
     }
 }
-
-impl fmt::Display for NegentropyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => write!(f, "the message is empty"),
-            Self::NotNegentropy { first } => {
-                write!(f, "0x{first:02x} is not a negentropy version")
-            }
-            Self::EndsEarly => write!(f, "the message ends inside a range"),
-            Self::NumberTooBig => write!(f, "a number does not fit 64 bits"),
-            Self::TimeTooBig => write!(f, "a bound is later than the maximum time"),
-            Self::PrefixTooLong { length } => {
-                write!(f, "an id prefix of {length} bytes is longer than an id")
-            }
-            Self::BoundsDescend => write!(f, "a range ends before it begins"),
-            Self::UnknownMode { mode } => write!(f, "unknown range mode {mode}"),
-            Self::MissingIds { announced } => {
-                write!(f, "a list announces {announced} ids, but the message is too short for them")
-            }
-        }
-    }
-}
-
-impl std::error::Error for NegentropyError {}

@@ -80,13 +80,16 @@ impl fmt::Display for KnownAs {
 }
 
 /// The reason why an event is not accepted. `Display` is the text of the `OK` message.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Rejection {
     /// The text is not a valid event.
+    #[error("invalid: {0}")]
     Malformed(EventParseError),
     /// The id or the signature is wrong.
+    #[error("invalid: {0}")]
     Forged(VerifyError),
     /// The event is larger than the limit for its kind.
+    #[error("invalid: the event has {bytes} bytes, the limit is {limit}")]
     TooLarge {
         /// Bytes of the canonical text.
         bytes: usize,
@@ -94,64 +97,99 @@ pub enum Rejection {
         limit: usize,
     },
     /// The event has more tags than the limit for its kind, which is given.
+    #[error("invalid: the event has more than {0} tags")]
     TooManyTags(usize),
     /// `created_at` is too far in the future.
+    #[error("invalid: created_at is more than {} minutes in the future", limits::MAX_FUTURE_SECS / 60)]
     InFuture,
     /// The event has expired (NIP-40).
+    #[error("invalid: the event has expired")]
     Expired,
     /// Only the author may publish the event (NIP-70), and the connection is not authenticated as the author.
+    #[error("auth-required: this event may only be published by its author")]
     Protected,
     /// Authentication events answer a challenge and cannot be published.
+    #[error("invalid: authentication events cannot be published")]
     AuthEvent,
     /// The author deleted the event.
+    #[error("invalid: this event is deleted")]
     Deleted,
     /// The author requested to vanish.
+    #[error("invalid: this pubkey has requested to vanish")]
     Vanished,
     /// A newer announcement of the repository no longer names this service.
+    #[error("invalid: a newer announcement of this repository no longer names this service")]
     Withdrawn,
     /// The `d` tag is missing or not a valid repository identifier.
+    #[error(
+        "invalid: the d tag must be a repository identifier: not empty, not . or .., without slashes or control characters"
+    )]
     InvalidIdentifier,
     /// The announcement does not name this service in both `clone` and `relays`.
+    #[error("invalid: the announcement must name this service in both clone and relays")]
     NotListed,
     /// The announcement no longer names this service, although its predecessor did. Hosting has ended.
+    #[error("invalid: the announcement no longer names this service; hosting has ended")]
     Delisted,
     /// The operator has banned the announced repository.
+    #[error("blocked: the operator of this service has banned this repository")]
     RepositoryBanned,
     /// The operator has banned the event or its author.
+    #[error("blocked: the operator of this service has banned this event or its author")]
     EventBanned,
     /// The announcement names this service, but the repository is not on the allowlist of the operator.
+    #[error("blocked: this service hosts only repositories that its operator has allowed")]
     NotWhitelisted,
     /// The service is a read-only archive, and the repository is not one that it archives.
+    #[error("blocked: this service is a read-only archive and does not archive this repository")]
     NotArchived,
     /// The state belongs to a repository without an announcement.
+    #[error("invalid: no announcement exists for this repository")]
     NoAnnouncement,
     /// The author of the state is not a maintainer of a repository with this identifier.
+    #[error("restricted: author not authorized for this repository")]
     NotMaintainer,
     /// The pull request names no commit.
+    #[error("invalid: a pull request must name its commit in a c tag")]
     NoCommit,
     /// The event neither references a served event nor is referenced by one.
+    #[error("restricted: the event must reference an accepted repository or accepted event")]
     Unrelated,
     /// The deletion request names an event of another author.
+    #[error("invalid: cannot delete event authored by another pubkey")]
     ForeignDeletionTarget,
     /// The deletion request has no targets (0) or too many.
+    #[error("invalid: {}", deletion_target_text(*.0))]
     DeletionTargetCount(usize),
     /// The request to vanish has no `relay` tag.
+    #[error("invalid: a request to vanish must name relays in relay tags")]
     NoVanishRelay,
     /// The request to vanish names only other relays.
+    #[error("restricted: the request to vanish does not name this relay")]
     OtherVanishRelay,
     /// Too many events of this author are in purgatory.
+    #[error("rate-limited: too many events of this author are waiting for git data")]
     TooManyHeld,
     /// Purgatory is full.
+    #[error("rate-limited: too many events are waiting for git data, try again later")]
     PurgatoryFull,
     /// The network of the client publishes too many events.
+    #[error("rate-limited: too many events from your network, slow down")]
     RateLimited,
     /// The disk is nearly full.
+    #[error("error: the disk is full, nothing was stored")]
     DiskFull,
     /// The soft limit of the disk budget is reached, so new repositories are not accepted.
+    #[error(
+        "error: the disk of this service is nearly full (disk budget above its soft limit): new repositories are \
+         rejected, existing repositories are not affected"
+    )]
     NoNewRepositories,
     /// The author has reached the repository quota, which is given.
+    #[error("restricted: repository quota reached, this key has {0} repositories here")]
     TooManyRepositories(u64),
     /// The store could not write the event. Nothing of it was stored.
+    #[error("error: could not store the event, try again later")]
     StoreFailed,
 }
 
@@ -236,69 +274,9 @@ impl Rejection {
     }
 }
 
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed(reason) => write!(f, "invalid: {reason}"),
-            Self::Forged(reason) => write!(f, "invalid: {reason}"),
-            Self::TooLarge { bytes, limit } => write!(f, "invalid: the event has {bytes} bytes, the limit is {limit}"),
-            Self::TooManyTags(limit) => write!(f, "invalid: the event has more than {limit} tags"),
-            Self::InFuture => {
-                write!(f, "invalid: created_at is more than {} minutes in the future", limits::MAX_FUTURE_SECS / 60)
-            }
-            Self::Expired => f.write_str("invalid: the event has expired"),
-            Self::Protected => f.write_str("auth-required: this event may only be published by its author"),
-            Self::AuthEvent => f.write_str("invalid: authentication events cannot be published"),
-            Self::Deleted => f.write_str("invalid: this event is deleted"),
-            Self::Vanished => f.write_str("invalid: this pubkey has requested to vanish"),
-            Self::Withdrawn => {
-                f.write_str("invalid: a newer announcement of this repository no longer names this service")
-            }
-            Self::InvalidIdentifier => f.write_str(
-                "invalid: the d tag must be a repository identifier: not empty, not . or .., without slashes or \
-                 control characters",
-            ),
-            Self::NotListed => f.write_str("invalid: the announcement must name this service in both clone and relays"),
-            Self::Delisted => f.write_str("invalid: the announcement no longer names this service; hosting has ended"),
-            Self::RepositoryBanned => f.write_str("blocked: the operator of this service has banned this repository"),
-            Self::EventBanned => {
-                f.write_str("blocked: the operator of this service has banned this event or its author")
-            }
-            Self::NotWhitelisted => {
-                f.write_str("blocked: this service hosts only repositories that its operator has allowed")
-            }
-            Self::NotArchived => {
-                f.write_str("blocked: this service is a read-only archive and does not archive this repository")
-            }
-            Self::NoAnnouncement => f.write_str("invalid: no announcement exists for this repository"),
-            Self::NotMaintainer => f.write_str("restricted: author not authorized for this repository"),
-            Self::NoCommit => f.write_str("invalid: a pull request must name its commit in a c tag"),
-            Self::Unrelated => {
-                f.write_str("restricted: the event must reference an accepted repository or accepted event")
-            }
-            Self::ForeignDeletionTarget => f.write_str("invalid: cannot delete event authored by another pubkey"),
-            Self::DeletionTargetCount(0) => {
-                f.write_str("invalid: a deletion request must name its targets in e or a tags")
-            }
-            Self::DeletionTargetCount(_) => {
-                write!(f, "invalid: too many deletion targets, the limit is {}", limits::MAX_DELETION_TARGETS)
-            }
-            Self::NoVanishRelay => f.write_str("invalid: a request to vanish must name relays in relay tags"),
-            Self::OtherVanishRelay => f.write_str("restricted: the request to vanish does not name this relay"),
-            Self::TooManyHeld => f.write_str("rate-limited: too many events of this author are waiting for git data"),
-            Self::PurgatoryFull => {
-                f.write_str("rate-limited: too many events are waiting for git data, try again later")
-            }
-            Self::RateLimited => f.write_str("rate-limited: too many events from your network, slow down"),
-            Self::DiskFull => f.write_str("error: the disk is full, nothing was stored"),
-            Self::NoNewRepositories => f.write_str(
-                "error: the disk of this service is nearly full (disk budget above its soft limit): new repositories are \
-                 rejected, existing repositories are not affected",
-            ),
-            Self::TooManyRepositories(quota) => {
-                write!(f, "restricted: repository quota reached, this key has {quota} repositories here")
-            }
-            Self::StoreFailed => f.write_str("error: could not store the event, try again later"),
-        }
+fn deletion_target_text(count: usize) -> String {
+    match count {
+        0 => "a deletion request must name its targets in e or a tags".to_owned(),
+        _ => format!("too many deletion targets, the limit is {}", limits::MAX_DELETION_TARGETS),
     }
 }

@@ -1,7 +1,6 @@
 //! Verified events with their canonical JSON text, which is stored and served.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use bitcoin_hashes::sha256;
 use secp256k1::schnorr::Signature;
@@ -32,21 +31,14 @@ pub struct SignedEvent {
 }
 
 /// The reason why the verification of an event failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VerifyError {
     /// The id is not the hash of the event.
+    #[error("the id is not the hash of the event")]
     WrongId,
     /// The signature is not a valid signature of the author.
+    #[error("the signature does not verify")]
     BadSignature,
-}
-
-impl fmt::Display for VerifyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::WrongId => "the id is not the hash of the event",
-            Self::BadSignature => "the signature does not verify",
-        })
-    }
 }
 
 impl SignedEvent {

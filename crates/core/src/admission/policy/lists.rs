@@ -6,7 +6,6 @@
 //! maintainer exception.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use crate::nostr::event::{Coordinate, Event, EventId};
 use crate::nostr::{PublicKey, keys, kinds};
@@ -24,39 +23,26 @@ pub enum RepoListEntry {
 }
 
 /// Why a text is not a valid list entry. `Display` is the predicate of a sentence whose subject is the entry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ListEntryError {
     /// The part that should be a public key is not valid.
+    #[error("does not start with a valid public key (npub1… or 64 hex digits)")]
     InvalidKey,
     /// The entry is a private key.
+    #[error("is a private key; it is not shown here, but everyone who can read this file knows it: replace the key")]
     PrivateKey,
     /// The part that should be an identifier is not valid.
+    #[error("cannot name a repository")]
     InvalidIdentifier,
     /// The naddr is not valid or not that of an announcement.
+    #[error("is not the address of a repository (a valid naddr1… of kind 30617)")]
     InvalidAddress,
     /// The entry is an event or a profile, but the list contains repositories.
+    #[error("is an event or a profile; expected a repository (npub1…, npub1…/identifier, naddr1… or identifier)")]
     NotRepository,
     /// The entry is neither a public key nor an event id.
+    #[error("is neither a public key (npub1… or 64 hex digits) nor an event (note1…, nevent1… or 64 hex digits)")]
     NotAuthorOrEvent,
-}
-
-impl fmt::Display for ListEntryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InvalidKey => "does not start with a valid public key (npub1… or 64 hex digits)",
-            Self::PrivateKey => {
-                "is a private key; it is not shown here, but everyone who can read this file knows it: replace the key"
-            }
-            Self::InvalidIdentifier => "cannot name a repository",
-            Self::InvalidAddress => "is not the address of a repository (a valid naddr1… of kind 30617)",
-            Self::NotRepository => {
-                "is an event or a profile; expected a repository (npub1…, npub1…/identifier, naddr1… or identifier)"
-            }
-            Self::NotAuthorOrEvent => {
-                "is neither a public key (npub1… or 64 hex digits) nor an event (note1…, nevent1… or 64 hex digits)"
-            }
-        })
-    }
 }
 
 impl RepoListEntry {
