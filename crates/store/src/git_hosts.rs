@@ -2,35 +2,26 @@
 
 use grasp_core::fetch::io::HostRow;
 
-use crate::error::{Result, StoreError};
+use crate::error::Result;
 use crate::store::Store;
 use crate::transaction::WriteTransaction;
 
 impl WriteTransaction<'_> {
     /// Stores the row of a git server. Replaces an older one.
     pub fn put_git_host(&mut self, row: &HostRow) -> Result<()> {
-        let text =
-            serde_json::to_vec(row).map_err(|_| StoreError::Damaged("row of a git server cannot be serialised"))?;
-        let key = self.store.hasher.relay(&row.authority);
-        Ok(self.store.tables.git_hosts.put(&mut self.txn, &key, &text)?)
+        self.put_json(self.store.tables.git_hosts, &row.authority, row)
     }
 
     /// Deletes the row of a git server.
     pub fn delete_git_host(&mut self, authority: &str) -> Result<()> {
-        let key = self.store.hasher.relay(authority);
-        self.store.tables.git_hosts.delete(&mut self.txn, &key)?;
-        Ok(())
+        self.delete_json(self.store.tables.git_hosts, authority)
     }
 }
 
 impl Store {
     /// Passes the stored rows of all git servers to `on_row`. Returns the number of unreadable rows.
-    pub fn load_git_hosts(&self, mut on_row: impl FnMut(HostRow)) -> Result<u64> {
-        self.load_rows(self.tables.git_hosts, |key, text| {
-            let host = serde_json::from_slice::<HostRow>(text).ok();
-            // A row under another server's key could never be deleted.
-            host.filter(|host| self.hasher.relay(&host.authority) == key).map(&mut on_row).is_some()
-        })
+    pub fn load_git_hosts(&self, on_row: impl FnMut(HostRow)) -> Result<u64> {
+        self.load_json(self.tables.git_hosts, |host: &HostRow| &host.authority, on_row)
     }
 }
 

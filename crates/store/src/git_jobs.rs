@@ -18,7 +18,7 @@ use heed::RoTxn;
 use crate::error::{Result, StoreError};
 use crate::row_reader::RowReader;
 use crate::schema::{KeyHasher, key};
-use crate::store::Store;
+use crate::store::{Store, read_rows};
 use crate::transaction::WriteTransaction;
 
 const ANNOUNCED: u8 = 0;
@@ -51,22 +51,13 @@ impl WriteTransaction<'_> {
 impl Store {
     /// Passes todos and pending uploads to `on_item`. Returns the number of unreadable rows.
     pub(crate) fn restore_git_jobs(&self, txn: &RoTxn<'_>, on_item: &mut impl FnMut(RestoredItem)) -> Result<u64> {
-        let mut unreadable = 0;
-        for row in self.tables.todos.iter(txn)? {
-            let (key, value) = row?;
-            match read_todo(key, value) {
-                Ok(todo) => on_item(RestoredItem::Todo(todo)),
-                Err(_) => unreadable += 1,
-            }
-        }
-        for row in self.tables.uploads.iter(txn)? {
-            let (key, value) = row?;
-            match read_upload(key, value) {
-                Ok(upload) => on_item(RestoredItem::Upload(upload)),
-                Err(_) => unreadable += 1,
-            }
-        }
-        Ok(unreadable)
+        let todos = read_rows(self.tables.todos, txn, |key, value| {
+            read_todo(key, value).map(|todo| on_item(RestoredItem::Todo(todo))).is_ok()
+        })?;
+        let uploads = read_rows(self.tables.uploads, txn, |key, value| {
+            read_upload(key, value).map(|upload| on_item(RestoredItem::Upload(upload))).is_ok()
+        })?;
+        Ok(todos + uploads)
     }
 }
 

@@ -44,13 +44,8 @@ impl WriteTransaction<'_> {
     /// Returns an event that is served or held. Events of a vanished author that wait for removal are not returned;
     /// expired events are, until they are removed.
     pub fn event(&self, id: EventId) -> Result<Option<(Arc<SignedEvent>, EventStatus)>> {
-        if let Some(record) = self.find_served(id)? {
-            return Ok(Some((Arc::new(record.event()?), EventStatus::Served)));
-        }
-        match self.store.tables.held.get(&self.txn, &id.0)? {
-            Some(row) => Ok(Some((Arc::new(held_record(row)?.event()?), EventStatus::Held))),
-            None => Ok(None),
-        }
+        let found = self.find(id)?;
+        found.map(|(record, status)| Ok((Arc::new(record.event()?), status))).transpose()
     }
 
     /// Returns whether [`event`](Self::event) would find the event, without parsing its JSON.
@@ -60,11 +55,24 @@ impl WriteTransaction<'_> {
 
     /// Returns a visible served event.
     pub(crate) fn find_served(&self, id: EventId) -> Result<Option<EventRecord<'_>>> {
-        let tables = &self.store.tables;
-        let Some(seq) = tables.ids.get(&self.txn, &id.0)? else { return Ok(None) };
-        let missing = StoreError::Damaged("id without its event");
-        let record = EventRecord::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?)?;
+        let seq = self.store.tables.ids.get(&self.txn, &id.0)?;
+        seq.map_or(Ok(None), |seq| self.visible(seq, "id without its event"))
+    }
+
+    /// Returns a visible event by its sequence number. That there is none is an error, which `missing` describes.
+    fn visible(&self, seq: &[u8], missing: &'static str) -> Result<Option<EventRecord<'_>>> {
+        let row = self.store.tables.events.get(&self.txn, seq)?;
+        let record = EventRecord::read(row.ok_or(StoreError::Damaged(missing))?)?;
         Ok((!self.is_being_purged(&record, read_u64(seq))?).then_some(record))
+    }
+
+    /// Returns an event that is served or held.
+    fn find(&self, id: EventId) -> Result<Option<(EventRecord<'_>, EventStatus)>> {
+        if let Some(record) = self.find_served(id)? {
+            return Ok(Some((record, EventStatus::Served)));
+        }
+        let row = self.store.tables.held.get(&self.txn, &id.0)?;
+        row.map(|row| Ok((held_record(row)?, EventStatus::Held))).transpose()
     }
 
     /// Returns whether the event belongs to a vanished author and waits for removal. Scans check all vanished authors;
@@ -94,10 +102,7 @@ impl WriteTransaction<'_> {
     }
 
     fn status_of(&self, id: EventId) -> Result<Option<EventStatus>> {
-        if self.find_served(id)?.is_some() {
-            return Ok(Some(EventStatus::Served));
-        }
-        Ok(self.store.tables.held.get(&self.txn, &id.0)?.map(|_| EventStatus::Held))
+        Ok(self.find(id)?.map(|(_, status)| status))
     }
 
     fn find_tombstone(&self, event: &Event, coordinate: Option<&Coordinate>) -> Result<Option<TombstoneKind>> {
@@ -123,15 +128,8 @@ impl WriteTransaction<'_> {
     }
 
     pub(crate) fn find_served_at(&self, coordinate: &Coordinate) -> Result<Option<EventRecord<'_>>> {
-        let tables = &self.store.tables;
-        match tables.coordinates.get(&self.txn, &self.store.hasher.coordinate(coordinate))? {
-            Some(seq) => {
-                let missing = StoreError::Damaged("coordinate without its event");
-                let record = EventRecord::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?)?;
-                Ok((!self.is_being_purged(&record, read_u64(seq))?).then_some(record))
-            }
-            None => Ok(None),
-        }
+        let seq = self.store.tables.coordinates.get(&self.txn, &self.store.hasher.coordinate(coordinate))?;
+        seq.map_or(Ok(None), |seq| self.visible(seq, "coordinate without its event"))
     }
 
     /// Returns whether the event references a served event (`docs/protocol.md#related-events`).
@@ -209,7 +207,8 @@ impl WriteTransaction<'_> {
     fn deletion_targets(&self, event: &Event) -> Result<Vec<DeletionTarget>> {
         let mut targets = Vec::new();
         for id in event.values("e").filter_map(EventId::from_hex).take(limits::MAX_DELETION_TARGETS) {
-            targets.extend(self.deletion_target(id)?);
+            let found = self.find(id)?;
+            targets.extend(found.map(|(record, status)| DeletionTarget { event: record.summary(), status }));
         }
         let own = |coordinate: &Coordinate| coordinate.pubkey == event.pubkey;
         let coordinates =
@@ -224,16 +223,6 @@ impl WriteTransaction<'_> {
         targets.sort_unstable();
         targets.dedup();
         Ok(targets)
-    }
-
-    fn deletion_target(&self, id: EventId) -> Result<Option<DeletionTarget>> {
-        if let Some(record) = self.find_served(id)? {
-            return Ok(Some(DeletionTarget { event: record.summary(), status: EventStatus::Served }));
-        }
-        match self.store.tables.held.get(&self.txn, &id.0)? {
-            Some(row) => Ok(Some(DeletionTarget { event: held_record(row)?.summary(), status: EventStatus::Held })),
-            None => Ok(None),
-        }
     }
 }
 

@@ -26,9 +26,7 @@ impl WriteTransaction<'_> {
         let mut rows = table.prefix_iter(&self.txn, prefix)?.skip(skip);
         while let Some(row) = rows.next().filter(|_| found.len() < max_rows) {
             let seq = index_key_seq(row?.0);
-            if let Some(bytes) = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
-                found.extend(read(EventRecord::read(bytes)?));
-            }
+            found.extend(self.store.find_by_seq(&self.txn, seq)?.and_then(&read));
         }
         Ok(found)
     }

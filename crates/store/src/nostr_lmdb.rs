@@ -19,11 +19,10 @@ use std::path::Path;
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::{Event, EventId};
 use grasp_core::time::Timestamp;
-use heed::types::Bytes;
-use heed::{Database, EnvFlags, EnvOpenOptions};
 
 use crate::error::{Result, StoreError};
-use crate::store::MAP_BYTES;
+use crate::schema::Table;
+use crate::snapshot::open_env_read_only;
 
 /// Largest total size and number of texts of one event: several times what any relay accepts.
 const MAX_TEXT: usize = 16 << 20;
@@ -44,14 +43,10 @@ pub fn read_nostr_lmdb(
     folder: &Path,
     mut on_event: impl FnMut(std::result::Result<Event, &'static str>),
 ) -> Result<()> {
-    let mut open = EnvOpenOptions::new().read_txn_without_tls();
-    open.map_size(MAP_BYTES).max_dbs(1);
-    #[expect(unsafe_code, reason = "a memory map is sound only if no process writes the file")]
-    // SAFETY: the operator has stopped the relay that writes the file; everything read is checked.
-    let env = unsafe { open.flags(EnvFlags::READ_ONLY | EnvFlags::NO_LOCK).open(folder) }?;
+    // The operator has stopped the relay that writes the file; everything read is checked.
+    let env = open_env_read_only(folder, 1)?;
     let txn = env.read_txn()?;
-    let events: Database<Bytes, Bytes> =
-        env.open_database(&txn, None)?.ok_or(StoreError::Damaged("the database has no event table"))?;
+    let events: Table = env.open_database(&txn, None)?.ok_or(StoreError::Damaged("the database has no event table"))?;
     for row in events.iter(&txn)? {
         let (key, bytes) = row?;
         // Other keys are names of tables.

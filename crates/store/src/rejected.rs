@@ -19,7 +19,7 @@ use grasp_core::time::Timestamp;
 
 use crate::error::{Result, StoreError};
 use crate::row_reader::RowReader;
-use crate::store::Store;
+use crate::store::{Store, read_rows};
 use crate::transaction::WriteTransaction;
 
 const VERSION: u8 = 1;
@@ -57,7 +57,8 @@ impl WriteTransaction<'_> {
 impl Store {
     /// Passes all rejected events, ordered by id, to `on_row`. Returns the number of unreadable rows.
     pub fn load_rejected(&self, mut on_row: impl FnMut(RejectedRecord)) -> Result<u64> {
-        self.load_rows(self.tables.rejected, |key, value| read(key, value).map(&mut on_row).is_ok())
+        let txn = self.env.read_txn()?;
+        read_rows(self.tables.rejected, &txn, |key, value| read(key, value).map(&mut on_row).is_ok())
     }
 }
 

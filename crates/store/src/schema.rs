@@ -32,6 +32,7 @@ use heed::types::Bytes;
 use heed::{Database, Env, RoTxn, RwTxn, WithoutTls};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use crate::error::{Result, StoreError};
 
@@ -71,23 +72,31 @@ pub(crate) struct Tables {
     pub(crate) git_hosts: Table,
 }
 
+/// All tables with their names.
+pub(crate) type NamedTables = Arc<[(&'static str, Table)]>;
+
 /// Largest number of named tables.
 pub(crate) const MAX_TABLES: u32 = 32;
 
 impl Tables {
     /// Opens the tables and creates missing ones. A store of an earlier version that lacks a table gets an empty one,
     /// so a new table alone does not need a new schema version.
-    pub(crate) fn open(env: &Env<WithoutTls>, txn: &mut RwTxn<'_>) -> Result<Self> {
+    pub(crate) fn open(env: &Env<WithoutTls>, txn: &mut RwTxn<'_>) -> Result<(Self, NamedTables)> {
         Self::open_with(|name| Ok(env.create_database(txn, Some(name))?))
     }
 
     /// Opens the tables of a read-only store.
-    pub(crate) fn open_existing(env: &Env<WithoutTls>, txn: &RoTxn<'_, WithoutTls>) -> Result<Self> {
+    pub(crate) fn open_existing(env: &Env<WithoutTls>, txn: &RoTxn<'_, WithoutTls>) -> Result<(Self, NamedTables)> {
         Self::open_with(|name| env.open_database(txn, Some(name))?.ok_or(StoreError::MissingTable(name)))
     }
 
-    fn open_with(mut table: impl FnMut(&'static str) -> Result<Table>) -> Result<Self> {
-        Ok(Self {
+    fn open_with(mut open: impl FnMut(&'static str) -> Result<Table>) -> Result<(Self, NamedTables)> {
+        let mut named = Vec::new();
+        let mut table = |name| {
+            named.push((name, open(name)?));
+            Ok::<_, StoreError>(named[named.len() - 1].1)
+        };
+        let tables = Self {
             meta: table("meta")?,
             events: table("events")?,
             ids: table("ids")?,
@@ -111,62 +120,8 @@ impl Tables {
             rejected: table("refused")?,
             relays: table("peers")?,
             git_hosts: table("hosts")?,
-        })
-    }
-
-    /// Returns all tables with their names.
-    pub(crate) fn all(&self) -> Vec<(&'static str, Table)> {
-        // Destructuring makes a forgotten table a compile error.
-        let Self {
-            meta,
-            events,
-            ids,
-            coordinates,
-            by_time,
-            by_kind,
-            by_author,
-            by_author_kind,
-            by_tag,
-            expiry,
-            held,
-            held_by_author,
-            deleted_ids,
-            deleted_coordinates,
-            vanished,
-            withdrawn,
-            purging,
-            exceptions,
-            todos,
-            uploads,
-            rejected,
-            relays,
-            git_hosts,
-        } = *self;
-        vec![
-            ("meta", meta),
-            ("events", events),
-            ("ids", ids),
-            ("coordinates", coordinates),
-            ("by_time", by_time),
-            ("by_kind", by_kind),
-            ("by_author", by_author),
-            ("by_author_kind", by_author_kind),
-            ("by_tag", by_tag),
-            ("expiry", expiry),
-            ("held", held),
-            ("held_by_author", held_by_author),
-            ("deleted_ids", deleted_ids),
-            ("deleted_coordinates", deleted_coordinates),
-            ("vanished", vanished),
-            ("withdrawn", withdrawn),
-            ("purging", purging),
-            ("exceptions", exceptions),
-            ("todo", todos),
-            ("staged", uploads),
-            ("refused", rejected),
-            ("peers", relays),
-            ("hosts", git_hosts),
-        ]
+        };
+        Ok((tables, named.into()))
     }
 
     /// Migrates an older schema and rejects a newer one. A new store gets the current version.
@@ -181,15 +136,14 @@ impl Tables {
         Ok(())
     }
 
-    /// Returns a random value of this store, which is created on first use and never changes.
-    pub(crate) fn get_or_create_secret(&self, txn: &mut RwTxn<'_>, name: &str) -> Result<[u8; 16]> {
-        if let Some(bytes) = self.meta.get(txn, name.as_bytes())? {
-            return bytes.try_into().map_err(|_| StoreError::Damaged("secret has the wrong length"));
+    /// Creates a secret random value if there is none with this name.
+    pub(crate) fn create_secret(&self, txn: &mut RwTxn<'_>, name: &str) -> Result<()> {
+        if self.meta.get(txn, name.as_bytes())?.is_none() {
+            let mut bytes = [0; 16];
+            getrandom::fill(&mut bytes).map_err(|_| StoreError::Damaged("cannot read random bytes"))?;
+            self.meta.put(txn, name.as_bytes(), &bytes)?;
         }
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(|_| StoreError::Damaged("cannot read random bytes"))?;
-        self.meta.put(txn, name.as_bytes(), &bytes)?;
-        Ok(bytes)
+        Ok(())
     }
 
     /// Returns an existing random value of this store.

@@ -4,17 +4,15 @@
 //! it is open, so the file grows during a long copy.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use grasp_core::admission::io::Todo;
 use heed::types::Bytes;
-use heed::{Database, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, WithoutTls};
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, WithoutTls};
 
 use crate::error::{Result, StoreError};
 use crate::event_record::EventRecord;
-use crate::schema::{KeyHasher, MAX_TABLES, Tables, read_u64};
-use crate::store::{MAP_BYTES, Store, StoreOptions, open_env, sync_folder};
+use crate::schema::{MAX_TABLES, Tables, read_u64};
+use crate::store::{MAP_BYTES, STORE_ID, Store, StoreOptions, open_env, sync_folder};
 
 /// Bytes copied per write transaction. LMDB keeps them in memory until the commit.
 const SLICE_BYTES: usize = 16 * 1024 * 1024;
@@ -52,27 +50,13 @@ impl Store {
     /// Opens a store that no process changes, such as a copy. Writes nothing, not even a lock file. Write transactions
     /// are rejected.
     pub fn open_read_only(path: &Path) -> Result<Self> {
-        let mut open = EnvOpenOptions::new().read_txn_without_tls();
-        open.map_size(MAP_BYTES).max_dbs(MAX_TABLES);
-        #[expect(unsafe_code, reason = "a memory map is sound only if no process writes the file")]
-        // SAFETY: no process writes to a copy, which is why it needs no lock.
-        let env = unsafe { open.flags(EnvFlags::READ_ONLY | EnvFlags::NO_LOCK).open(path) }?;
+        let env = open_env_read_only(path, MAX_TABLES)?;
         let txn = env.read_txn()?;
-        let tables = Tables::open_existing(&env, &txn)?;
-        let hasher = KeyHasher(tables.get_secret(&txn, "hash key")?);
-        let id = tables.get_secret(&txn, "store id")?;
-        let last_seq = tables.last_seq(&txn)?;
+        let options = StoreOptions { readers: 0, reserve_bytes: 0 };
+        let store = Self::with_tables(env.clone(), Tables::open_existing(&env, &txn)?, &txn, path, options)?;
         // LMDB keeps table handles only if the transaction that opened them is committed.
         txn.commit()?;
-        Ok(Self {
-            env,
-            tables,
-            hasher,
-            id,
-            path: path.to_owned(),
-            options: StoreOptions { readers: 0, reserve_bytes: 0 },
-            last_seq: Arc::new(AtomicU64::new(last_seq)),
-        })
+        Ok(store)
     }
 
     /// Turns a restored copy into a store of its own, before it is used.
@@ -82,8 +66,8 @@ impl Store {
     pub fn prepare_restored_copy(path: &Path, todos: impl Iterator<Item = Todo>) -> Result<()> {
         let store = Self::open(path, StoreOptions { readers: 0, reserve_bytes: 0 })?;
         let mut transaction = store.begin()?;
-        store.tables.meta.delete(&mut transaction.txn, b"store id")?;
-        store.tables.get_or_create_secret(&mut transaction.txn, "store id")?;
+        store.tables.meta.delete(&mut transaction.txn, STORE_ID.as_bytes())?;
+        store.tables.create_secret(&mut transaction.txn, STORE_ID)?;
         for todo in todos {
             transaction.add_todo(&todo)?;
         }
@@ -102,7 +86,7 @@ impl StoreSnapshot {
             rows: 0,
             last_seq: tables.last_seq(&self.txn)?,
         };
-        for (_, table) in tables.all() {
+        for (_, table) in self.store.named_tables.iter() {
             counts.rows += table.len(&self.txn)?;
         }
         Ok(counts)
@@ -142,7 +126,7 @@ impl StoreSnapshot {
     ) -> std::result::Result<(), E> {
         let mut rows = 0;
         let env = open_env(folder, &StoreOptions { readers: 0, reserve_bytes: 0 })?;
-        for (name, table) in self.store.tables.all() {
+        for (name, table) in self.store.named_tables.iter() {
             let mut txn = env.write_txn().map_err(StoreError::from)?;
             let copy: Database<Bytes, Bytes> = env.create_database(&mut txn, Some(name)).map_err(StoreError::from)?;
             let mut bytes = 0;
@@ -168,6 +152,16 @@ impl StoreSnapshot {
         sync_folder(folder)?;
         Ok(())
     }
+}
+
+/// Opens an environment that no process writes, such as a copy. Writes nothing, not even a lock file.
+pub(crate) fn open_env_read_only(path: &Path, max_tables: u32) -> Result<Env<WithoutTls>> {
+    let mut open = EnvOpenOptions::new().read_txn_without_tls();
+    open.map_size(MAP_BYTES).max_dbs(max_tables);
+    #[expect(unsafe_code, reason = "a memory map is sound only if no process writes the file")]
+    // SAFETY: no process writes to a copy or to the database of a stopped relay, which is why it needs no lock.
+    let env = unsafe { open.flags(EnvFlags::READ_ONLY | EnvFlags::NO_LOCK).open(path) }?;
+    Ok(env)
 }
 
 #[cfg(test)]

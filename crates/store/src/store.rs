@@ -14,12 +14,16 @@ use crate::disk_space::DiskSpace;
 use crate::error::{Result, StoreError};
 use crate::event_record::EventRecord;
 use crate::scan::Visibility;
-use crate::schema::{KeyHasher, MAX_TABLES, Tables, index_key_seq, read_u64};
+use crate::schema::{KeyHasher, MAX_TABLES, NamedTables, Table, Tables, index_key_seq, read_u64};
 use crate::transaction::WriteTransaction;
 
 /// Size of the memory map (1 TiB). This is address space, not disk space: the file grows only as it is written. The map
 /// is so large that it never has to be resized, which would require that no reader is active.
 pub(crate) const MAP_BYTES: usize = 1 << 40;
+
+/// Names of the secrets of a store: the key of its hashes, and its id.
+const HASH_KEY: &str = "hash key";
+pub(crate) const STORE_ID: &str = "store id";
 
 /// Options for opening a store.
 #[derive(Clone, Debug)]
@@ -41,6 +45,7 @@ impl Default for StoreOptions {
 pub struct Store {
     pub(crate) env: Env<WithoutTls>,
     pub(crate) tables: Tables,
+    pub(crate) named_tables: NamedTables,
     pub(crate) hasher: KeyHasher,
     pub(crate) id: [u8; 16],
     pub(crate) path: PathBuf,
@@ -63,21 +68,26 @@ impl Store {
         touch_reader_slots(&env)?;
         let mut txn = env.write_txn()?;
         let tables = Tables::open(&env, &mut txn)?;
-        tables.migrate(&mut txn)?;
-        let hasher = KeyHasher(tables.get_or_create_secret(&mut txn, "hash key")?);
-        let id = tables.get_or_create_secret(&mut txn, "store id")?;
-        let last_seq = tables.last_seq(&txn)?;
+        tables.0.migrate(&mut txn)?;
+        tables.0.create_secret(&mut txn, HASH_KEY)?;
+        tables.0.create_secret(&mut txn, STORE_ID)?;
+        let store = Self::with_tables(env.clone(), tables, &txn, path, options)?;
         txn.commit()?;
         sync_folder(path)?;
-        Ok(Self {
-            env,
-            tables,
-            hasher,
-            id,
-            path: path.to_owned(),
-            options,
-            last_seq: Arc::new(AtomicU64::new(last_seq)),
-        })
+        Ok(store)
+    }
+
+    pub(crate) fn with_tables(
+        env: Env<WithoutTls>,
+        (tables, named_tables): (Tables, NamedTables),
+        txn: &RoTxn<'_>,
+        path: &Path,
+        options: StoreOptions,
+    ) -> Result<Self> {
+        let hasher = KeyHasher(tables.get_secret(txn, HASH_KEY)?);
+        let id = tables.get_secret(txn, STORE_ID)?;
+        let last_seq = Arc::new(AtomicU64::new(tables.last_seq(txn)?));
+        Ok(Self { env, tables, named_tables, hasher, id, path: path.to_owned(), options, last_seq })
     }
 
     /// Returns the random id of this store. A restored backup gets a new id.
@@ -184,13 +194,12 @@ impl Store {
                 on_item(if exception { RestoredItem::Exception(event) } else { RestoredItem::Served(event) });
             }
         }
-        for row in self.tables.held.iter(&txn)? {
-            let (deadline, bytes) = row?.1.split_at_checked(8).unwrap_or_default();
-            match EventRecord::read(bytes).and_then(|record| record.event()) {
-                Ok(event) => on_item(RestoredItem::Held(Arc::new(event), Timestamp(read_u64(deadline)))),
-                Err(_) => unreadable += 1,
-            }
-        }
+        unreadable += read_rows(self.tables.held, &txn, |_, row| {
+            let (deadline, bytes) = row.split_at_checked(8).unwrap_or_default();
+            let event = EventRecord::read(bytes).and_then(|record| record.event());
+            let held = |event| RestoredItem::Held(Arc::new(event), Timestamp(read_u64(deadline)));
+            event.map(|event| on_item(held(event))).is_ok()
+        })?;
         Ok(unreadable + self.restore_git_jobs(&txn, &mut on_item)?)
     }
 
@@ -212,7 +221,7 @@ impl Store {
     }
 
     /// Returns the event with a sequence number, or `None` if it was removed.
-    pub(crate) fn find_by_seq<'t>(&self, txn: &'t RoTxn<'_, WithoutTls>, seq: u64) -> Result<Option<EventRecord<'t>>> {
+    pub(crate) fn find_by_seq<'t>(&self, txn: &'t RoTxn<'_>, seq: u64) -> Result<Option<EventRecord<'t>>> {
         self.tables.events.get(txn, &seq.to_be_bytes())?.map(EventRecord::read).transpose()
     }
 }
@@ -226,6 +235,17 @@ pub(crate) fn open_env(path: &Path, options: &StoreOptions) -> Result<Env<Withou
     // SAFETY: this process holds the lock of the data folder, and only LMDB writes its files.
     let env = unsafe { open.open(path) }?;
     Ok(env)
+}
+
+/// Passes keys and values of all rows of a table to `on_row`, which returns whether the row is readable. Returns the
+/// number of unreadable rows.
+pub(crate) fn read_rows(table: Table, txn: &RoTxn<'_>, mut on_row: impl FnMut(&[u8], &[u8]) -> bool) -> Result<u64> {
+    let mut unreadable = 0;
+    for row in table.iter(txn)? {
+        let (key, value) = row?;
+        unreadable += u64::from(!on_row(key, value));
+    }
+    Ok(unreadable)
 }
 
 /// Syncs a folder and its parent. LMDB syncs its file, but not the directory entries of the file and its folder.
@@ -256,7 +276,6 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::schema::Table;
 
     /// Tables of the first released stores.
     const FIRST_TABLES: &[&str] = &[

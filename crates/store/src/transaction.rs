@@ -245,7 +245,7 @@ impl<'s> WriteTransaction<'s> {
             Tombstone::Author(author, up_to) => {
                 self.raise_time(tables.vanished, &author.0, up_to.0)?;
                 // An unfinished earlier purge is part of this one, unless it reaches further.
-                let under_way = tables.purging.get(&self.txn, &author.0)?.map(|row| PurgeProgress::read(row).up_to());
+                let under_way = tables.purging.get(&self.txn, &author.0)?.map(|row| PurgeProgress::read(row).up_to);
                 let purge =
                     PurgeProgress::new(under_way.map_or(*up_to, |earlier| earlier.max(*up_to)), self.next_seq - 1);
                 tables.purging.put(&mut self.txn, &author.0, &purge.to_row())?;
@@ -278,11 +278,11 @@ impl<'s> WriteTransaction<'s> {
         self.purge_pending(&author, purge, &tag)?;
         // First the author's own events, then gift wraps addressed to the author.
         let (table, prefix) =
-            if purge.own_done() { (tables.by_tag, &tag[..]) } else { (tables.by_author, author_prefix(&author)) };
+            if purge.own_done { (tables.by_tag, &tag[..]) } else { (tables.by_author, author_prefix(&author)) };
         let mut purged = Vec::new();
         let mut last = None;
         let mut read = 0;
-        let start = [prefix, &purge.position()].concat();
+        let start = [prefix, &purge.after].concat();
         for row in table
             .range(&self.txn, &(Bound::Excluded(start.as_slice()), Bound::Unbounded))?
             .take(limits::REMOVAL_SLICE_EVENTS)
@@ -294,17 +294,14 @@ impl<'s> WriteTransaction<'s> {
             read += 1;
             last = entry.last_chunk().copied();
             let seq = index_key_seq(entry);
-            if let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())?
-                && purge.covers(&EventRecord::read(bytes)?, seq, &author)
-            {
-                purged.push(seq);
-            }
+            let record = self.store.find_by_seq(&self.txn, seq)?;
+            purged.extend(record.filter(|record| purge.covers(record, seq, &author)).map(|_| seq));
         }
         for seq in purged {
             self.remove_purged(seq)?;
         }
         let next = if read == limits::REMOVAL_SLICE_EVENTS {
-            last.map(|sort_key| purge.with_position(sort_key))
+            last.map(|after| PurgeProgress { after, ..purge })
         } else {
             purge.next_phase()
         };
@@ -321,11 +318,7 @@ impl<'s> WriteTransaction<'s> {
             return Ok(());
         }
         for seq in self.first_seq..self.next_seq {
-            let purged = match self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
-                Some(bytes) => purge.covers(&EventRecord::read(bytes)?, seq, author),
-                None => false,
-            };
-            if purged {
+            if self.store.find_by_seq(&self.txn, seq)?.is_some_and(|record| purge.covers(&record, seq, author)) {
                 self.remove_purged(seq)?;
             }
         }
@@ -335,12 +328,9 @@ impl<'s> WriteTransaction<'s> {
     /// Removes an event of a vanished author. Admission does not know these events; pull requests are reported because
     /// their refs must be removed.
     fn remove_purged(&mut self, seq: u64) -> Result<()> {
-        if let Some(bytes) = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
-            let record = EventRecord::read(bytes)?;
-            if kinds::is_pull_request(record.kind()) {
-                self.removed_pull_requests.push(record.summary());
-            }
-        }
+        let record = self.store.find_by_seq(&self.txn, seq)?;
+        let pull_request = record.filter(|record| kinds::is_pull_request(record.kind()));
+        self.removed_pull_requests.extend(pull_request.map(|record| record.summary()));
         self.remove_seq(seq)
     }
 }

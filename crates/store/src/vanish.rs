@@ -10,13 +10,13 @@ use crate::schema::{SortKey, key, read_u64, sort_key};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PurgeProgress {
     /// Events with a later `created_at` stay.
-    up_to: Timestamp,
+    pub(crate) up_to: Timestamp,
     /// Events with a higher sequence number stay.
-    up_to_seq: u64,
+    pub(crate) up_to_seq: u64,
     /// Whether the author's own events are removed. Then gift wraps addressed to the author follow.
-    own_done: bool,
+    pub(crate) own_done: bool,
     /// Sort key after which the next slice begins.
-    after: SortKey,
+    pub(crate) after: SortKey,
 }
 
 impl PurgeProgress {
@@ -40,24 +40,6 @@ impl PurgeProgress {
     pub(crate) fn to_row(self) -> [u8; 33] {
         let phase = [u8::from(self.own_done)];
         key(&[&self.up_to.0.to_be_bytes(), &self.up_to_seq.to_be_bytes(), &phase, &self.after])
-    }
-
-    pub(crate) fn up_to(self) -> Timestamp {
-        self.up_to
-    }
-
-    pub(crate) fn own_done(self) -> bool {
-        self.own_done
-    }
-
-    /// Returns the sort key after which the next slice begins.
-    pub(crate) fn position(self) -> SortKey {
-        self.after
-    }
-
-    /// Returns the progress after a slice that ended at a sort key.
-    pub(crate) fn with_position(self, sort_key: SortKey) -> Self {
-        Self { after: sort_key, ..self }
     }
 
     /// Returns the progress at the beginning of the next phase, or `None` if both indexes have been read to their end.
