@@ -70,9 +70,8 @@ pub(crate) struct PackProgress {
 /// A response, complete or in progress.
 pub(crate) struct PackResponse {
     file: File,
+    /// Each reader has a receiver.
     progress: watch::Sender<PackProgress>,
-    /// Number of readers.
-    readers: AtomicUsize,
 }
 
 /// The cache. The lock is held only for accesses to the map.
@@ -138,11 +137,7 @@ impl PackCache {
             return Ok((PackReader::new(self, response), None));
         }
         let (progress, _) = watch::channel(PackProgress { bytes: 0, status: PackStatus::InProgress });
-        let response = Arc::new(PackResponse {
-            file: tempfile::tempfile_in(&self.folder)?,
-            progress,
-            readers: AtomicUsize::new(0),
-        });
+        let response = Arc::new(PackResponse { file: tempfile::tempfile_in(&self.folder)?, progress });
         responses.put(key.clone(), response.clone());
         let writer = PackWriter {
             cache: self.clone(),
@@ -178,7 +173,7 @@ impl PackCache {
 
 impl PackResponse {
     fn is_idle(&self) -> bool {
-        self.readers.load(Ordering::Relaxed) == 0 && self.progress.borrow().status != PackStatus::InProgress
+        self.progress.receiver_count() == 0 && self.progress.borrow().status != PackStatus::InProgress
     }
 }
 
@@ -193,7 +188,7 @@ impl PackWriter {
         self.cache.used.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.response.progress.send_replace(PackProgress { bytes: self.bytes, status: PackStatus::InProgress });
         self.cache.evict();
-        Ok(self.response.readers.load(Ordering::Relaxed) > 0 || !self.abandon_if_unread())
+        Ok(self.response.progress.receiver_count() > 0 || !self.abandon_if_unread())
     }
 
     /// Removes the response from the cache if it has no readers. It cannot get one afterwards: the next request starts
@@ -201,7 +196,7 @@ impl PackWriter {
     fn abandon_if_unread(&self) -> bool {
         let mut responses = self.cache.responses.lock().unwrap_or_else(PoisonError::into_inner);
         // Readers are created under this lock.
-        let is_unread = self.response.readers.load(Ordering::Relaxed) == 0;
+        let is_unread = self.response.progress.receiver_count() == 0;
         if is_unread {
             self.remove(&mut responses);
         }
@@ -246,7 +241,6 @@ impl Drop for PackWriter {
 impl PackReader {
     fn new(cache: &Arc<PackCache>, response: &Arc<PackResponse>) -> Self {
         cache.readers.fetch_add(1, Ordering::Relaxed);
-        response.readers.fetch_add(1, Ordering::Relaxed);
         Self { cache: cache.clone(), progress: response.progress.subscribe(), response: response.clone(), offset: 0 }
     }
 
@@ -283,7 +277,6 @@ impl PackReader {
 
 impl Drop for PackReader {
     fn drop(&mut self) {
-        self.response.readers.fetch_sub(1, Ordering::Relaxed);
         self.cache.readers.fetch_sub(1, Ordering::Relaxed);
     }
 }

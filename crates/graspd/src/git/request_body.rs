@@ -196,19 +196,9 @@ impl GitRequestBody {
         Ok(())
     }
 
-    /// Reads and discards bytes, without decompressing them, until more than `until` bytes have been received in all or
-    /// the body ends.
+    /// Reads and discards bytes, without decompressing them, until more than `until` bytes have been received in all, the
+    /// body ends, or no bytes have arrived for [`DRAIN_IDLE_TIMEOUT`].
     async fn drain(&mut self, until: u64) {
-        while self.received <= until {
-            match self.next_raw().await {
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) => break,
-            }
-        }
-    }
-
-    /// The same, but also ends when no bytes have arrived for [`DRAIN_IDLE_TIMEOUT`].
-    async fn drain_until_idle(&mut self, until: u64) {
         while self.received <= until {
             match tokio::time::timeout(DRAIN_IDLE_TIMEOUT, self.next_raw()).await {
                 Ok(Ok(Some(_))) => {}
@@ -283,7 +273,7 @@ pub(super) async fn respond_and_drain(
                 let _ = sender.send(Ok(bytes)).await;
             }
         }
-        body.drain_until_idle(until).await;
+        body.drain(until).await;
     });
     Response::from_parts(head, stream)
 }

@@ -281,14 +281,12 @@ impl UploadPackJob {
         };
         // A negotiation step is a few lines that differ from client to client.
         if self.fetch.response_kind == serve::request::FetchResponseKind::Negotiation {
-            let permits = self.handler.permits.clone();
-            return self.respond_directly(&permits, None).await;
+            return self.respond_directly(|handler| &handler.permits, None).await;
         }
         let kind = if self.is_clone() { GitOperationKind::Clone } else { GitOperationKind::Fetch };
         let operation = GitOperation::new(&self.handler.metrics, kind, &self.repo_path);
         if size.unwrap_or(u64::MAX) > self.handler.max_cached_response_bytes() {
-            let permits = self.handler.large_permits.clone();
-            return self.respond_directly(&permits, Some(operation)).await;
+            return self.respond_directly(|handler| &handler.large_permits, Some(operation)).await;
         }
         let request = self.fetch.key.0;
         let key = PackCacheKey { repo_path: self.repo_path.clone(), generation, request, version: self.protocol as u8 };
@@ -297,8 +295,7 @@ impl UploadPackJob {
             Err(error) => {
                 // Probably the disk is full. Fetches still work without the cache.
                 warn!(target: "git", %error, "cannot create a pack cache file, responding without cache");
-                let permits = self.handler.large_permits.clone();
-                return self.respond_directly(&permits, Some(operation)).await;
+                return self.respond_directly(|handler| &handler.large_permits, Some(operation)).await;
             }
         };
         self.handler.metrics.git().count_pack_cache(writer.is_none());
@@ -341,8 +338,12 @@ impl UploadPackJob {
     }
 
     /// Computes the response for this client alone, as fast as the client reads. A client that stalls is dropped.
-    async fn respond_directly(self, permits: &Arc<FairSemaphore>, mut operation: Option<GitOperation>) -> HttpResponse {
-        let permit = match acquire(permits, self.client).await {
+    async fn respond_directly(
+        self,
+        permits: fn(&UploadPackHandler) -> &Arc<FairSemaphore>,
+        mut operation: Option<GitOperation>,
+    ) -> HttpResponse {
+        let permit = match acquire(permits(&self.handler), self.client).await {
             Ok(permit) => permit,
             Err(full) => return queue_full(full),
         };

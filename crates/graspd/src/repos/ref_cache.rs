@@ -304,11 +304,7 @@ impl RefCache {
     pub(crate) fn pin(&self, repo_path: &RepoPath) -> io::Result<()> {
         let snapshot = self.snapshot(repo_path)?;
         self.write(|entries| {
-            let entry = match repo_path {
-                RepoPath::Announced(_) => entries.get_mut(repo_path),
-                RepoPath::PullRequests(_) => Some(entries.entry(repo_path.clone()).or_insert_with(RepoEntry::new)),
-            };
-            let Some(entry) = entry else { return };
+            let Some(entry) = entry_mut(entries, repo_path) else { return };
             entry.is_pinned = true;
             entry.pool_bytes = None;
             // It may have been evicted since it was read.
@@ -343,11 +339,7 @@ impl RefCache {
     pub(crate) fn publish(&self, repo_path: &RepoPath, refs: Refs, has_folder: bool) -> bool {
         let snapshot = Arc::new(self.new_snapshot(refs, has_folder));
         self.write(|entries| {
-            let entry = match repo_path {
-                RepoPath::Announced(_) => entries.get_mut(repo_path),
-                RepoPath::PullRequests(_) => Some(entries.entry(repo_path.clone()).or_insert_with(RepoEntry::new)),
-            };
-            let Some(entry) = entry else { return false };
+            let Some(entry) = entry_mut(entries, repo_path) else { return false };
             let is_same = |old: &Arc<RefSnapshot>| old.has_folder == has_folder && old.refs == snapshot.refs;
             if entry.snapshot.as_ref().is_some_and(is_same) {
                 return false;
@@ -421,6 +413,14 @@ impl RefCache {
 fn branches_and_tags(refs: &Refs) -> impl Iterator<Item = (&str, &str)> {
     let declared = refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
     declared.map(|(name, target)| (name, target.oid.as_str()))
+}
+
+/// Returns the entry of a repository. Only that of submitted pull requests is created if it is missing.
+fn entry_mut<'e>(entries: &'e mut HashMap<RepoPath, RepoEntry>, repo_path: &RepoPath) -> Option<&'e mut RepoEntry> {
+    match repo_path {
+        RepoPath::Announced(_) => entries.get_mut(repo_path),
+        RepoPath::PullRequests(_) => Some(entries.entry(repo_path.clone()).or_insert_with(RepoEntry::new)),
+    }
 }
 
 impl RepoEntry {
