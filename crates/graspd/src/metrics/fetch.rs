@@ -9,19 +9,13 @@ use std::sync::{Mutex, PoisonError};
 
 use grasp_core::fetch::io::FetchOutcome;
 use grasp_core::limits;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 
 use super::gauge_value;
 use super::label_limit::{LabelLimit, OTHER};
-use super::registry::{MetricRegistry, any_of, label_set};
+use super::registry::{Counter, Family, Gauge, MetricRegistry, any_of, label_sets, metric_set};
 
-label_set! {
+label_sets! {
     struct DomainLabels { domain: String = [] }
-}
-
-label_set! {
     struct FetchLabels { outcome: &'static str = [any_of(FetchOutcome::LABELS)] }
 }
 
@@ -36,16 +30,23 @@ pub(crate) struct HostSample<'a> {
     pub(crate) requests: u64,
 }
 
-/// Metrics of fetching missing git data.
-#[derive(Debug)]
-pub(crate) struct FetchMetrics {
-    queue: Gauge,
-    attempts: Counter,
-    oids: Counter,
-    in_flight: Family<DomainLabels, Gauge>,
-    requests: Family<DomainLabels, Counter>,
-    fetches: Family<FetchLabels, Counter>,
-    hosts: Mutex<Hosts>,
+metric_set! {
+    /// Metrics of fetching missing git data.
+    pub(crate) struct FetchMetrics(registry) {
+        queue: Gauge, "purgatory_sync_queue_size", "Repositories with missing git data";
+        attempts: Counter, "purgatory_sync_attempts_total",
+            "Rounds in which all sources of a repository were asked for its missing objects";
+        oids: Counter, "purgatory_sync_oids_fetched_total", "Missing objects that were fetched";
+        in_flight: Family<DomainLabels, Gauge>, "purgatory_domain_in_flight",
+            "Running fetches from the git server and checks of its refs";
+        requests: Family<DomainLabels, Counter>, "purgatory_domain_requests_total",
+            "Fetches from the git server and checks of its refs";
+        fetches: Family<FetchLabels, Counter>, "purgatory_fetches_total", "Ended fetches by outcome";
+    }
+    with {
+        hosts: Mutex<Hosts> =
+            Mutex::new(Hosts { labelled: LabelLimit::new(limits::MAX_DOMAIN_LABELS), requests: BTreeMap::new() });
+    }
 }
 
 /// The known git servers.
@@ -57,26 +58,6 @@ struct Hosts {
 }
 
 impl FetchMetrics {
-    pub(super) fn new(registry: &mut MetricRegistry) -> Self {
-        Self {
-            queue: registry.add("purgatory_sync_queue_size", "Repositories with missing git data"),
-            attempts: registry.add(
-                "purgatory_sync_attempts_total",
-                "Rounds in which all sources of a repository were asked for its missing objects",
-            ),
-            oids: registry.add("purgatory_sync_oids_fetched_total", "Missing objects that were fetched"),
-            in_flight: registry
-                .add("purgatory_domain_in_flight", "Running fetches from the git server and checks of its refs"),
-            requests: registry
-                .add("purgatory_domain_requests_total", "Fetches from the git server and checks of its refs"),
-            fetches: registry.add("purgatory_fetches_total", "Ended fetches by outcome"),
-            hosts: Mutex::new(Hosts {
-                labelled: LabelLimit::new(limits::MAX_DOMAIN_LABELS),
-                requests: BTreeMap::new(),
-            }),
-        }
-    }
-
     /// Sets the number of repositories with missing data and the values of all git servers.
     pub(crate) fn update<'a>(&self, queue: usize, hosts: impl Iterator<Item = HostSample<'a>>) {
         self.queue.set(gauge_value(queue as u64));

@@ -5,14 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use grasp_core::repo::RepoPath;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 
 use super::heavy_hitters::HeavyHitters;
 use super::labels::DIRECTIONS;
-use super::registry::{MetricRegistry, any_of, label_set};
+use super::registry::{Counter, Family, Gauge, Histogram, MetricRegistry, any_of, label_sets, metric_set};
 use super::{Metrics, gauge_value};
 
 /// Kind of an operation of a git client.
@@ -37,53 +33,52 @@ const ERROR: &str = "error";
 const AUTHORIZED: &str = "authorized";
 const DENIED: &str = "denied";
 
-label_set! {
+label_sets! {
     struct OperationResultLabels {
         operation: &'static str = [any_of(GitOperationKind::LABELS)],
         status: &'static str = [any_of(&[SUCCESS, ERROR])],
     }
-}
-
-label_set! {
     struct OperationLabels { operation: &'static str = [any_of(GitOperationKind::LABELS)] }
-}
-
-label_set! {
     struct PackDirectionLabels { direction: &'static str = [any_of(&DIRECTIONS)] }
-}
-
-label_set! {
     struct AuthorizationLabels { result: &'static str = [any_of(&[AUTHORIZED, DENIED])] }
-}
-
-label_set! {
     /// The code that the client receives, such as `E-STATE-MISSING`.
     struct RefusalLabels { code: &'static str = [] }
-}
-
-label_set! {
     struct RepoLabels { repo: String = [] }
 }
 
-/// Metrics of git clients.
-#[derive(Debug)]
-pub(crate) struct GitMetrics {
-    operations: Family<OperationResultLabels, Counter>,
-    duration: Family<OperationLabels, Histogram, fn() -> Histogram>,
-    bytes_in: Counter,
-    bytes_out: Counter,
-    authorized: Counter,
-    denied: Counter,
-    refusals: Family<RefusalLabels, Counter>,
-    cache_hits: Counter,
-    cache_misses: Counter,
-    repositories: Gauge,
-    top_repos: Family<RepoLabels, Gauge>,
-    /// Maximum number of repositories in `top_repos`.
-    max_top_repos: usize,
-    sent: Mutex<SentBytes>,
-    /// Rejected pushes by code, for the status page.
-    refusals_by_code: Mutex<BTreeMap<&'static str, u64>>,
+metric_set! {
+    /// Metrics of git clients.
+    pub(crate) struct GitMetrics(registry, max_repos: usize) {
+        operations: Family<OperationResultLabels, Counter>, "ngit_git_operations_total",
+            "Clones, fetches and pushes by result";
+        duration: Family<OperationLabels, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(operation_durations as fn() -> Histogram), "ngit_git_operation_duration_seconds",
+            "Duration of clones, fetches and pushes, from the request to the last byte";
+        refusals: Family<RefusalLabels, Counter>, "ngit_git_push_refusals_total",
+            "Rejected pushes by the code of the report (E-STATE-MISSING and so on)";
+        cache_hits: Counter, "ngit_git_pack_cache_hits_total", "Clones and fetches answered from the pack cache";
+        cache_misses: Counter, "ngit_git_pack_cache_misses_total", "Clones and fetches whose pack had to be built";
+        repositories: Gauge, "ngit_repositories_total", "Hosted repositories, including those that wait for git data";
+        top_repos: Family<RepoLabels, Gauge>, "ngit_git_top_repos_bytes",
+            "Bytes sent since the start, for the NGIT_METRICS_TOP_N_REPOS repositories with the most";
+    }
+    with {
+        /// Bytes in each of [`DIRECTIONS`].
+        bytes: [Counter; 2] = registry.add_series(
+            "ngit_git_bytes_total", "Bytes of packs received from clients (in) and sent to clients (out)",
+            DIRECTIONS, |direction| PackDirectionLabels { direction },
+        );
+        /// Authorised pushes and the others.
+        authorizations: [Counter; 2] = registry.add_series(
+            "ngit_git_push_authorization_total", "Pushes by whether a signed event authorises them",
+            [AUTHORIZED, DENIED], |result| AuthorizationLabels { result },
+        );
+        /// Maximum number of repositories in `top_repos`.
+        max_top_repos: usize = max_repos;
+        sent: Mutex<SentBytes> = Mutex::default();
+        /// Rejected pushes by code, for the status page.
+        refusals_by_code: Mutex<BTreeMap<&'static str, u64>> = Mutex::default();
+    }
 }
 
 /// Bytes sent by repository.
@@ -102,49 +97,7 @@ fn operation_durations() -> Histogram {
 
 impl GitMetrics {
     pub(super) fn new(registry: &mut MetricRegistry, max_top_repos: usize) -> Self {
-        let bytes = registry.register(
-            "ngit_git_bytes_total",
-            "Bytes of packs received from clients (in) and sent to clients (out)",
-            Family::<PackDirectionLabels, Counter>::default(),
-        );
-        let [bytes_in, bytes_out] =
-            DIRECTIONS.map(|direction| bytes.get_or_create_owned(&PackDirectionLabels { direction }));
-        let authorizations = registry.register(
-            "ngit_git_push_authorization_total",
-            "Pushes by whether a signed event authorises them",
-            Family::<AuthorizationLabels, Counter>::default(),
-        );
-        let [authorized, denied] =
-            [AUTHORIZED, DENIED].map(|result| authorizations.get_or_create_owned(&AuthorizationLabels { result }));
-        let metrics = Self {
-            operations: registry.add("ngit_git_operations_total", "Clones, fetches and pushes by result"),
-            duration: registry.register(
-                "ngit_git_operation_duration_seconds",
-                "Duration of clones, fetches and pushes, from the request to the last byte",
-                Family::new_with_constructor(operation_durations as fn() -> Histogram),
-            ),
-            bytes_in,
-            bytes_out,
-            authorized,
-            denied,
-            refusals: registry.add(
-                "ngit_git_push_refusals_total",
-                "Rejected pushes by the code of the report (E-STATE-MISSING and so on)",
-            ),
-            cache_hits: registry
-                .add("ngit_git_pack_cache_hits_total", "Clones and fetches answered from the pack cache"),
-            cache_misses: registry
-                .add("ngit_git_pack_cache_misses_total", "Clones and fetches whose pack had to be built"),
-            repositories: registry
-                .add("ngit_repositories_total", "Hosted repositories, including those that wait for git data"),
-            top_repos: registry.add(
-                "ngit_git_top_repos_bytes",
-                "Bytes sent since the start, for the NGIT_METRICS_TOP_N_REPOS repositories with the most",
-            ),
-            max_top_repos,
-            sent: Mutex::default(),
-            refusals_by_code: Mutex::default(),
-        };
+        let metrics = Self::register(registry, max_top_repos);
         for operation in GitOperationKind::LABELS {
             for status in [SUCCESS, ERROR] {
                 metrics.operations.get_or_create(&OperationResultLabels { operation, status }).inc_by(0);
@@ -155,11 +108,8 @@ impl GitMetrics {
 
     /// Counts whether a push was authorised.
     pub(crate) fn count_authorization(&self, is_authorized: bool) {
-        if is_authorized {
-            self.authorized.inc()
-        } else {
-            self.denied.inc()
-        };
+        let [authorized, denied] = &self.authorizations;
+        if is_authorized { authorized } else { denied }.inc();
     }
 
     /// Counts a rejected push by its code.
@@ -175,11 +125,7 @@ impl GitMetrics {
 
     /// Counts a clone or fetch by whether its pack was in the pack cache.
     pub(crate) fn count_pack_cache(&self, is_hit: bool) {
-        if is_hit {
-            self.cache_hits.inc()
-        } else {
-            self.cache_misses.inc()
-        };
+        if is_hit { &self.cache_hits } else { &self.cache_misses }.inc();
     }
 
     /// Returns the hits and the misses of the pack cache.
@@ -208,15 +154,12 @@ impl GitMetrics {
         self.operations.get_or_create(&OperationResultLabels { operation: label, status }).inc();
         let duration: Duration = operation.started_at.elapsed();
         self.duration.get_or_create(&OperationLabels { operation: label }).observe(duration.as_secs_f64());
-        match operation.kind {
-            GitOperationKind::Push => {
-                self.bytes_in.inc_by(operation.bytes);
-            }
-            GitOperationKind::Clone | GitOperationKind::Fetch => {
-                self.bytes_out.inc_by(operation.bytes);
-                let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-                sent.by_repo.add(operation.repo.clone(), operation.bytes);
-            }
+        let is_push = operation.kind == GitOperationKind::Push;
+        let [bytes_in, bytes_out] = &self.bytes;
+        if is_push { bytes_in } else { bytes_out }.inc_by(operation.bytes);
+        if !is_push {
+            let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+            sent.by_repo.add(operation.repo.clone(), operation.bytes);
         }
     }
 }

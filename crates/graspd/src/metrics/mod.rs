@@ -5,8 +5,8 @@
 //! - [`registry`]: registration, encoding and the reference `docs/metrics.md`. [`labels`]: label values of event kinds.
 //!   [`label_limit`], [`heavy_hitters`]: bounds on label values that come from outside.
 //!
-//! The metrics of a feature are the fields of one struct, which registers them in its `new` and has one method for each
-//! kind of update. [`Metrics`] is cloned into every feature, whose threads and tasks call these methods; no thread
+//! The metrics of a feature are the fields of one struct, which `metric_set!` declares with their names and meanings, and
+//! which has one method for each kind of update. [`Metrics`] is cloned into every feature, whose threads and tasks call these methods; no thread
 //! belongs to this module. May use `config`. It reads types of `grasp_core`, and `/proc` for [`process`]. The
 //! gauges of the whole server are set once a second by [`monitor::health`](crate::monitor::health). Rules:
 //!
@@ -65,10 +65,10 @@ impl Metrics {
     /// Creates all metrics with value zero.
     pub(crate) fn with_limits(limits: MetricsLimits) -> Self {
         let mut registry = MetricRegistry::default();
-        let relay = RelayMetrics::new(&mut registry, limits.abuse_threshold);
+        let relay = RelayMetrics::register(&mut registry, limits.abuse_threshold);
         let git = GitMetrics::new(&mut registry, limits.top_repos);
         let sync = SyncMetrics::new(&mut registry);
-        let fetch = FetchMetrics::new(&mut registry);
+        let fetch = FetchMetrics::register(&mut registry);
         let server = ServerMetrics::new(&mut registry);
         let process = ProcessMetrics::new(&mut registry);
         Self(Arc::new(AllMetrics { registry, relay, git, sync, fetch, server, process }))

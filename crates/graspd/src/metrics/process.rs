@@ -6,12 +6,8 @@
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-
 use super::gauge_value;
-use super::registry::{MetricRegistry, label_set};
+use super::registry::{Counter, Family, Gauge, MetricRegistry, label_sets, metric_set};
 
 /// A counter of seconds with fractions.
 type SecondsCounter = Counter<f64, AtomicU64>;
@@ -22,59 +18,37 @@ const TICKS_PER_SEC: f64 = 100.0;
 /// Size of a memory page in bytes.
 const PAGE_BYTES: u64 = 4_096;
 
-label_set! {
+label_sets! {
     struct BuildLabels { version: &'static str = [], commit: &'static str = [] }
-}
-
-label_set! {
     /// No labels. A family with them has one series, or none if there is nothing to measure.
     struct NoLabels {}
 }
 
-/// Metrics of the process.
-#[derive(Debug)]
-pub(crate) struct ProcessMetrics {
-    uptime: Gauge,
-    started: Gauge,
-    cpu: SecondsCounter,
-    resident: Gauge,
-    virtual_bytes: Gauge,
-    threads: Gauge,
-    open_fds: Gauge,
-    max_fds: Gauge,
-    cgroup_cpu: Family<NoLabels, SecondsCounter>,
-    cgroup_memory: Family<NoLabels, Gauge>,
+metric_set! {
+    /// Metrics of the process.
+    pub(crate) struct ProcessMetrics(registry) {
+        uptime: Gauge, "ngit_uptime_seconds", "Seconds since the start of the process";
+        started: Gauge, "process_start_time_seconds", "Start time of the process in Unix time";
+        cpu: SecondsCounter, "process_cpu_seconds_total", "Processor time of the process, without git processes";
+        resident: Gauge, "process_resident_memory_bytes", "Resident memory of the process";
+        virtual_bytes: Gauge, "process_virtual_memory_bytes", "Virtual memory of the process";
+        threads: Gauge, "process_threads", "Threads of the process";
+        open_fds: Gauge, "process_open_fds", "Open files and sockets";
+        max_fds: Gauge, "process_max_fds", "Maximum number of open files and sockets";
+        cgroup_cpu: Family<NoLabels, SecondsCounter>, "ngit_cgroup_cpu_seconds_total",
+            "Processor time of the control group, including git processes";
+        cgroup_memory: Family<NoLabels, Gauge>, "ngit_cgroup_memory_current_bytes",
+            "Memory of the control group, including git processes and cached files";
+    }
 }
 
 impl ProcessMetrics {
     pub(super) fn new(registry: &mut MetricRegistry) -> Self {
-        let build = registry.register(
-            "ngit_build_info",
-            "Version and commit of the running program; always 1",
-            Family::<BuildLabels, Gauge>::default(),
-        );
+        let build: Family<BuildLabels, Gauge> =
+            registry.add("ngit_build_info", "Version and commit of the running program; always 1");
         let commit = env!("NGIT_BUILD_REVISION");
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION"), commit }).set(1);
-        Self {
-            uptime: registry.add("ngit_uptime_seconds", "Seconds since the start of the process"),
-            started: registry.add("process_start_time_seconds", "Start time of the process in Unix time"),
-            cpu: registry.register(
-                "process_cpu_seconds_total",
-                "Processor time of the process, without git processes",
-                SecondsCounter::default(),
-            ),
-            resident: registry.add("process_resident_memory_bytes", "Resident memory of the process"),
-            virtual_bytes: registry.add("process_virtual_memory_bytes", "Virtual memory of the process"),
-            threads: registry.add("process_threads", "Threads of the process"),
-            open_fds: registry.add("process_open_fds", "Open files and sockets"),
-            max_fds: registry.add("process_max_fds", "Maximum number of open files and sockets"),
-            cgroup_cpu: registry
-                .add("ngit_cgroup_cpu_seconds_total", "Processor time of the control group, including git processes"),
-            cgroup_memory: registry.add(
-                "ngit_cgroup_memory_current_bytes",
-                "Memory of the control group, including git processes and cached files",
-            ),
-        }
+        Self::register(registry)
     }
 
     /// Reads the current values. `root` is `/` except in tests.

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::fmt::Write;
+use std::hash::Hash;
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, text};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
+pub(super) use prometheus_client::metrics::counter::Counter;
+pub(super) use prometheus_client::metrics::family::Family;
+pub(super) use prometheus_client::metrics::gauge::Gauge;
+pub(super) use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Metric, Registry};
 
@@ -61,9 +62,9 @@ pub(super) trait LabelSet {
     const LABELS: &'static [LabelDescription];
 }
 
-/// Defines a set of labels: a struct whose fields are the labels, each with the tables of its values.
-macro_rules! label_set {
-    ($(#[$doc:meta])* struct $name:ident { $($field:ident: $type:ty = $values:expr),* $(,)? }) => {
+/// Defines sets of labels: structs whose fields are the labels, each with the tables of its values.
+macro_rules! label_sets {
+    ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $type:ty = $values:expr),* $(,)? })+) => {$(
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, Debug, prometheus_client::encoding::EncodeLabelSet)]
         struct $name {
@@ -75,9 +76,44 @@ macro_rules! label_set {
                 $(crate::metrics::registry::LabelDescription { field: stringify!($field), values: &$values }),*
             ];
         }
+    )+};
+}
+pub(super) use label_sets;
+
+/// Defines the metrics of a feature: a struct whose fields are metrics, each with its name in the response and its help,
+/// and a function `register` that creates them. A metric that has no default value is given before its name. Fields
+/// after `with` are not registered; the values before them can use the parameters of `register`.
+macro_rules! metric_set {
+    (
+        $(#[$doc:meta])*
+        pub(crate) struct $struct:ident($registry:ident $(, $parameter:ident: $parameter_type:ty)*) {
+            $($field:ident: $type:ty $(= $metric:expr)?, $name:literal, $help:literal;)+
+        }
+        $(with { $($(#[$other_doc:meta])* $other:ident: $other_type:ty = $value:expr;)+ })?
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(crate) struct $struct {
+            $($field: $type,)+
+            $($($(#[$other_doc])* $other: $other_type,)+)?
+        }
+
+        impl $struct {
+            pub(super) fn register($registry: &mut MetricRegistry $(, $parameter: $parameter_type)*) -> Self {
+                $($(let $other = $value;)+)?
+                Self {
+                    $($field: metric_set!(@add $registry, $name, $help $(, $metric)?),)+
+                    $($($other,)+)?
+                }
+            }
+        }
+    };
+    (@add $registry:ident, $name:literal, $help:literal) => { $registry.add($name, $help) };
+    (@add $registry:ident, $name:literal, $help:literal, $metric:expr) => {
+        $registry.register($name, $help, $metric)
     };
 }
-pub(super) use label_set;
+pub(super) use metric_set;
 
 impl MetricRegistry {
     /// Returns the current values of all metrics in the OpenMetrics text format.
@@ -133,6 +169,21 @@ impl MetricRegistry {
         self.register(name, help, M::default())
     }
 
+    /// Registers a new counter with one label. Returns its series, one for each value of the label.
+    pub(super) fn add_series<S: LabelSet + Clone + Eq + Hash, const N: usize>(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        values: [&'static str; N],
+        labels: fn(&'static str) -> S,
+    ) -> [Counter; N]
+    where
+        Family<S, Counter>: DescribedMetric,
+    {
+        let family: Family<S, Counter> = self.add(name, help);
+        values.map(|value| family.get_or_create_owned(&labels(value)))
+    }
+
     /// Registers a metric under the name that it has in the response.
     pub(super) fn register<M: DescribedMetric>(&mut self, name: &'static str, help: &'static str, metric: M) -> M {
         self.descriptions.push(MetricDescription { name, kind: M::TYPE, help, labels: M::LABELS });
@@ -178,26 +229,12 @@ fn label_values(descriptions: &[&MetricDescription]) -> Vec<LabelValuesRow> {
 
 /// A metric whose labels are known before it has a series.
 pub(super) trait DescribedMetric: EncodeMetric + TypedMetric + Metric + Clone {
-    const LABELS: &'static [LabelDescription];
-}
-
-impl<N, A> DescribedMetric for Counter<N, A>
-where
-    Self: EncodeMetric + TypedMetric + Metric,
-{
     const LABELS: &'static [LabelDescription] = &[];
 }
 
-impl<N, A> DescribedMetric for Gauge<N, A>
-where
-    Self: EncodeMetric + TypedMetric + Metric,
-{
-    const LABELS: &'static [LabelDescription] = &[];
-}
-
-impl DescribedMetric for Histogram {
-    const LABELS: &'static [LabelDescription] = &[];
-}
+impl<N, A> DescribedMetric for Counter<N, A> where Self: EncodeMetric + TypedMetric + Metric {}
+impl<N, A> DescribedMetric for Gauge<N, A> where Self: EncodeMetric + TypedMetric + Metric {}
+impl DescribedMetric for Histogram {}
 
 impl<S: LabelSet, M, C> DescribedMetric for Family<S, M, C>
 where
@@ -303,7 +340,7 @@ mod tests {
 
     #[test]
     fn label_keys_are_those_of_the_encoder() {
-        label_set! {
+        label_sets! {
             struct TestLabels { r#type: &'static str = [any_of(&["a"])], plain: &'static str = [] }
         }
         let family = Family::<TestLabels, Gauge>::default();

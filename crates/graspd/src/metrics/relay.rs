@@ -6,13 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use grasp_core::nostr::rejection::{Decision, Rejection};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 
 use super::labels::{DIRECTIONS, EVENT_KINDS, event_kind};
-use super::registry::{MetricRegistry, any_of, label_set};
+use super::registry::{Counter, Family, Gauge, Histogram, MetricRegistry, any_of, label_sets, metric_set};
 use super::{Metrics, gauge_value};
 
 /// Types of messages from clients.
@@ -63,60 +59,65 @@ grasp_core::label_table! {
     }
 }
 
-label_set! {
+label_sets! {
     struct ReceivedLabels { r#type: &'static str = [any_of(&RECEIVED_TYPES)] }
-}
-
-label_set! {
     struct SentLabels { r#type: &'static str = [any_of(&SENT_TYPES)] }
-}
-
-label_set! {
     struct MessageDirectionLabels { direction: &'static str = [any_of(&DIRECTIONS)] }
-}
-
-label_set! {
     struct EventKindLabels { kind: &'static str = [any_of(EVENT_KINDS)] }
-}
-
-label_set! {
     struct RejectionLabels {
         kind: &'static str = [any_of(EVENT_KINDS)],
         reason: &'static str = [any_of(Rejection::LABELS)],
     }
-}
-
-label_set! {
     struct ResponseLabels {
         route: &'static str = [any_of(HttpRoute::LABELS)],
         class: &'static str = [any_of(&STATUS_CLASSES)],
     }
 }
 
-/// Metrics of relay clients and of HTTP requests.
-#[derive(Debug)]
-pub(crate) struct RelayMetrics {
-    connections: Counter,
-    active: Gauge,
-    duration: Histogram,
-    unique_ips: Gauge,
-    abusers: Gauge,
-    messages_received: [Counter; RECEIVED_TYPES.len()],
-    messages_sent: [Counter; SENT_TYPES.len()],
-    bytes_in: Counter,
-    bytes_out: Counter,
-    received: Family<EventKindLabels, Counter>,
-    stored: Family<EventKindLabels, Counter>,
-    held: Family<EventKindLabels, Counter>,
-    rejected: Family<RejectionLabels, Counter>,
-    queries: Histogram,
-    requests: Family<ResponseLabels, Counter>,
-    /// Number of connections above which an address is flagged as an abuser.
-    abuse_threshold: usize,
-    /// Addresses of connected clients, at most one per connection. Only counts of them are exported.
-    addresses: Mutex<ClientAddresses>,
-    /// Rejected events by reason, for the status page.
-    rejections_by_reason: Mutex<BTreeMap<String, u64>>,
+metric_set! {
+    /// Metrics of relay clients and of HTTP requests.
+    pub(crate) struct RelayMetrics(registry, threshold: usize) {
+        connections: Counter, "ngit_websocket_connections_total",
+            "Websocket connections of clients since the start of the process";
+        active: Gauge, "ngit_websocket_connections_active", "Open websocket connections of clients";
+        duration: Histogram = Histogram::new([1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0]),
+            "ngit_websocket_connection_duration_seconds", "Duration of websocket connections of clients";
+        unique_ips: Gauge, "ngit_websocket_unique_ips", "IP addresses with an open websocket connection";
+        abusers: Gauge, "ngit_websocket_flagged_abusers",
+            "IP addresses with more open websocket connections than NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD";
+        received: Family<EventKindLabels, Counter>, "ngit_events_received_total", "Events from clients";
+        stored: Family<EventKindLabels, Counter>, "ngit_events_stored_total",
+            "Events from clients that were served at once, and events from any source released from purgatory";
+        held: Family<EventKindLabels, Counter>, "ngit_events_held_total",
+            "Events from clients that were put into purgatory until their git data arrives";
+        rejected: Family<RejectionLabels, Counter>, "ngit_events_rejected_total",
+            "Events from clients that were rejected";
+        queries: Histogram = Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]),
+            "ngit_req_duration_seconds", "Time from a REQ to its EOSE";
+        requests: Family<ResponseLabels, Counter>, "ngit_http_responses_total",
+            "Responses to HTTP requests by route and class of the status code";
+    }
+    with {
+        messages_received: [Counter; RECEIVED_TYPES.len()] = registry.add_series(
+            "ngit_websocket_messages_received_total", "Websocket messages from clients",
+            RECEIVED_TYPES, |r#type| ReceivedLabels { r#type },
+        );
+        messages_sent: [Counter; SENT_TYPES.len()] = registry.add_series(
+            "ngit_websocket_messages_sent_total", "Websocket messages to clients",
+            SENT_TYPES, |r#type| SentLabels { r#type },
+        );
+        /// Bytes in each of [`DIRECTIONS`].
+        bytes: [Counter; 2] = registry.add_series(
+            "ngit_websocket_bytes_total", "Bytes of websocket messages from clients (in) and to clients (out)",
+            DIRECTIONS, |direction| MessageDirectionLabels { direction },
+        );
+        /// Number of connections above which an address is flagged as an abuser.
+        abuse_threshold: usize = threshold;
+        /// Addresses of connected clients, at most one per connection. Only counts of them are exported.
+        addresses: Mutex<ClientAddresses> = Mutex::default();
+        /// Rejected events by reason, for the status page.
+        rejections_by_reason: Mutex<BTreeMap<String, u64>> = Mutex::default();
+    }
 }
 
 #[derive(Debug, Default)]
@@ -126,73 +127,12 @@ struct ClientAddresses {
 }
 
 impl RelayMetrics {
-    pub(super) fn new(registry: &mut MetricRegistry, abuse_threshold: usize) -> Self {
-        let received = registry.register(
-            "ngit_websocket_messages_received_total",
-            "Websocket messages from clients",
-            Family::<ReceivedLabels, Counter>::default(),
-        );
-        let sent = registry.register(
-            "ngit_websocket_messages_sent_total",
-            "Websocket messages to clients",
-            Family::<SentLabels, Counter>::default(),
-        );
-        let bytes = registry.register(
-            "ngit_websocket_bytes_total",
-            "Bytes of websocket messages from clients (in) and to clients (out)",
-            Family::<MessageDirectionLabels, Counter>::default(),
-        );
-        let [bytes_in, bytes_out] =
-            DIRECTIONS.map(|direction| bytes.get_or_create_owned(&MessageDirectionLabels { direction }));
-        Self {
-            connections: registry.add(
-                "ngit_websocket_connections_total",
-                "Websocket connections of clients since the start of the process",
-            ),
-            active: registry.add("ngit_websocket_connections_active", "Open websocket connections of clients"),
-            duration: registry.register(
-                "ngit_websocket_connection_duration_seconds",
-                "Duration of websocket connections of clients",
-                Histogram::new([1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0]),
-            ),
-            unique_ips: registry.add("ngit_websocket_unique_ips", "IP addresses with an open websocket connection"),
-            abusers: registry.add(
-                "ngit_websocket_flagged_abusers",
-                "IP addresses with more open websocket connections than NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD",
-            ),
-            messages_received: RECEIVED_TYPES.map(|r#type| received.get_or_create_owned(&ReceivedLabels { r#type })),
-            messages_sent: SENT_TYPES.map(|r#type| sent.get_or_create_owned(&SentLabels { r#type })),
-            bytes_in,
-            bytes_out,
-            received: registry.add("ngit_events_received_total", "Events from clients"),
-            stored: registry.add(
-                "ngit_events_stored_total",
-                "Events from clients that were served at once, and events from any source released from purgatory",
-            ),
-            held: registry.add(
-                "ngit_events_held_total",
-                "Events from clients that were put into purgatory until their git data arrives",
-            ),
-            rejected: registry.add("ngit_events_rejected_total", "Events from clients that were rejected"),
-            queries: registry.register(
-                "ngit_req_duration_seconds",
-                "Time from a REQ to its EOSE",
-                Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]),
-            ),
-            requests: registry
-                .add("ngit_http_responses_total", "Responses to HTTP requests by route and class of the status code"),
-            abuse_threshold,
-            addresses: Mutex::default(),
-            rejections_by_reason: Mutex::default(),
-        }
-    }
-
     /// Counts a message from a client by the index of its type in [`RECEIVED_TYPES`].
     pub(crate) fn count_received(&self, type_index: usize, bytes: usize) {
         if let Some(counter) = self.messages_received.get(type_index) {
             counter.inc();
         }
-        self.bytes_in.inc_by(bytes as u64);
+        self.bytes[0].inc_by(bytes as u64);
     }
 
     /// Counts sent messages and bytes, and resets `sent` to zero.
@@ -200,7 +140,7 @@ impl RelayMetrics {
         for (count, counter) in sent.iter_mut().zip(&self.messages_sent).filter(|(count, _)| **count > 0) {
             counter.inc_by(std::mem::take(count));
         }
-        self.bytes_out.inc_by(bytes as u64);
+        self.bytes[1].inc_by(bytes as u64);
     }
 
     /// Records the time between a REQ and its EOSE.
@@ -243,14 +183,7 @@ impl RelayMetrics {
 
     /// Counts the response to an HTTP request.
     pub(crate) fn count_response(&self, route: HttpRoute, status: u16) {
-        let [informational, success, redirection, client_error, server_error] = STATUS_CLASSES;
-        let class = match status / 100 {
-            1 => informational,
-            2 => success,
-            3 => redirection,
-            4 => client_error,
-            _ => server_error,
-        };
+        let class = STATUS_CLASSES[usize::from(status / 100).clamp(1, STATUS_CLASSES.len()) - 1];
         self.requests.get_or_create(&ResponseLabels { route: route.label(), class }).inc();
     }
 
@@ -318,19 +251,9 @@ impl Drop for SessionGuard {
 /// Returns the index in [`SentCounts`] of a message to a client.
 pub(crate) fn sent_type_index(text: &str) -> usize {
     let name = text.strip_prefix("[\"").and_then(|text| text.split('"').next()).unwrap_or_default();
-    let label = match name {
-        "EVENT" => "event",
-        "EOSE" => "eose",
-        "OK" => "ok",
-        "NOTICE" => "notice",
-        "CLOSED" => "closed",
-        "COUNT" => "count",
-        "AUTH" => "auth",
-        "NEG-MSG" => "neg_msg",
-        "NEG-ERR" => "neg_err",
-        _ => "other",
-    };
-    SENT_TYPES.iter().position(|known| *known == label).unwrap_or(SENT_TYPES.len() - 1)
+    let upper_case = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_uppercase() };
+    let label = SENT_TYPES.iter().position(|label| label.bytes().map(upper_case).eq(name.bytes()));
+    label.unwrap_or(SENT_TYPES.len() - 1)
 }
 
 #[cfg(test)]

@@ -9,13 +9,9 @@ use grasp_core::admission::io::{AdmissionInput, AdmissionOutput};
 use grasp_core::fetch::io::{FetchInput, FetchOutput};
 use grasp_core::sync::io::{SyncInput, SyncOutput};
 use grasp_core::time::Timestamp;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 
 use super::gauge_value;
-use super::registry::{LabelValues, MetricRegistry, any_of, label_set};
+use super::registry::{Counter, Family, Gauge, Histogram, LabelValues, MetricRegistry, any_of, label_sets, metric_set};
 
 /// Queues, in the order of the status page.
 const QUEUES: &[&str] = &[
@@ -66,35 +62,14 @@ const EVENT_PLACES: [&str; 2] = ["served", "held"];
 const STORED: &str = "stored";
 const FAILED: &str = "failed";
 
-label_set! {
+label_sets! {
     struct QueueLabels { queue: &'static str = [any_of(QUEUES)] }
-}
-
-label_set! {
     struct BudgetLabels { budget: &'static str = [any_of(BUDGETS)] }
-}
-
-label_set! {
     struct DiskLabels { kind: &'static str = [any_of(DISK_KINDS)] }
-}
-
-label_set! {
     struct VolumeLabels { volume: &'static str = [any_of(VOLUMES)] }
-}
-
-label_set! {
     struct HeldLabels { kind: &'static str = [any_of(HELD_KINDS)] }
-}
-
-label_set! {
     struct StoreLabels { place: &'static str = [any_of(&EVENT_PLACES)] }
-}
-
-label_set! {
     struct CommitLabels { result: &'static str = [any_of(&[STORED, FAILED])] }
-}
-
-label_set! {
     struct InputLabels {
         machine: &'static str = [any_of(MachineKind::LABELS)],
         variant: &'static str = [
@@ -103,9 +78,6 @@ label_set! {
             of_machine(MachineKind::Fetch, FetchInput::LABELS),
         ],
     }
-}
-
-label_set! {
     struct OutputLabels {
         machine: &'static str = [any_of(MachineKind::LABELS)],
         variant: &'static str = [
@@ -150,82 +122,44 @@ pub(crate) struct PurgatoryCounts {
     pub(crate) uploads: usize,
 }
 
-/// Metrics of the server itself.
-#[derive(Debug)]
-pub(crate) struct ServerMetrics {
-    queues: Family<QueueLabels, Gauge>,
-    used: Family<BudgetLabels, Gauge>,
-    limits: Family<BudgetLabels, Gauge>,
-    disk: Family<DiskLabels, Gauge>,
-    disk_free: Family<VolumeLabels, Gauge>,
-    disk_mark: Family<VolumeLabels, Gauge>,
-    disk_measured: Gauge,
-    purgatory: Family<HeldLabels, Gauge>,
-    purgatory_bytes: Gauge,
-    purgatory_dormant: Gauge,
-    purgatory_oldest: Gauge,
-    purgatory_uploads: Gauge,
-    events: Family<StoreLabels, Gauge>,
-    commits: Family<CommitLabels, Counter>,
-    commit: Histogram,
-    batch: Histogram,
-    lag: Histogram,
-    round_trip: Histogram,
-    inputs: Family<InputLabels, Counter>,
-    outputs: Family<OutputLabels, Counter>,
+metric_set! {
+    /// Metrics of the server itself.
+    pub(crate) struct ServerMetrics(registry) {
+        queues: Family<QueueLabels, Gauge>, "ngit_queue_depth", "Waiting items of a queue";
+        used: Family<BudgetLabels, Gauge>, "ngit_budget_used", "Used part of a budget";
+        limits: Family<BudgetLabels, Gauge>, "ngit_budget_limit", "Limit of a budget";
+        disk: Family<DiskLabels, Gauge>, "ngit_disk_bytes",
+            "Used disk space by kind of data; measured every few minutes";
+        disk_free: Family<VolumeLabels, Gauge>, "ngit_disk_free_bytes", "Free disk space of the volume";
+        disk_mark: Family<VolumeLabels, Gauge>, "ngit_disk_mark_bytes",
+            "Reserved disk space of the volume; with less free space, new data is rejected";
+        disk_measured: Gauge, "ngit_disk_measured_timestamp_seconds",
+            "Unix time of the last measurement of the used disk space";
+        purgatory: Family<HeldLabels, Gauge>, "ngit_purgatory_events", "Events in purgatory, without dormant ones";
+        purgatory_bytes: Gauge, "ngit_purgatory_bytes", "Bytes of all events in purgatory";
+        purgatory_dormant: Gauge, "ngit_purgatory_dormant",
+            "Expired events in purgatory whose git data is still fetched every hour";
+        purgatory_oldest: Gauge, "ngit_purgatory_oldest_seconds",
+            "Age of the oldest event in purgatory that is not dormant";
+        purgatory_uploads: Gauge, "ngit_purgatory_uploads", "Pushed pull request commits whose event has not arrived";
+        events: Family<StoreLabels, Gauge>, "ngit_store_events", "Events in the store";
+        commits: Family<CommitLabels, Counter>, "ngit_commits_total", "Transactions of the writer";
+        commit: Histogram = Histogram::new([0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
+            "ngit_commit_duration_seconds", "Time from the start of a writer transaction to its commit on disk";
+        batch: Histogram = Histogram::new([0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0]), "ngit_commit_events",
+            "Events per writer transaction";
+        lag: Histogram = Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
+            "ngit_event_loop_lag_seconds", "Delay of a timer in the event loop";
+        round_trip: Histogram = Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
+            "ngit_writer_round_trip_seconds", "Time until the writer answers a request of the health monitor";
+        inputs: Family<InputLabels, Counter>, "ngit_machine_inputs_total", "Inputs of the state machines";
+        outputs: Family<OutputLabels, Counter>, "ngit_machine_outputs_total", "Outputs of the state machines";
+    }
 }
 
 impl ServerMetrics {
     pub(super) fn new(registry: &mut MetricRegistry) -> Self {
-        let metrics = Self {
-            queues: registry.add("ngit_queue_depth", "Waiting items of a queue"),
-            used: registry.add("ngit_budget_used", "Used part of a budget"),
-            limits: registry.add("ngit_budget_limit", "Limit of a budget"),
-            disk: registry.add("ngit_disk_bytes", "Used disk space by kind of data; measured every few minutes"),
-            disk_free: registry.add("ngit_disk_free_bytes", "Free disk space of the volume"),
-            disk_mark: registry.add(
-                "ngit_disk_mark_bytes",
-                "Reserved disk space of the volume; with less free space, new data is rejected",
-            ),
-            disk_measured: registry.add(
-                "ngit_disk_measured_timestamp_seconds",
-                "Unix time of the last measurement of the used disk space",
-            ),
-            purgatory: registry.add("ngit_purgatory_events", "Events in purgatory, without dormant ones"),
-            purgatory_bytes: registry.add("ngit_purgatory_bytes", "Bytes of all events in purgatory"),
-            purgatory_dormant: registry.add(
-                "ngit_purgatory_dormant",
-                "Expired events in purgatory whose git data is still fetched every hour",
-            ),
-            purgatory_oldest: registry
-                .add("ngit_purgatory_oldest_seconds", "Age of the oldest event in purgatory that is not dormant"),
-            purgatory_uploads: registry
-                .add("ngit_purgatory_uploads", "Pushed pull request commits whose event has not arrived"),
-            events: registry.add("ngit_store_events", "Events in the store"),
-            commits: registry.add("ngit_commits_total", "Transactions of the writer"),
-            commit: registry.register(
-                "ngit_commit_duration_seconds",
-                "Time from the start of a writer transaction to its commit on disk",
-                Histogram::new([0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
-            ),
-            batch: registry.register(
-                "ngit_commit_events",
-                "Events per writer transaction",
-                Histogram::new([0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0]),
-            ),
-            lag: registry.register(
-                "ngit_event_loop_lag_seconds",
-                "Delay of a timer in the event loop",
-                Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
-            ),
-            round_trip: registry.register(
-                "ngit_writer_round_trip_seconds",
-                "Time until the writer answers a request of the health monitor",
-                Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
-            ),
-            inputs: registry.add("ngit_machine_inputs_total", "Inputs of the state machines"),
-            outputs: registry.add("ngit_machine_outputs_total", "Outputs of the state machines"),
-        };
+        let metrics = Self::register(registry);
         for result in [STORED, FAILED] {
             metrics.commits.get_or_create(&CommitLabels { result }).inc_by(0);
         }

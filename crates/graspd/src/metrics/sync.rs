@@ -18,14 +18,11 @@ use grasp_core::limits;
 use grasp_core::sync::io::{ReconnectKind, SubmitResult, SyncNote, SyncSource};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::sync::{RelaySnapshot, SyncSnapshot, health};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 
 use self::relay::RelaySample;
 use super::gauge_value;
 use super::label_limit::{LabelLimit, OTHER};
-use super::registry::{MetricRegistry, any_of, label_set};
+use super::registry::{Counter, Family, Gauge, MetricRegistry, any_of, label_sets, metric_set};
 
 /// A ratio from 0 to 1.
 type RatioGauge = Gauge<f64, AtomicU64>;
@@ -49,55 +46,59 @@ const SOURCES: &[&str] = &{
     labels
 };
 
-label_set! {
+label_sets! {
     struct RelayLabels { relay: String = [] }
-}
-
-label_set! {
     struct AttemptLabels { relay: String = [], result: &'static str = [any_of(&[SUCCESS, FAILURE])] }
-}
-
-label_set! {
     struct SubscriptionLabels { relay: String = [], kind: &'static str = [any_of(&[LIVE, REQUEST])] }
-}
-
-label_set! {
     struct SourceLabels { source: &'static str = [any_of(SOURCES)] }
-}
-
-label_set! {
     struct ReconnectLabels { kind: &'static str = [any_of(ReconnectKind::LABELS)] }
-}
-
-label_set! {
     struct ResultLabels { verdict: &'static str = [any_of(SubmitResult::LABELS)] }
 }
 
-/// Metrics of sync with other relays.
-#[derive(Debug)]
-pub(crate) struct SyncMetrics {
-    connected: Family<RelayLabels, Gauge>,
-    status: Family<RelayLabels, Gauge>,
-    failures: Family<RelayLabels, Gauge>,
-    uptime: Family<RelayLabels, RatioGauge>,
-    coverage: Family<RelayLabels, RatioGauge>,
-    subscriptions: Family<SubscriptionLabels, Gauge>,
-    received: Family<RelayLabels, Counter>,
-    attempts: Family<AttemptLabels, Counter>,
-    gaps: Family<RelayLabels, Counter>,
-    rate_limited: Family<RelayLabels, Counter>,
-    policy_refusals: Family<RelayLabels, Counter>,
-    synced: Counter,
-    events: Family<SourceLabels, Counter>,
-    results: Family<ResultLabels, Counter>,
-    reconnects: Family<ReconnectLabels, Counter>,
-    relays_tracked: Gauge,
-    relays_connected: Gauge,
-    relays_dead: Gauge,
-    rejected_hot: Gauge,
-    rejected_cold: Gauge,
-    in_flight: Gauge,
-    relays: Mutex<KnownRelays>,
+metric_set! {
+    /// Metrics of sync with other relays.
+    pub(crate) struct SyncMetrics(registry) {
+        connected: Family<RelayLabels, Gauge>, "ngit_sync_relay_connected",
+            "Connection status: 0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with incomplete \
+             history, -1 paused or this server itself";
+        status: Family<RelayLabels, Gauge>, "ngit_sync_relay_status",
+            "Health status: 1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited";
+        failures: Family<RelayLabels, Gauge>, "ngit_sync_relay_failures", "Consecutive connection failures";
+        uptime: Family<RelayLabels, RatioGauge>, "ngit_sync_peer_uptime_ratio",
+            "Connected share of the time in which the relay was followed, across restarts";
+        coverage: Family<RelayLabels, RatioGauge>, "ngit_sync_peer_coverage_ratio",
+            "Share of the compared events of this server that the relay also has, from the last reconciliation";
+        subscriptions: Family<SubscriptionLabels, Gauge>, "ngit_sync_subscriptions",
+            "Open subscriptions: live ones and requests for stored events";
+        received: Family<RelayLabels, Counter>, "ngit_sync_peer_events_received_total",
+            "New events from the relay, including those in purgatory, across restarts";
+        attempts: Family<AttemptLabels, Counter>, "ngit_sync_connection_attempts_total",
+            "Connection attempts by result";
+        gaps: Family<RelayLabels, Counter>, "ngit_sync_gap_events_total",
+            "Events that a live subscription should have delivered and a later request found";
+        rate_limited: Family<RelayLabels, Counter>, "ngit_sync_rate_limited_total",
+            "Times that the relay limited the rate of requests";
+        policy_refusals: Family<RelayLabels, Counter>, "ngit_sync_policy_refusals_total",
+            "Times that the relay rejected this server by policy";
+        synced: Counter, "ngit_sync_events_synced_total", "New events from all relays, including those in purgatory";
+        events: Family<SourceLabels, Counter>, "ngit_sync_events_total",
+            "New events by source: clients (direct), live sync, historic sync (catchup), daily reconciliation";
+        results: Family<ResultLabels, Counter>, "ngit_sync_judged_total", "Events from relays by result";
+        reconnects: Family<ReconnectLabels, Counter>, "ngit_sync_reconnects_total",
+            "Connections: the first one (fresh), after a short absence (quick), after a long absence (long)";
+        relays_tracked: Gauge, "ngit_sync_relays_tracked_total", "Followed relays";
+        relays_connected: Gauge, "ngit_sync_relays_connected_total", "Connected relays";
+        relays_dead: Gauge, "ngit_sync_relays_dead_total", "Relays that could not be reached for a day";
+        rejected_hot: Gauge, "ngit_sync_rejected_hot_cache_current",
+            "Rejected events that are kept in memory to be submitted again";
+        rejected_cold: Gauge, "ngit_sync_rejected_cold_index_current",
+            "Rejected events in the index, which are not requested again";
+        in_flight: Gauge, "ngit_sync_in_flight", "Events from relays that are submitted and not decided yet";
+    }
+    with {
+        relays: Mutex<KnownRelays> =
+            Mutex::new(KnownRelays { labelled: LabelLimit::new(limits::MAX_RELAY_LABELS), received: BTreeMap::new() });
+    }
 }
 
 /// The known relays.
@@ -109,70 +110,19 @@ struct KnownRelays {
 }
 
 impl SyncMetrics {
+    /// Registers the metrics and creates the series of all fixed labels with value zero, so that a query can tell zero
+    /// from a missing metric.
     pub(super) fn new(registry: &mut MetricRegistry) -> Self {
-        let metrics = Self {
-            connected: registry.add(
-                "ngit_sync_relay_connected",
-                "Connection status: 0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with incomplete \
-                 history, -1 paused or this server itself",
-            ),
-            status: registry.add(
-                "ngit_sync_relay_status",
-                "Health status: 1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited",
-            ),
-            failures: registry.add("ngit_sync_relay_failures", "Consecutive connection failures"),
-            uptime: registry.add(
-                "ngit_sync_peer_uptime_ratio",
-                "Connected share of the time in which the relay was followed, across restarts",
-            ),
-            coverage: registry.add(
-                "ngit_sync_peer_coverage_ratio",
-                "Share of the compared events of this server that the relay also has, from the last reconciliation",
-            ),
-            subscriptions: registry
-                .add("ngit_sync_subscriptions", "Open subscriptions: live ones and requests for stored events"),
-            received: registry.add(
-                "ngit_sync_peer_events_received_total",
-                "New events from the relay, including those in purgatory, across restarts",
-            ),
-            attempts: registry.add("ngit_sync_connection_attempts_total", "Connection attempts by result"),
-            gaps: registry.add(
-                "ngit_sync_gap_events_total",
-                "Events that a live subscription should have delivered and a later request found",
-            ),
-            rate_limited: registry
-                .add("ngit_sync_rate_limited_total", "Times that the relay limited the rate of requests"),
-            policy_refusals: registry
-                .add("ngit_sync_policy_refusals_total", "Times that the relay rejected this server by policy"),
-            synced: registry
-                .add("ngit_sync_events_synced_total", "New events from all relays, including those in purgatory"),
-            events: registry.add(
-                "ngit_sync_events_total",
-                "New events by source: clients (direct), live sync, historic sync (catchup), daily reconciliation",
-            ),
-            results: registry.add("ngit_sync_judged_total", "Events from relays by result"),
-            reconnects: registry.add(
-                "ngit_sync_reconnects_total",
-                "Connections: the first one (fresh), after a short absence (quick), after a long absence (long)",
-            ),
-            relays_tracked: registry.add("ngit_sync_relays_tracked_total", "Followed relays"),
-            relays_connected: registry.add("ngit_sync_relays_connected_total", "Connected relays"),
-            relays_dead: registry.add("ngit_sync_relays_dead_total", "Relays that could not be reached for a day"),
-            rejected_hot: registry.add(
-                "ngit_sync_rejected_hot_cache_current",
-                "Rejected events that are kept in memory to be submitted again",
-            ),
-            rejected_cold: registry.add(
-                "ngit_sync_rejected_cold_index_current",
-                "Rejected events in the index, which are not requested again",
-            ),
-            in_flight: registry.add("ngit_sync_in_flight", "Events from relays that are submitted and not decided yet"),
-            relays: Mutex::new(KnownRelays {
-                labelled: LabelLimit::new(limits::MAX_RELAY_LABELS),
-                received: BTreeMap::new(),
-            }),
-        };
-        metrics.create_fixed_series();
+        let metrics = Self::register(registry);
+        for source in SOURCES {
+            metrics.events.get_or_create(&SourceLabels { source }).inc_by(0);
+        }
+        for kind in ReconnectKind::LABELS {
+            metrics.reconnects.get_or_create(&ReconnectLabels { kind }).inc_by(0);
+        }
+        for verdict in SubmitResult::LABELS {
+            metrics.results.get_or_create(&ResultLabels { verdict }).inc_by(0);
+        }
         metrics
     }
 
@@ -259,19 +209,6 @@ impl SyncMetrics {
     /// Counts events from clients that were stored or put into purgatory.
     pub(crate) fn count_direct(&self, events: u64) {
         self.events.get_or_create(&SourceLabels { source: DIRECT }).inc_by(events);
-    }
-
-    /// Creates the series of all fixed labels with value zero, so that a query can tell zero from a missing metric.
-    fn create_fixed_series(&self) {
-        for source in SOURCES {
-            self.events.get_or_create(&SourceLabels { source }).inc_by(0);
-        }
-        for kind in ReconnectKind::LABELS {
-            self.reconnects.get_or_create(&ReconnectLabels { kind }).inc_by(0);
-        }
-        for verdict in SubmitResult::LABELS {
-            self.results.get_or_create(&ResultLabels { verdict }).inc_by(0);
-        }
     }
 
     fn count_attempt(&self, relay: &RelayUrl, result: &'static str) {
