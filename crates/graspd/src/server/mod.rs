@@ -136,21 +136,23 @@ impl Services {
         let semaphores = receive_pack.semaphores().into_iter().chain(upload_pack.semaphores());
         let semaphores = semaphores.chain([pages.semaphore()]).collect();
         let health = threads.start_monitoring(config, resources, &upload_pack, semaphores, connection_limit.clone())?;
-        let status = StatusCache::new(
+        let status = StatusCache {
             health,
-            (drivers.sync_status.clone(), drivers.fetch_status.clone()),
+            sync: drivers.sync_status.clone(),
+            fetch: drivers.fetch_status.clone(),
             shutdown,
-            settings.clone(),
-            ref_cache.clone(),
-            metrics.clone(),
-            *clock,
-        );
+            settings: settings.clone(),
+            ref_cache: ref_cache.clone(),
+            metrics: metrics.clone(),
+            clock: *clock,
+            rendered: Mutex::default(),
+        };
         let services = Self {
             git: GitHandlers::new(upload_pack, receive_pack),
             pages,
             status: Arc::new(status),
             connection_limit,
-            network_limits: NetworkLimits::start(PerNetworkLimits::from_config(config), *clock),
+            network_limits: NetworkLimits::new(PerNetworkLimits::from_config(config), *clock),
             proxy_probe: Arc::default(),
         };
         Ok((services, drivers))

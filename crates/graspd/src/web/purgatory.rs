@@ -1,6 +1,7 @@
 //! Events of a repository that wait for git data, as JSON.
 
 use grasp_core::repo::catalog::EventStatus;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Maximum number of events in a response. A normal repository has a few.
@@ -11,7 +12,7 @@ const MAX_EVENTS: usize = 200;
 const MAX_NEEDS: usize = 50;
 
 /// An event that waits for git data, or pushed git data that waits for its event.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct WaitingEvent {
     /// The id of the event.
     pub(crate) event: String,
@@ -43,16 +44,9 @@ pub(crate) fn purgatory_json(repository: &str, status: EventStatus, waiting: &[W
 }
 
 fn event_json(waiting: &WaitingEvent) -> Value {
-    let mut event = json!({
-        "event": waiting.event,
-        "kind": waiting.kind,
-        "author": waiting.author,
-        "created_at": waiting.created_at,
-        "expires_at": waiting.expires_at,
-        "needs": waiting.needs.iter().take(MAX_NEEDS).collect::<Vec<_>>(),
-        "why": waiting.why,
-    });
+    let mut event = json!(waiting);
     if waiting.needs.len() > MAX_NEEDS {
+        event["needs"] = json!(waiting.needs[..MAX_NEEDS]);
         event["more_needs"] = json!(waiting.needs.len() - MAX_NEEDS);
     }
     event

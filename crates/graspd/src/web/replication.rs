@@ -1,11 +1,13 @@
 //! Replication status of a repository: which servers that its announcement lists have its current state.
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::filters::LIST_ENTRIES;
 
 /// Whether a server has the current state of a repository.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
 pub(crate) enum ReplicaStatus {
     /// It has the current state, known since this time. `since` is `None` for this service itself.
     Current { since: Option<u64> },
@@ -27,96 +29,68 @@ pub(crate) enum ReplicaStatus {
     Unknown,
 }
 
-grasp_core::label_table! {
-    /// Returns the value of `state` in JSON.
-    ReplicaStatus {
-        Self::Current { .. } => "current",
-        Self::Older { .. } => "older",
-        Self::Incomplete { .. } => "incomplete",
-        Self::NotSeen => "not_seen",
-        Self::Absent => "absent",
-        Self::NoResponse => "no_response",
-        Self::NotContacted => "not_contacted",
-        Self::NotChecked => "not_checked",
-        Self::Unknown => "unknown",
-    }
-}
-
 /// Status of a repository on a relay.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct RelayRow {
     pub(crate) url: String,
     /// Status of the connection, as text.
     pub(crate) connection: &'static str,
+    #[serde(rename = "has")]
     pub(crate) status: ReplicaStatus,
     /// Whether all events of the repository on this relay have been synced.
+    #[serde(rename = "complete")]
     pub(crate) is_covered: bool,
     /// Time of its last message.
     pub(crate) last_message_at: Option<u64>,
-    /// Number of events of the repository that it lacks, and when this was found.
-    pub(crate) lacks: Option<(u64, u64)>,
+    pub(crate) lacks: Option<LackingEvents>,
     /// Its last problem, as text. It may contain text of the relay.
+    #[serde(rename = "why")]
     pub(crate) problem: Option<String>,
 }
 
+/// Number of events of the repository that a relay lacks, and when this was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct LackingEvents {
+    pub(crate) events: u64,
+    pub(crate) at: u64,
+}
+
 /// Status of a repository on a git server.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct GitServerRow {
     pub(crate) url: String,
+    #[serde(rename = "has")]
     pub(crate) status: ReplicaStatus,
     /// How the status is known, as text.
     pub(crate) how: &'static str,
     /// When it was checked, if it was.
+    #[serde(rename = "asked_at")]
     pub(crate) checked_at: Option<u64>,
 }
 
 /// Replication status of a repository.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Replication {
-    /// The state that is served here: its id and `created_at`.
-    pub(crate) state: Option<(String, u64)>,
+    /// The state that is served here.
+    pub(crate) state: Option<ServedState>,
     pub(crate) relays: Vec<RelayRow>,
     pub(crate) git_servers: Vec<GitServerRow>,
 }
 
+/// Event of the state that is served here.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct ServedState {
+    pub(crate) id: String,
+    pub(crate) created_at: u64,
+}
+
 /// Returns the response to `GET <repository>/replication.json`.
 pub(crate) fn replication_json(repository: &str, view: &Replication) -> String {
-    let status_json = |status: &ReplicaStatus| match status {
-        ReplicaStatus::Current { since } => json!({"state": status.label(), "since": since}),
-        ReplicaStatus::Older { created_at } => json!({"state": status.label(), "created_at": created_at}),
-        ReplicaStatus::Incomplete { lacks, differs, of } => {
-            json!({"state": status.label(), "lacks": lacks, "differs": differs, "of": of})
-        }
-        _ => json!({"state": status.label()}),
-    };
-    let relays: Vec<Value> = view
-        .relays
-        .iter()
-        .take(LIST_ENTRIES)
-        .map(|relay| {
-            json!({
-                "url": relay.url,
-                "connection": relay.connection,
-                "has": status_json(&relay.status),
-                "complete": relay.is_covered,
-                "last_message_at": relay.last_message_at,
-                "lacks": relay.lacks.map(|(events, at)| json!({"events": events, "at": at})),
-                "why": relay.problem,
-            })
-        })
-        .collect();
-    let git_servers = view.git_servers.iter().take(LIST_ENTRIES);
-    let git_servers: Vec<Value> = git_servers
-        .map(|server| {
-            let has = status_json(&server.status);
-            json!({"url": server.url, "has": has, "how": server.how, "asked_at": server.checked_at})
-        })
-        .collect();
     json!({
         "repository": repository,
-        "state": view.state.as_ref().map(|(id, created_at)| json!({"id": id, "created_at": created_at})),
-        "relays": relays,
-        "git_servers": git_servers,
+        "state": view.state,
+        "relays": view.relays.iter().take(LIST_ENTRIES).collect::<Vec<_>>(),
+        "git_servers": view.git_servers.iter().take(LIST_ENTRIES).collect::<Vec<_>>(),
     })
     .to_string()
 }
@@ -124,6 +98,7 @@ pub(crate) fn replication_json(repository: &str, view: &Replication) -> String {
 #[cfg(test)]
 mod tests {
     use askama::Template;
+    use serde_json::Value;
 
     use super::super::tests::{HOSTILE, assert_only_known_html};
     use super::super::{filters, render};
@@ -142,14 +117,14 @@ mod tests {
 
     fn view(text: &str) -> Replication {
         Replication {
-            state: Some(("ab".to_owned(), 1_000)),
+            state: Some(ServedState { id: "ab".to_owned(), created_at: 1_000 }),
             relays: vec![RelayRow {
                 url: text.to_owned(),
                 connection: "connected",
                 status: ReplicaStatus::Current { since: Some(2_000) },
                 is_covered: true,
                 last_message_at: Some(2_900),
-                lacks: Some((3, 2_000)),
+                lacks: Some(LackingEvents { events: 3, at: 2_000 }),
                 problem: Some(text.to_owned()),
             }],
             git_servers: vec![GitServerRow {

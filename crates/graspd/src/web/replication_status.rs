@@ -7,7 +7,7 @@ use grasp_core::sync::relay_url::RelayUrl;
 
 use super::repository_handler::RepositoryPages;
 use crate::sync::status::RepoRelayReport;
-use crate::web::replication::{GitServerRow, RelayRow, ReplicaStatus, Replication};
+use crate::web::replication::{GitServerRow, LackingEvents, RelayRow, ReplicaStatus, Replication, ServedState};
 use crate::writer::command::RepoView;
 
 /// Returns the replication status of a repository.
@@ -52,7 +52,8 @@ pub(super) async fn replication(pages: &RepositoryPages, repo_path: &RepoPath, v
         }
     }
     let git_servers = values("clone").map(|text| git_server_row(pages, text, (&reports, &mirrors), view)).collect();
-    let state = view.state.as_ref().map(|state| (state.id.to_string(), state.created_at.0));
+    let state =
+        view.state.as_ref().map(|state| ServedState { id: state.id.to_string(), created_at: state.created_at.0 });
     Replication { state, relays, git_servers }
 }
 
@@ -88,7 +89,7 @@ fn relay_row(url: &str, report: &RepoRelayReport, view: &RepoView) -> RelayRow {
         status: relay_status(report, view),
         is_covered: relay.sync.is_complete(),
         last_message_at: relay.last_message_at.map(|at| at.0),
-        lacks: report.lacking.map(|(events, at)| (events, at.0)),
+        lacks: report.lacking.map(|(events, at)| LackingEvents { events, at: at.0 }),
         problem: report.problem.as_ref().map(|problem| problem.text.clone()),
         ..empty_row(url)
     }

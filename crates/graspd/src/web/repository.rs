@@ -77,7 +77,7 @@ pub(crate) fn repository(view: &RepositoryPage) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replication::{GitServerRow, RelayRow};
+    use super::super::replication::{GitServerRow, RelayRow, ServedState};
     use super::super::tests::{HOSTILE, assert_only_known_html};
     use super::*;
 
@@ -137,7 +137,7 @@ mod tests {
             waiting: vec![waiting; times],
             web_urls: texts.clone(),
             replication: Replication {
-                state: Some((text.clone(), u64::MAX)),
+                state: Some(ServedState { id: text.clone(), created_at: u64::MAX }),
                 relays: vec![
                     RelayRow {
                         url: text.clone(),

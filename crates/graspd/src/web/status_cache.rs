@@ -36,20 +36,20 @@ type Published<T> = Option<watch::Receiver<Arc<T>>>;
 /// The sources of the status, and the latest rendered status.
 pub(crate) struct StatusCache {
     /// Snapshots of the health monitor.
-    health: watch::Receiver<Arc<HealthSnapshot>>,
+    pub(crate) health: watch::Receiver<Arc<HealthSnapshot>>,
     /// Status of sync. `None` if sync is disabled.
     pub(crate) sync: Published<SyncStatus>,
     /// Status of fetching. `None` if sync is disabled.
     pub(crate) fetch: Published<fetch::FetchView>,
     /// True once the server shuts down.
-    shutdown: watch::Receiver<bool>,
-    settings: SettingsReceiver,
-    ref_cache: Arc<RefCache>,
-    metrics: Metrics,
-    clock: Clock,
+    pub(crate) shutdown: watch::Receiver<bool>,
+    pub(crate) settings: SettingsReceiver,
+    pub(crate) ref_cache: Arc<RefCache>,
+    pub(crate) metrics: Metrics,
+    pub(crate) clock: Clock,
     /// The latest rendered status and its time. Requests wait while it is rendered again, which takes a few
     /// milliseconds.
-    rendered: Mutex<Option<(MonoTime, Arc<RenderedStatus>)>>,
+    pub(crate) rendered: Mutex<Option<(MonoTime, Arc<RenderedStatus>)>>,
 }
 
 /// The status as a page and as JSON.
@@ -60,19 +60,6 @@ pub(crate) struct RenderedStatus {
 }
 
 impl StatusCache {
-    /// Creates the cache. The status of sync and fetch is `None` if sync is disabled.
-    pub(crate) fn new(
-        health: watch::Receiver<Arc<HealthSnapshot>>,
-        (sync, fetch): (Published<SyncStatus>, Published<fetch::FetchView>),
-        shutdown: watch::Receiver<bool>,
-        settings: SettingsReceiver,
-        ref_cache: Arc<RefCache>,
-        metrics: Metrics,
-        clock: Clock,
-    ) -> Self {
-        Self { health, sync, fetch, shutdown, settings, ref_cache, metrics, clock, rendered: Mutex::default() }
-    }
-
     /// Returns the latest snapshot of the health monitor.
     pub(crate) fn health(&self) -> Arc<HealthSnapshot> {
         self.health.borrow().clone()
