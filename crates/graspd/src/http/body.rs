@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, stream};
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::{Body, Frame, SizeHint};
@@ -21,21 +21,19 @@ const MAX_QUEUED_CHUNKS: usize = 4;
 pub(crate) enum ResponseBody {
     /// A complete body.
     Full(Full<Bytes>),
-    /// Chunks from a channel. The body ends when the sender is dropped. An error aborts the connection, so that the
-    /// client does not take the body for complete.
-    Channel(mpsc::Receiver<io::Result<Bytes>>),
-    /// Chunks from a stream, which produces the next chunk only when the previous one has been sent.
+    /// Chunks from a stream, which produces the next chunk only when the previous one has been sent. An error aborts the
+    /// connection, so that the client does not take the body for complete.
     Lazy(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
 }
 
-/// Sender of a [`ResponseBody::Channel`].
+/// Sender of the chunks of a [`ResponseBody`].
 pub(crate) type BodySender = mpsc::Sender<io::Result<Bytes>>;
 
 impl ResponseBody {
-    /// Creates a body whose chunks are sent through a channel.
+    /// Creates a body whose chunks are sent through a channel. It ends when the sender is dropped.
     pub(crate) fn channel() -> (BodySender, Self) {
-        let (sender, chunks) = mpsc::channel(MAX_QUEUED_CHUNKS);
-        (sender, Self::Channel(chunks))
+        let (sender, mut chunks) = mpsc::channel(MAX_QUEUED_CHUNKS);
+        (sender, Self::lazy(stream::poll_fn(move |context| chunks.poll_recv(context))))
     }
 
     /// Creates a body whose chunks are produced on demand.
@@ -57,7 +55,6 @@ impl Body for ResponseBody {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self.get_mut() {
             Self::Full(body) => Pin::new(body).poll_frame(context).map_err(|never| match never {}),
-            Self::Channel(chunks) => chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data))),
             Self::Lazy(chunks) => {
                 chunks.as_mut().poll_next(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
             }
@@ -67,14 +64,14 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Full(body) => body.is_end_stream(),
-            Self::Channel(_) | Self::Lazy(_) => false,
+            Self::Lazy(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(body) => body.size_hint(),
-            Self::Channel(_) | Self::Lazy(_) => SizeHint::default(),
+            Self::Lazy(_) => SizeHint::default(),
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct FairSemaphore {
     queues: Mutex<WaitQueues>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct WaitQueues {
     /// Number of free permits. No request waits while it is not zero.
     free: usize,
@@ -71,13 +71,7 @@ impl FairSemaphore {
     /// Creates a semaphore with `capacity` permits (at least one), for which at most `max_waiting` requests wait in all
     /// and at most `max_waiting_per_network` of one network.
     pub(crate) fn new(capacity: usize, max_waiting: usize, max_waiting_per_network: usize) -> Arc<Self> {
-        let queues = WaitQueues {
-            free: capacity.max(1),
-            waiting: 0,
-            by_network: HashMap::new(),
-            round: VecDeque::new(),
-            next_ticket: 0,
-        };
+        let queues = WaitQueues { free: capacity.max(1), ..WaitQueues::default() };
         Arc::new(Self { capacity: capacity.max(1), max_waiting, max_waiting_per_network, queues: Mutex::new(queues) })
     }
 
@@ -86,9 +80,21 @@ impl FairSemaphore {
     /// # Errors
     /// Fails immediately if too many requests wait already.
     pub(crate) async fn acquire(self: &Arc<Self>, network: NetworkKey) -> Result<FairPermit, QueueFull> {
-        let (_position, receiver) = match self.try_acquire(network)? {
-            Acquired::Now(permit) => return Ok(permit),
-            Acquired::Later(position, receiver) => (position, receiver),
+        let (_position, receiver) = {
+            let mut queues = self.queues();
+            if queues.free > 0 {
+                queues.free -= 1;
+                return Ok(FairPermit { semaphore: Some(self.clone()) });
+            }
+            if queues.by_network.get(&network).map_or(0, VecDeque::len) >= self.max_waiting_per_network {
+                return Err(QueueFull::PerNetwork);
+            }
+            if queues.waiting >= self.max_waiting {
+                return Err(QueueFull::Total);
+            }
+            let (sender, receiver) = oneshot::channel();
+            let ticket = queues.push(network, sender);
+            (WaitingRequest { semaphore: self.clone(), network, ticket }, receiver)
         };
         // The sender is dropped without a permit only together with the queues, which live as long as `self`.
         receiver.await.map_err(|_| QueueFull::Total)
@@ -104,23 +110,6 @@ impl FairSemaphore {
     /// Returns true if a request waits for a permit.
     pub(crate) fn has_waiters(&self) -> bool {
         self.queues().waiting > 0
-    }
-
-    fn try_acquire(self: &Arc<Self>, network: NetworkKey) -> Result<Acquired, QueueFull> {
-        let mut queues = self.queues();
-        if queues.free > 0 {
-            queues.free -= 1;
-            return Ok(Acquired::Now(FairPermit { semaphore: Some(self.clone()) }));
-        }
-        if queues.by_network.get(&network).map_or(0, VecDeque::len) >= self.max_waiting_per_network {
-            return Err(QueueFull::PerNetwork);
-        }
-        if queues.waiting >= self.max_waiting {
-            return Err(QueueFull::Total);
-        }
-        let (sender, receiver) = oneshot::channel();
-        let ticket = queues.push(network, sender);
-        Ok(Acquired::Later(WaitingRequest { semaphore: self.clone(), network, ticket }, receiver))
     }
 
     /// Passes a permit on to the next waiting request, or makes it free.
@@ -145,12 +134,6 @@ impl FairSemaphore {
         // No change of the queues can panic half-way, so a poisoned lock is still consistent.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Result of a successful attempt to take a permit.
-enum Acquired {
-    Now(FairPermit),
-    Later(WaitingRequest, oneshot::Receiver<FairPermit>),
 }
 
 impl WaitQueues {

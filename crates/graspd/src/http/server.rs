@@ -89,14 +89,9 @@ impl<H: RequestHandler> HttpServer<H> {
     }
 
     /// Claims a slot in the peer's network, unless the peer is a trusted proxy. `None` if the network has no slot left.
-    async fn permit(
-        &self,
-        peer: IpAddr,
-        slot: ConnectionSlot,
-        alive: mpsc::Sender<()>,
-    ) -> Option<Arc<ConnectionPermit>> {
+    fn permit(&self, peer: IpAddr, slot: ConnectionSlot, alive: mpsc::Sender<()>) -> Option<Arc<ConnectionPermit>> {
         let is_proxy = forwarded::is_in(peer, &self.trusted_proxies);
-        let network_slot = if is_proxy { None } else { Some(self.network_limits.claim(peer).await?) };
+        let network_slot = if is_proxy { None } else { Some(self.network_limits.claim(peer)?) };
         Some(Arc::new(ConnectionPermit { _slot: slot, network_slot, _alive: alive, shutdown: self.shutdown.clone() }))
     }
 
@@ -107,7 +102,7 @@ impl<H: RequestHandler> HttpServer<H> {
         slot: ConnectionSlot,
         alive: mpsc::Sender<()>,
     ) {
-        let Some(permit) = self.permit(peer.ip(), slot, alive).await else {
+        let Some(permit) = self.permit(peer.ip(), slot, alive) else {
             debug!(target: "http", %peer, "per-network connection limit reached");
             return;
         };

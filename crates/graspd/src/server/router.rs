@@ -161,7 +161,7 @@ async fn route(
         let network_slot = if permit.network_slot.is_some() {
             None
         } else {
-            match app.network_limits.claim(address).await {
+            match app.network_limits.claim(address) {
                 Some(network_slot) => Some(network_slot),
                 None => return status(StatusCode::TOO_MANY_REQUESTS, "too many connections from your network\n"),
             }
