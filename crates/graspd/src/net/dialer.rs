@@ -112,11 +112,11 @@ impl Dialer {
 
     /// Connects to one of a route's addresses: each is tried shortly after the one before, and the first that connects
     /// is used.
-    pub(crate) async fn connect(&self, route: &Route) -> Result<OutboundStream, DialError> {
+    pub(crate) async fn connect(&self, route: &Route) -> Result<Box<dyn OutboundStream>, DialError> {
         let stream = connect_first(&route.addresses).await.map_err(DialError::Unreachable)?;
         stream.set_nodelay(true).map_err(DialError::Unreachable)?;
         if !route.target.is_tls() {
-            return Ok(OutboundStream::Plain(stream));
+            return Ok(Box::new(stream));
         }
         let name = match route.target.host() {
             OutboundHost::Address(address) => ServerName::IpAddress((*address).into()),
@@ -130,7 +130,7 @@ impl Dialer {
                 false => DialError::Unreachable(error),
             }
         })?;
-        Ok(OutboundStream::Tls(Box::new(stream)))
+        Ok(Box::new(stream))
     }
 }
 

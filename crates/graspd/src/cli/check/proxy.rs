@@ -12,7 +12,6 @@ use super::time::{days_left, now};
 use crate::admin::api::{ProbedRequest, ServerFacts};
 use crate::date::parse_http_date;
 use crate::net::dialer::DialError;
-use crate::net::stream::OutboundStream;
 
 /// Size of a normal push that is larger than the default limits of proxies.
 const LARGE_BODY: usize = 8 << 20;
@@ -91,21 +90,19 @@ async fn check_certificate(findings: &mut Findings, endpoint: &PublicEndpoint) -
             return false;
         }
     };
-    match &stream {
-        OutboundStream::Plain(_) => findings.note("tls", format!("{} is used without TLS", endpoint.target)),
-        OutboundStream::Tls(stream) => {
-            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-            match days_left(roots, chain, endpoint.target.host(), now()) {
-                Some(days) if days < RENEWAL_DAYS => findings.warning(
-                    "tls",
-                    format!("the certificate expires in {days} days"),
-                    "it should have been renewed: see the log of Caddy or of certbot (systemctl status certbot.timer)",
-                ),
-                Some(days) => findings.ok("tls", format!("the certificate is valid for {days} days")),
-                None => findings.ok("tls", "the certificate is valid"),
-            }
-        }
+    let Some(chain) = stream.certificates() else {
+        findings.note("tls", format!("{} is used without TLS", endpoint.target));
+        return true;
+    };
+    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    match days_left(roots, chain, endpoint.target.host(), now()) {
+        Some(days) if days < RENEWAL_DAYS => findings.warning(
+            "tls",
+            format!("the certificate expires in {days} days"),
+            "it should have been renewed: see the log of Caddy or of certbot (systemctl status certbot.timer)",
+        ),
+        Some(days) => findings.ok("tls", format!("the certificate is valid for {days} days")),
+        None => findings.ok("tls", "the certificate is valid"),
     }
     true
 }

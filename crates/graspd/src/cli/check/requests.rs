@@ -46,23 +46,16 @@ pub(super) struct PublicEndpoint {
 }
 
 /// Why there is no response.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
+    #[error("{0}")]
     Dial(DialError),
     /// The request failed; contains the reason.
+    #[error("{0}")]
     Failed(String),
     /// The request timed out.
+    #[error("no response within {} seconds", REQUEST_TIMEOUT.as_secs())]
     Timeout,
-}
-
-impl std::fmt::Display for RequestError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Dial(problem) => problem.fmt(f),
-            Self::Failed(words) => f.write_str(words),
-            Self::Timeout => write!(f, "no response within {} seconds", REQUEST_TIMEOUT.as_secs()),
-        }
-    }
 }
 
 /// A response.
@@ -100,7 +93,7 @@ impl PublicEndpoint {
     }
 
     /// Opens a connection.
-    pub(super) async fn connect(&self) -> Result<OutboundStream, RequestError> {
+    pub(super) async fn connect(&self) -> Result<Box<dyn OutboundStream>, RequestError> {
         let connecting = async {
             let route = self.dialer.route(self.target.clone()).await?;
             self.dialer.connect(&route).await

@@ -27,7 +27,9 @@ const READ_BUFFER: usize = 16 * 1024;
 impl RelayConnection {
     /// Returns the websocket, and the NIP-11 document if it arrived in time. Both are requested at the same time from
     /// the same addresses.
-    pub(super) async fn dial(&self) -> Result<(WebSocketStream<OutboundStream>, Option<Nip11Info>), DisconnectReason> {
+    pub(super) async fn dial(
+        &self,
+    ) -> Result<(WebSocketStream<Box<dyn OutboundStream>>, Option<Nip11Info>), DisconnectReason> {
         let timeouts = self.context.timeouts;
         let deadline = Instant::now() + timeouts.dial;
         let route = self.route(deadline).await?;
@@ -66,7 +68,7 @@ impl RelayConnection {
         }
     }
 
-    async fn handshake(&self, route: &Route) -> Result<WebSocketStream<OutboundStream>, DisconnectReason> {
+    async fn handshake(&self, route: &Route) -> Result<WebSocketStream<Box<dyn OutboundStream>>, DisconnectReason> {
         let stream = self.context.dialer.connect(route).await.map_err(|error| self.dial_failure(&error))?;
         let mut request = route.target().to_string().into_client_request().map_err(|_| DisconnectReason::Forbidden)?;
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(net::USER_AGENT));

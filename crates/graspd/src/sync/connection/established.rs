@@ -22,7 +22,7 @@ use super::keepalive::Keepalive;
 use super::{ConnectionEvent, EventPermit, QueuedMessage, RelayConnection};
 use crate::net::stream::OutboundStream;
 
-type Socket = WebSocketStream<OutboundStream>;
+type Socket = WebSocketStream<Box<dyn OutboundStream>>;
 
 /// Cause of the end of a connection.
 enum CloseCause {
