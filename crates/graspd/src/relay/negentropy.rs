@@ -40,7 +40,7 @@ impl Reconciliations {
     /// Handles NEG-OPEN. Replaces a reconciliation with the same id.
     pub(crate) fn open(&mut self, io: &mut SessionIo, id: String, filter: Filter, message: Vec<u8>) {
         self.open.remove(&id);
-        let limit = io.context.max_neg_sessions();
+        let limit = io.context.settings.borrow().max_neg_sessions;
         if self.open.len().max(self.running) >= limit {
             let text = format!("rate-limited: too many negentropy subscriptions, at most {limit}");
             return io.out.push_text(&message::neg_err(&id, &text));

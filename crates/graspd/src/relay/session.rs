@@ -20,7 +20,9 @@ use grasp_core::nostr::{Event, PublicKey, Verifier, auth, message};
 use grasp_core::repo::ServiceAddress;
 use grasp_core::time::MonoTime;
 use grasp_store::Store;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, Error as WsError};
@@ -59,6 +61,9 @@ const ROUNDS_PER_READ: u64 = 8;
 /// Size of the buffer at which it is written even if more messages wait.
 const WRITE_BYTES: usize = 256 * 1024;
 
+/// Websocket of a client.
+pub(crate) type ClientSocket = WebSocketStream<TokioIo<Upgraded>>;
+
 /// Handles and settings that a session needs.
 #[derive(Clone)]
 pub(crate) struct SessionContext {
@@ -81,18 +86,6 @@ impl SessionContext {
     /// Returns a key that no subscription of this process has had.
     pub(crate) fn new_subscription_key(&self) -> SubscriptionKey {
         SubscriptionKey(self.next_subscription_key.fetch_add(1, Ordering::Relaxed))
-    }
-
-    pub(crate) fn max_subscriptions(&self) -> usize {
-        self.settings.borrow().max_subscriptions
-    }
-
-    pub(crate) fn max_neg_sessions(&self) -> usize {
-        self.settings.borrow().max_neg_sessions
-    }
-
-    pub(crate) fn last_seq(&self) -> u64 {
-        self.store.last_seq()
     }
 }
 
@@ -140,10 +133,7 @@ impl WriteBuffer {
         self.paused_scans.push(scan);
     }
 
-    async fn write_to<S>(&self, socket: &mut WebSocketStream<S>) -> Result<(), ()>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    async fn write_to(&self, socket: &mut ClientSocket) -> Result<(), ()> {
         // Pings and pongs are in the buffer of the websocket. When it is flushed, complete frames can be written
         // directly to the stream.
         socket.flush().await.map_err(|_| ())?;
@@ -271,10 +261,7 @@ impl Session {
     }
 
     /// Runs the session until the connection is closed.
-    pub(crate) async fn run<S>(mut self, mut socket: WebSocketStream<S>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    pub(crate) async fn run(mut self, mut socket: ClientSocket) {
         let end = self.serve(&mut socket).await;
         let close = async {
             match end {
@@ -294,10 +281,7 @@ impl Session {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
     }
 
-    async fn serve<S>(&mut self, socket: &mut WebSocketStream<S>) -> SessionEnd
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    async fn serve(&mut self, socket: &mut ClientSocket) -> SessionEnd {
         // These futures live as long as the session, so that their wakers are registered once.
         let mut shutdown = self.connection.shutdown.clone();
         let mut shutdown = pin!(wait_for_shutdown(&mut shutdown));
@@ -349,10 +333,7 @@ impl Session {
 
     /// Runs periodically: closes idle reconciliations, pings a silent client, and ends the session of one that does not
     /// answer.
-    async fn tick<S>(&mut self, socket: &mut WebSocketStream<S>) -> Result<(), SessionEnd>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    async fn tick(&mut self, socket: &mut ClientSocket) -> Result<(), SessionEnd> {
         let now = self.io.context.clock.mono();
         self.reconciliations.close_idle(now, &mut self.io.out);
         // An idle connection keeps no large buffer.
@@ -378,14 +359,11 @@ impl Session {
     }
 
     /// Writes the buffer to the client.
-    async fn write<S>(
+    async fn write(
         &mut self,
-        socket: &mut WebSocketStream<S>,
+        socket: &mut ClientSocket,
         overflow: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(), SessionEnd>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    ) -> Result<(), SessionEnd> {
         if self.io.out.is_empty() {
             return Ok(());
         }

@@ -47,7 +47,7 @@ impl Subscriptions {
     pub(crate) fn req(&mut self, io: &mut SessionIo, id: String, filters: Vec<Filter>) {
         self.close(io, &id);
         let filter_bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
-        let limit = io.context.max_subscriptions();
+        let limit = io.context.settings.borrow().max_subscriptions;
         if self.subscriptions.len() >= limit {
             let text = format!("rate-limited: at most {limit} subscriptions are kept");
             return io.out.push_text(&message::closed(&id, &text));
@@ -74,7 +74,7 @@ impl Subscriptions {
 
     /// Handles COUNT.
     pub(crate) fn count(&mut self, io: &mut SessionIo, id: String, filters: Vec<Filter>) {
-        if self.counts.len() >= io.context.max_subscriptions() {
+        if self.counts.len() >= io.context.settings.borrow().max_subscriptions {
             return io.out.push_text(&message::closed(&id, "rate-limited: too many counts at once"));
         }
         let filter_bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
@@ -222,7 +222,7 @@ impl Subscriptions {
                 }
                 QueuedQuery::Count(key, filters) => {
                     self.running += 1;
-                    let scan = Scan::new(filters, usize::MAX, io.context.last_seq());
+                    let scan = Scan::new(filters, usize::MAX, io.context.store.last_seq());
                     let job = CountJob { scan, key, session: io.sender.clone(), count: 0 };
                     io.context.query_pool.submit(QueryJob::Count(Box::new(job)));
                 }
