@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use hyper::body::Incoming;
-use hyper::header::HeaderValue;
 use hyper::service::service_fn;
 use hyper::{Method, Response, StatusCode, header};
 use rustix::fs::Mode;
@@ -20,7 +19,7 @@ use tracing::{debug, warn};
 use super::wire::{AdminRequest, ResponseWriter};
 use super::{AdminState, dispatch};
 use crate::http::body::{HttpResponse, ResponseBody};
-use crate::http::response::status;
+use crate::http::response::{status, with_header};
 use crate::http::server::{ADMIN_TIMEOUTS, accept_connections, serve_connection};
 use crate::http::stall_timeout::ConnectionActivity;
 
@@ -143,10 +142,8 @@ impl AdminConnection {
             writer.finish(result).await;
             drop(job_guard);
         });
-        let mut response = Response::new(body);
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        let response = with_header(Response::new(body), header::CONTENT_TYPE, "application/x-ndjson");
         // There is no timeout for an idle connection, so it ends with its response.
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        response
+        with_header(response, header::CONNECTION, "close")
     }
 }

@@ -1,6 +1,7 @@
 //! Small HTTP responses: status lines with a text, typed documents, HTML pages.
 
-use hyper::header::HeaderValue;
+use bytes::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode, header};
 
 use super::body::{HttpResponse, ResponseBody};
@@ -16,33 +17,33 @@ pub(crate) fn without_body(mut response: HttpResponse) -> HttpResponse {
 
 /// Returns 405 with the allowed methods.
 pub(crate) fn method_not_allowed(allowed: &'static str) -> HttpResponse {
-    let mut response = status(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
-    response
+    with_header(status(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"), header::ALLOW, allowed)
 }
 
 /// Returns a response with a plain text.
 pub(crate) fn status(status: StatusCode, text: &'static str) -> HttpResponse {
-    let mut response = Response::new(ResponseBody::from(text));
-    *response.status_mut() = status;
-    if !text.is_empty() {
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    let mut response = with_type(status, "text/plain; charset=utf-8", text);
+    if text.is_empty() {
+        response.headers_mut().remove(header::CONTENT_TYPE);
     }
     response
 }
 
 /// Returns an HTML page. Its content security policy allows inline styles and no scripts.
 pub(crate) fn html(status: StatusCode, text: String) -> HttpResponse {
-    let mut response = with_type(status, "text/html; charset=utf-8", text);
     let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'";
-    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
-    response
+    with_header(with_type(status, "text/html; charset=utf-8", text), header::CONTENT_SECURITY_POLICY, policy)
 }
 
 /// Returns a text with a content type.
-pub(crate) fn with_type(status: StatusCode, content_type: &'static str, text: String) -> HttpResponse {
+pub(crate) fn with_type(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> HttpResponse {
     let mut response = Response::new(ResponseBody::from(text));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    with_header(response, header::CONTENT_TYPE, content_type)
+}
+
+/// Sets a header of a response.
+pub(crate) fn with_header(mut response: HttpResponse, name: HeaderName, value: &'static str) -> HttpResponse {
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
 }

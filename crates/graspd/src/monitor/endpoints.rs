@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::http::body::HttpResponse;
-use crate::http::response::with_type;
+use crate::http::response::{with_header, with_type};
 use crate::monitor::disk_budget::DiskBudgetStatus;
 use crate::monitor::health::HealthSnapshot;
 
@@ -97,9 +97,8 @@ fn response(key: &str, checks: &[HealthCheck]) -> HttpResponse {
     let mut body = Map::new();
     body.insert(key.to_owned(), json!(is_ok));
     body.insert("checks".to_owned(), to_json(checks));
-    let mut response = with_type(status, "application/json", Value::Object(body).to_string() + "\n");
-    response.headers_mut().insert(hyper::header::CACHE_CONTROL, hyper::header::HeaderValue::from_static("no-store"));
-    response
+    let response = with_type(status, "application/json", Value::Object(body).to_string() + "\n");
+    with_header(response, hyper::header::CACHE_CONTROL, "no-store")
 }
 
 /// Returns the checks as a JSON object by name.

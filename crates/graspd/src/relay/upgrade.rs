@@ -17,7 +17,7 @@ use tracing::debug;
 use super::session::SessionContext;
 use crate::http::body::HttpResponse;
 use crate::http::network_limits::NetworkSlot;
-use crate::http::response::status;
+use crate::http::response::{status, with_header};
 use crate::http::server::ConnectionPermit;
 use crate::metrics::relay::SessionGuard;
 use crate::relay::session::Session;
@@ -47,9 +47,7 @@ pub(crate) fn upgrade(
         .map(|key| derive_accept_key(key.as_bytes()));
     let (Some(key), true, Version::HTTP_11) = (key, is_version_13, request.version()) else {
         let text = "invalid websocket handshake: HTTP/1.1, a key and version 13 are required\n";
-        let mut response = status(StatusCode::BAD_REQUEST, text);
-        response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
-        return response;
+        return with_header(status(StatusCode::BAD_REQUEST, text), header::SEC_WEBSOCKET_VERSION, "13");
     };
     let Ok(accept) = HeaderValue::from_str(&key) else {
         return status(StatusCode::BAD_REQUEST, "invalid websocket handshake\n");

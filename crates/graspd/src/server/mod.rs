@@ -191,17 +191,13 @@ impl Services {
         threads: &WorkerThreads,
         shutdown: watch::Receiver<bool>,
     ) -> HttpServer<AppState> {
-        let trusted_proxies = config.trusted_proxies.clone();
-        let handlers = (self.git, self.pages);
-        let network_limits = self.network_limits.clone();
-        let app = AppState::new(config, resources, threads, handlers, self.status, network_limits, self.proxy_probe);
         HttpServer {
-            handler: Arc::new(app),
-            connection_limit: self.connection_limit,
-            network_limits: self.network_limits,
-            trusted_proxies,
+            connection_limit: self.connection_limit.clone(),
+            network_limits: self.network_limits.clone(),
+            trusted_proxies: config.trusted_proxies.clone(),
             clock: resources.clock,
             shutdown,
+            handler: Arc::new(AppState::new(config, resources, threads, self)),
         }
     }
 }

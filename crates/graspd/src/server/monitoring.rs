@@ -4,16 +4,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::HeaderValue;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use super::router::{AppState, not_found};
-use crate::config::{Secret, StatusPageAccess};
+use crate::config::{Config, Secret, StatusPageAccess};
 use crate::http::body::HttpResponse;
-use crate::http::response::{method_not_allowed, status, with_type, without_body};
+use crate::http::response::{method_not_allowed, status, with_header, with_type, without_body};
 use crate::http::server::{HTTP_TIMEOUTS, accept_connections, serve_connection};
 use crate::http::stall_timeout::ConnectionActivity;
 use crate::metrics;
@@ -44,8 +43,13 @@ pub(crate) enum MonitoringEndpoint {
 }
 
 impl MonitoringEndpoint {
-    /// Returns the endpoint of a path.
-    pub(crate) fn from_path(path: &str) -> Option<Self> {
+    /// Returns the endpoint of a path, with or without the base path.
+    pub(crate) fn find(config: &Config, path: &str) -> Option<Self> {
+        let below = path.strip_prefix(config.base_path.as_str()).unwrap_or_default();
+        Self::from_path(path).or_else(|| Self::from_path(below))
+    }
+
+    fn from_path(path: &str) -> Option<Self> {
         Some(match path {
             "/metrics" => Self::Metrics,
             "/healthz" => Self::Healthz,
@@ -90,16 +94,17 @@ pub(crate) fn respond(
     match endpoint {
         MonitoringEndpoint::Metrics => match &settings.token {
             Some(token) if !has_token(headers, token) => {
-                let mut response = status(StatusCode::UNAUTHORIZED, "missing or invalid bearer token\n");
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-                response
+                let response = status(StatusCode::UNAUTHORIZED, "missing or invalid bearer token\n");
+                with_header(response, header::WWW_AUTHENTICATE, "Bearer")
             }
-            _ => with_type(StatusCode::OK, metrics::CONTENT_TYPE, app.metrics.encode()),
+            _ => with_type(StatusCode::OK, metrics::CONTENT_TYPE, app.sessions.metrics.encode()),
         },
-        MonitoringEndpoint::Healthz => endpoints::healthz(&app.status.health(), now),
-        MonitoringEndpoint::Readyz => endpoints::readyz(&app.status.health(), now, app.status.is_shutting_down()),
-        MonitoringEndpoint::Status => app.status.page(),
-        MonitoringEndpoint::StatusJson => app.status.json(),
+        MonitoringEndpoint::Healthz => endpoints::healthz(&app.services.status.health(), now),
+        MonitoringEndpoint::Readyz => {
+            endpoints::readyz(&app.services.status.health(), now, app.services.status.is_shutting_down())
+        }
+        MonitoringEndpoint::Status => app.services.status.page(),
+        MonitoringEndpoint::StatusJson => app.services.status.json(),
         MonitoringEndpoint::StatusScript => status_cache::script(),
     }
 }
@@ -134,9 +139,7 @@ pub(crate) async fn run(listener: TcpListener, app: Arc<AppState>, shutdown: wat
 }
 
 fn handle(app: &AppState, request: &Request<Incoming>) -> HttpResponse {
-    let path = request.uri().path();
-    let below = path.strip_prefix(app.config.base_path.as_str()).unwrap_or_default();
-    let response = match MonitoringEndpoint::from_path(path).or_else(|| MonitoringEndpoint::from_path(below)) {
+    let response = match MonitoringEndpoint::find(&app.config, request.uri().path()) {
         Some(endpoint) => respond(app, ListenerKind::Monitoring, endpoint, request.method(), request.headers()),
         None => not_found(),
     };
@@ -145,6 +148,8 @@ fn handle(app: &AppState, request: &Request<Incoming>) -> HttpResponse {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::HeaderValue;
+
     use super::*;
 
     #[test]

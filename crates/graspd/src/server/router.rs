@@ -9,69 +9,43 @@ use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
 
-use super::monitoring;
 use super::monitoring::{ListenerKind, MonitoringEndpoint};
 use super::resources::Resources;
 use super::threads::WorkerThreads;
+use super::{Services, monitoring};
 use crate::admin::proxy_probe;
-use crate::admin::proxy_probe::ProxyProbe;
-use crate::config::SettingsReceiver;
 use crate::config::{Config, StatusPageAccess};
-use crate::git::handlers::{GitClient, GitHandlers};
+use crate::git::handlers::GitClient;
 use crate::http::body::HttpResponse;
 use crate::http::forwarded;
-use crate::http::network_limits::NetworkLimits;
-use crate::http::response::{html, method_not_allowed, status, with_type, without_body};
-use crate::http::server::ConnectionPermit;
-use crate::http::server::RequestHandler;
-use crate::metrics::Metrics;
+use crate::http::response::{html, method_not_allowed, status, with_header, with_type, without_body};
+use crate::http::server::{ConnectionPermit, RequestHandler};
 use crate::metrics::relay::HttpRoute;
-use crate::relay::nip11;
 use crate::relay::nip11::Nip11Document;
 use crate::relay::session::SessionContext;
-use crate::relay::upgrade;
+use crate::relay::{nip11, upgrade};
 use crate::repos::ref_cache::RefCache;
 use crate::web;
 use crate::web::landing::{LandingPage, landing};
-use crate::web::repository_handler::RepositoryPages;
-use crate::web::status_cache::StatusCache;
+use crate::web::repository_handler::with_etag;
 use crate::writer::policy::CurrentPolicy;
 
 /// State that the request handlers use.
 pub(super) struct AppState {
-    /// The settings at the start.
+    /// The settings at the start. For settings that can be reloaded see [`SessionContext::settings`].
     pub(super) config: Config,
-    /// The current settings, after reloads.
-    settings: SettingsReceiver,
     nip11: Nip11Document,
-    /// The current admission policy.
     policy: Arc<CurrentPolicy>,
-    network_limits: NetworkLimits,
     pub(super) sessions: SessionContext,
     ref_cache: Arc<RefCache>,
-    git: GitHandlers,
-    pages: RepositoryPages,
-    pub(super) metrics: Metrics,
-    pub(super) status: Arc<StatusCache>,
-    /// Requests of a running `graspd check`.
-    proxy_probe: Arc<ProxyProbe>,
+    pub(super) services: Services,
 }
 
 impl AppState {
-    pub(super) fn new(
-        config: Config,
-        resources: &Resources,
-        threads: &WorkerThreads,
-        (git, pages): (GitHandlers, RepositoryPages),
-        status: Arc<StatusCache>,
-        network_limits: NetworkLimits,
-        proxy_probe: Arc<ProxyProbe>,
-    ) -> Self {
+    pub(super) fn new(config: Config, resources: &Resources, threads: &WorkerThreads, services: Services) -> Self {
         Self {
-            settings: resources.settings.clone(),
             nip11: Nip11Document::new(resources.owner_key.to_string(), resources.instance.clone()),
             policy: resources.current_policy.clone(),
-            network_limits,
             sessions: SessionContext {
                 queue: threads.event_queue.clone(),
                 broadcast: threads.broadcast.clone(),
@@ -86,11 +60,7 @@ impl AppState {
                 shutdown_grace: config.shutdown_grace,
             },
             ref_cache: resources.ref_cache.clone(),
-            git,
-            pages,
-            metrics: resources.metrics.clone(),
-            status,
-            proxy_probe,
+            services,
             config,
         }
     }
@@ -104,7 +74,7 @@ impl RequestHandler for AppState {
         request: Request<Incoming>,
     ) -> HttpResponse {
         let is_head = request.method() == Method::HEAD;
-        let (metrics, http_route) = (self.metrics.clone(), http_route(&self.config, request.uri().path()));
+        let (metrics, http_route) = (self.sessions.metrics.clone(), http_route(&self.config, request.uri().path()));
         let mut response = route(self, peer, permit, request).await;
         add_cors_headers(response.headers_mut());
         metrics.relay().count_response(http_route, response.status().as_u16());
@@ -117,9 +87,7 @@ fn http_route(config: &Config, path: &str) -> HttpRoute {
     let below = path.strip_prefix(config.base_path.as_str()).unwrap_or_default();
     match below.rsplit('/').next().unwrap_or_default() {
         _ if matches!(below, "" | "/") => HttpRoute::Relay,
-        _ if MonitoringEndpoint::from_path(path).or_else(|| MonitoringEndpoint::from_path(below)).is_some() => {
-            HttpRoute::Monitoring
-        }
+        _ if MonitoringEndpoint::find(config, path).is_some() => HttpRoute::Monitoring,
         "refs" => HttpRoute::InfoRefs,
         "git-upload-pack" => HttpRoute::UploadPack,
         "git-receive-pack" => HttpRoute::ReceivePack,
@@ -144,7 +112,7 @@ async fn route(
         address: forwarded::client_address(peer, request.headers(), proxies),
         is_proxy: forwarded::is_in(peer, proxies),
     };
-    let is_probe = app.proxy_probe.record(&request, peer, client, app.sessions.clock.mono());
+    let is_probe = app.services.proxy_probe.record(&request, peer, client, app.sessions.clock.mono());
     if is_probe && proxy_probe::has_counted_body(request.method()) {
         return proxy_probe::count_body(request).await;
     }
@@ -161,7 +129,7 @@ async fn route(
         let network_slot = if permit.network_slot.is_some() {
             None
         } else {
-            match app.network_limits.claim(address) {
+            match app.services.network_limits.claim(address) {
                 Some(network_slot) => Some(network_slot),
                 None => return status(StatusCode::TOO_MANY_REQUESTS, "too many connections from your network\n"),
             }
@@ -169,18 +137,15 @@ async fn route(
         return upgrade::upgrade(app.sessions.clone(), address, network_slot, permit, request);
     }
     if accepts_nostr_json(request.headers()) {
-        let text = app.nip11.text(&app.settings.borrow(), &app.policy.policy().lists);
+        let text = app.nip11.text(&app.sessions.settings.borrow(), &app.policy.policy().lists);
         return with_type(StatusCode::OK, "application/nostr+json", text);
     }
-    let mut response = crate::web::repository_handler::with_etag(request.headers(), landing_page(&app), |page| {
-        html(StatusCode::OK, page)
-    });
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
-    response
+    let page = with_etag(request.headers(), landing_page(&app), |page| html(StatusCode::OK, page));
+    with_header(page, header::VARY, "Accept")
 }
 
 fn landing_page(app: &AppState) -> String {
-    let config = app.settings.borrow().clone();
+    let config = app.sessions.settings.borrow().clone();
     let mode = config.policy;
     let lists = app.policy.policy().lists.clone();
     landing(&LandingPage {
@@ -203,21 +168,21 @@ async fn route_below_base(app: &Arc<AppState>, peer: IpAddr, request: Request<In
     let path = request.uri().path();
     // Crawlers request this at the root of the host, whatever the base path of the service is.
     if path == "/robots.txt" && matches!(*request.method(), Method::GET | Method::HEAD) {
-        return with_type(StatusCode::OK, "text/plain; charset=utf-8", web::ROBOTS_TXT.to_owned());
+        return with_type(StatusCode::OK, "text/plain; charset=utf-8", web::ROBOTS_TXT);
     }
     let below = path.strip_prefix(app.config.base_path.as_str()).unwrap_or_default();
     // Monitoring tools use the root of the host by default, so these paths are served there as well.
-    if let Some(endpoint) = MonitoringEndpoint::from_path(path).or_else(|| MonitoringEndpoint::from_path(below)) {
+    if let Some(endpoint) = MonitoringEndpoint::find(&app.config, path) {
         return monitoring::respond(app, ListenerKind::Main, endpoint, request.method(), request.headers());
     }
     let Some((repo_path, below)) = below.strip_prefix('/').and_then(RepoPath::from_path) else { return not_found() };
     let Some(open) = app.ref_cache.open_repo(&repo_path) else { return not_found() };
     let below = below.to_owned();
     let client = GitClient::new(forwarded::client_address(peer, request.headers(), &app.config.trusted_proxies));
-    if let Some(response) = app.pages.route(client, &repo_path, &open, &below, &request).await {
+    if let Some(response) = app.services.pages.route(client, &repo_path, &open, &below, &request).await {
         return response;
     }
-    app.git.route(client, repo_path, &open, &below, request).await.unwrap_or_else(not_found)
+    app.services.git.route(client, repo_path, &open, &below, request).await.unwrap_or_else(not_found)
 }
 
 fn accepts_nostr_json(headers: &HeaderMap) -> bool {

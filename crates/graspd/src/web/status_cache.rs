@@ -7,7 +7,6 @@ use grasp_core::fetch;
 use grasp_core::repo::RepoPath;
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::time::MonoTime;
-use hyper::header::HeaderValue;
 use hyper::{StatusCode, header};
 use tokio::sync::watch;
 
@@ -16,7 +15,7 @@ use super::status::{StatusView, render};
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
 use crate::http::body::HttpResponse;
-use crate::http::response::with_type;
+use crate::http::response::{with_header, with_type};
 use crate::metrics::Metrics;
 use crate::monitor::endpoints;
 use crate::monitor::health::HealthSnapshot;
@@ -125,9 +124,8 @@ impl StatusCache {
 
     /// Answers `GET /status`.
     pub(crate) fn page(&self) -> HttpResponse {
-        let mut response = with_type(StatusCode::OK, "text/html; charset=utf-8", self.rendered().html.clone());
-        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_POLICY));
-        without_caching(response)
+        let page = with_type(StatusCode::OK, "text/html; charset=utf-8", self.rendered().html.clone());
+        without_caching(with_header(page, header::CONTENT_SECURITY_POLICY, CONTENT_POLICY))
     }
 
     /// Answers `GET /status.json`.
@@ -138,13 +136,10 @@ impl StatusCache {
 
 /// Answers `GET /status.js`.
 pub(crate) fn script() -> HttpResponse {
-    let mut response =
-        with_type(StatusCode::OK, "text/javascript; charset=utf-8", include_str!("templates/status.js").to_owned());
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    response
+    let script = with_type(StatusCode::OK, "text/javascript; charset=utf-8", include_str!("templates/status.js"));
+    with_header(script, header::CACHE_CONTROL, "no-cache")
 }
 
-fn without_caching(mut response: HttpResponse) -> HttpResponse {
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+fn without_caching(response: HttpResponse) -> HttpResponse {
+    with_header(response, header::CACHE_CONTROL, "no-store")
 }
