@@ -66,7 +66,8 @@ pub(crate) struct JobProgress {
 }
 
 /// Kind of a failure, for programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum ErrorCode {
     /// Several events match.
     Ambiguous,
@@ -74,6 +75,7 @@ pub(crate) enum ErrorCode {
     BadSettings,
     /// Another job of this kind is running, or a part of the server did not respond.
     Busy,
+    #[serde(rename = "gone")]
     ClientDisconnected,
     Failed,
     /// A relay did not send everything.
@@ -86,38 +88,21 @@ pub(crate) enum ErrorCode {
     OtherStore,
     Paused,
     RelayFailed,
+    #[serde(rename = "going_down")]
     ServerStopping,
+    #[serde(rename = "sync_off")]
     SyncDisabled,
+    #[serde(rename = "unknown_verb")]
     UnknownEndpoint,
+    /// A code of another version.
+    #[serde(other)]
+    Unknown,
 }
 
-grasp_core::label_table! {
-    /// Returns the value of `code` in an error line.
-    ErrorCode {
-        Self::Ambiguous => "ambiguous",
-        Self::BadRequest => "bad_request",
-        Self::BadSettings => "bad_settings",
-        Self::Busy => "busy",
-        Self::ClientDisconnected => "gone",
-        Self::Failed => "failed",
-        Self::Incomplete => "incomplete",
-        Self::IsSelf => "is_self",
-        Self::NotFollowed => "not_followed",
-        Self::NotFound => "not_found",
-        Self::OtherStore => "other_store",
-        Self::Paused => "paused",
-        Self::RelayFailed => "relay_failed",
-        Self::ServerStopping => "going_down",
-        Self::SyncDisabled => "sync_off",
-        Self::UnknownEndpoint => "unknown_verb",
-    }
-}
-
-/// An error line.
+/// Why a request failed; an error line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct ErrorMessage {
-    /// A label of [`ErrorCode`], or of a later version.
-    pub(crate) code: String,
+pub(crate) struct AdminError {
+    pub(crate) code: ErrorCode,
     /// A sentence for the operator, without a full stop.
     pub(crate) text: String,
 }

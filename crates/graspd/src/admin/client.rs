@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
-use super::api::{Endpoint, ErrorMessage, IMPORT, ImportItem, ImportProgress, ImportRequest, JobProgress};
+use super::api::{AdminError, Endpoint, IMPORT, ImportItem, ImportProgress, ImportRequest, JobProgress};
 use crate::config::ConfigErrors;
 use crate::http::body::ResponseBody;
 
@@ -48,7 +48,7 @@ pub(crate) enum CommandError {
     NotRunning { socket: PathBuf, why: std::io::Error },
     /// The server rejected the request.
     #[error("{}", .0.text)]
-    Rejected(ErrorMessage),
+    Rejected(AdminError),
     /// The command failed.
     #[error("{0}")]
     Failed(String),
@@ -197,7 +197,7 @@ struct WireLine<Item, Response> {
     progress: Option<JobProgress>,
     item: Option<Item>,
     done: Option<Response>,
-    error: Option<ErrorMessage>,
+    error: Option<AdminError>,
 }
 
 /// Handles one line; returns the response if it is the last line.
@@ -278,7 +278,7 @@ mod tests {
         let rejected = handle(r#"{"error":{"code":"busy","text":"later"}}"#);
         assert!(matches!(
             rejected,
-            Err(CommandError::Rejected(error)) if error.code == ErrorCode::Busy.label() && error.text == "later"
+            Err(CommandError::Rejected(error)) if error.code == ErrorCode::Busy && error.text == "later"
         ));
         for line in ["<html>", r#"{"item":{"other":1}}"#, r#"{"done":{}}"#] {
             assert!(handle(line).is_err(), "{line}");

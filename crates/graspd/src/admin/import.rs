@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::AdminState;
 use super::api::{ImportItem, ImportProgress};
-use super::wire::{AdminError, AdminRequest, JobCancelled, ResponseWriter};
+use super::wire::{AdminError, AdminRequest, ResponseWriter};
 use crate::writer::submission::QueuedEvent;
 
 /// Maximum number of events that wait for a decision: a few batches of the writer.
@@ -44,7 +44,7 @@ pub(super) async fn import(
             frame = body.frame(), if !is_at_end && window.pending.len() < MAX_PENDING => {
                 let part = match frame {
                     Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                    Some(Err(_)) => return Err(JobCancelled::ClientDisconnected.into()),
+                    Some(Err(_)) => return Err(AdminError::client_disconnected()),
                     None => {
                         is_at_end = true;
                         Bytes::from_static(b"\n")
@@ -59,14 +59,14 @@ pub(super) async fn import(
                         }
                     };
                     let Some(permit) = queue.reserve(text.len()).await else {
-                        return Err(JobCancelled::ServerStopping.into());
+                        return Err(AdminError::server_stopping());
                     };
                     let number = window.push(end, text.clone());
                     let reply_to = (number, result_sender.clone());
                     queue.push(QueuedEvent::from_operator(text, reply_to, arguments.protected, permit));
                 }
             }
-            gone = writer.closed() => return Err(gone.into()),
+            gone = writer.closed() => return Err(gone),
         }
         for again in window.retry_texts.drain(..) {
             writer.send_item(&ImportItem::Again { again }).await?;

@@ -104,7 +104,7 @@ pub(super) async fn reconcile(
         }
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
-            gone = writer.closed() => return Err(gone.into()),
+            gone = writer.closed() => return Err(gone),
         }
     }
 }

@@ -7,11 +7,11 @@ use grasp_core::admission::policy::AdmissionMode;
 use grasp_core::nostr::hex;
 use grasp_git::backup::HardLinkSnapshot;
 use grasp_git::layout::Layout;
-use grasp_store::{DiskSpace, Store, StoreCounts};
+use grasp_store::{DiskSpace, Store};
 
 use super::AdminState;
 use super::api::{JobProgress, Nothing, ServiceSettings, SnapshotContent, SnapshotInfo};
-use super::wire::{AdminError, JobCancelled, ResponseWriter};
+use super::wire::{AdminError, ResponseWriter};
 use crate::config::Config;
 
 /// Receives the progress of a long operation: what is done, how much of it, and the total if it is known. An error
@@ -30,7 +30,7 @@ pub(super) async fn snapshot(
     let (service_and_reserve, progress_writer) =
         ((ServiceSettings::from_config(config), config.store_reserve_bytes), writer.clone());
     let work = move || {
-        let cancelled = |_: JobCancelled| anyhow!("the client has disconnected");
+        let cancelled = |_: AdminError| anyhow!("the client has disconnected");
         let check_wanted = || progress_writer.check_open().map_err(cancelled);
         let mut on_progress = |what: &str, done, total| {
             let progress = JobProgress { what: what.to_owned(), done, total };
@@ -49,9 +49,7 @@ pub(super) async fn snapshot(
 /// A snapshot that this process has created. Dropping it removes it.
 pub(crate) struct Snapshot {
     links: HardLinkSnapshot,
-    counts: StoreCounts,
-    store: String,
-    service: ServiceSettings,
+    content: SnapshotContent,
 }
 
 /// Creates a snapshot: hard links to all git data, and a copy of the store. Removals wait while the links are made, so
@@ -81,7 +79,15 @@ pub(crate) fn take_snapshot(
     let events = links.folder().join("events");
     std::fs::create_dir(&events)?;
     store_snapshot.copy_to(&events, |done| on_progress("copying rows of the event store", done, Some(counts.rows)))?;
-    Ok(Snapshot { links, counts, store: hex::encode(&store_snapshot.store_id()), service })
+    let content = SnapshotContent {
+        served: counts.served,
+        held: counts.held,
+        last_seq: counts.last_seq,
+        repositories: links.repositories,
+        store: hex::encode(&store_snapshot.store_id()),
+        service,
+    };
+    Ok(Snapshot { links, content })
 }
 
 impl Snapshot {
@@ -90,14 +96,7 @@ impl Snapshot {
         SnapshotInfo {
             folder: self.links.folder().to_owned(),
             key: Some(config.owner_file()).filter(|key| key.exists()),
-            content: SnapshotContent {
-                served: self.counts.served,
-                held: self.counts.held,
-                last_seq: self.counts.last_seq,
-                repositories: self.links.repositories,
-                store: self.store.clone(),
-                service: self.service.clone(),
-            },
+            content: self.content.clone(),
         }
     }
 }

@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::api::{Endpoint, ErrorCode, ErrorMessage, ImportRequest, JobProgress, Nothing};
+pub(crate) use super::api::AdminError;
+use super::api::{Endpoint, ErrorCode, ImportRequest, JobProgress, Nothing};
 use crate::http::body::BodySender;
 
 /// Maximum number of bytes of the arguments.
@@ -63,14 +64,6 @@ impl<Request: DeserializeOwned, Item, Response: Serialize> Endpoint<Request, Ite
     }
 }
 
-/// Why a request failed.
-#[derive(Debug)]
-pub(crate) struct AdminError {
-    code: ErrorCode,
-    /// A sentence for the operator, without a full stop.
-    text: String,
-}
-
 impl AdminError {
     /// An error with a code and a sentence.
     pub(crate) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
@@ -81,24 +74,16 @@ impl AdminError {
     pub(crate) fn failed(problem: impl fmt::Display) -> Self {
         Self::new(ErrorCode::Failed, format!("{problem:#}"))
     }
-}
 
-impl From<JobCancelled> for AdminError {
-    fn from(cancelled: JobCancelled) -> Self {
-        match cancelled {
-            JobCancelled::ClientDisconnected => Self::new(ErrorCode::ClientDisconnected, "the client has disconnected"),
-            JobCancelled::ServerStopping => Self::new(ErrorCode::ServerStopping, "the server is shutting down"),
-        }
+    /// The client of a job has disconnected. The job must stop at the next safe point.
+    pub(super) fn client_disconnected() -> Self {
+        Self::new(ErrorCode::ClientDisconnected, "the client has disconnected")
     }
-}
 
-/// Why a job must stop at the next safe point.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum JobCancelled {
-    /// The client has disconnected.
-    ClientDisconnected,
-    /// The server is shutting down.
-    ServerStopping,
+    /// The server is shutting down. A job must stop at the next safe point.
+    pub(super) fn server_stopping() -> Self {
+        Self::new(ErrorCode::ServerStopping, "the server is shutting down")
+    }
 }
 
 /// Sends the lines of a response. Sending waits for a slow client, and fails when the job is cancelled.
@@ -123,7 +108,7 @@ impl ResponseWriter {
     pub(super) async fn finish(self, result: Result<Value, AdminError>) {
         let line = match result {
             Ok(done) => line("done", &done),
-            Err(AdminError { code, text }) => line("error", &ErrorMessage { code: code.label().to_owned(), text }),
+            Err(error) => line("error", &error),
         };
         let _: Result<(), _> = self.sender.send(io::Result::Ok(line)).await;
     }
@@ -131,50 +116,50 @@ impl ResponseWriter {
 
 impl<Item: Serialize> ResponseWriter<Item> {
     /// Sends the progress of the job.
-    pub(crate) async fn send_progress(&self, progress: &JobProgress) -> Result<(), JobCancelled> {
+    pub(crate) async fn send_progress(&self, progress: &JobProgress) -> Result<(), AdminError> {
         self.send(line("progress", progress)).await
     }
 
     /// Sends an item of a list.
-    pub(crate) async fn send_item(&self, item: &Item) -> Result<(), JobCancelled> {
+    pub(crate) async fn send_item(&self, item: &Item) -> Result<(), AdminError> {
         self.send(line("item", item)).await
     }
 
     /// Same as [`ResponseWriter::send_progress`], for threads that may block.
-    pub(crate) fn send_progress_blocking(&self, progress: &JobProgress) -> Result<(), JobCancelled> {
+    pub(crate) fn send_progress_blocking(&self, progress: &JobProgress) -> Result<(), AdminError> {
         self.send_blocking(line("progress", progress))
     }
 
     /// Same as [`ResponseWriter::send_item`], for threads that may block.
-    pub(crate) fn send_item_blocking(&self, item: &Item) -> Result<(), JobCancelled> {
+    pub(crate) fn send_item_blocking(&self, item: &Item) -> Result<(), AdminError> {
         self.send_blocking(line("item", item))
     }
 
     /// Returns an error if the job is cancelled, for loops that send nothing.
-    pub(crate) fn check_open(&self) -> Result<(), JobCancelled> {
+    pub(crate) fn check_open(&self) -> Result<(), AdminError> {
         if *self.shutdown.borrow() {
-            return Err(JobCancelled::ServerStopping);
+            return Err(AdminError::server_stopping());
         }
-        if self.sender.is_closed() { Err(JobCancelled::ClientDisconnected) } else { Ok(()) }
+        if self.sender.is_closed() { Err(AdminError::client_disconnected()) } else { Ok(()) }
     }
 
     /// Waits until the job is cancelled, for jobs that wait for something else at the same time.
-    pub(crate) async fn closed(&self) -> JobCancelled {
+    pub(crate) async fn closed(&self) -> AdminError {
         let mut shutdown = self.shutdown.clone();
         tokio::select! {
-            _ = shutdown.wait_for(|shutdown| *shutdown) => JobCancelled::ServerStopping,
-            () = self.sender.closed() => JobCancelled::ClientDisconnected,
+            _ = shutdown.wait_for(|shutdown| *shutdown) => AdminError::server_stopping(),
+            () = self.sender.closed() => AdminError::client_disconnected(),
         }
     }
 
-    async fn send(&self, line: Bytes) -> Result<(), JobCancelled> {
+    async fn send(&self, line: Bytes) -> Result<(), AdminError> {
         self.check_open()?;
-        self.sender.send(Ok(line)).await.map_err(|_| JobCancelled::ClientDisconnected)
+        self.sender.send(Ok(line)).await.map_err(|_| AdminError::client_disconnected())
     }
 
-    fn send_blocking(&self, line: Bytes) -> Result<(), JobCancelled> {
+    fn send_blocking(&self, line: Bytes) -> Result<(), AdminError> {
         self.check_open()?;
-        self.sender.blocking_send(Ok(line)).map_err(|_| JobCancelled::ClientDisconnected)
+        self.sender.blocking_send(Ok(line)).map_err(|_| AdminError::client_disconnected())
     }
 }
 
@@ -198,7 +183,7 @@ mod tests {
         );
         assert_eq!(line("item", &RelayCount { relays: 1 }), "{\"item\":{\"relays\":1}}\n");
         assert_eq!(line("done", &Nothing {}), "{\"done\":{}}\n");
-        let error = ErrorMessage { code: ErrorCode::ServerStopping.label().to_owned(), text: "x".to_owned() };
+        let error = AdminError::new(ErrorCode::ServerStopping, "x");
         assert_eq!(line("error", &error), "{\"error\":{\"code\":\"going_down\",\"text\":\"x\"}}\n");
     }
 }

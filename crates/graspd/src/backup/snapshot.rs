@@ -56,7 +56,7 @@ pub(super) fn retry_while_busy<T>(mut call: impl FnMut() -> Result<T, CommandErr
     let until = Instant::now() + BUSY_TIMEOUT;
     loop {
         match call() {
-            Err(CommandError::Rejected(error)) if error.code == ErrorCode::Busy.label() && Instant::now() < until => {
+            Err(CommandError::Rejected(error)) if error.code == ErrorCode::Busy && Instant::now() < until => {
                 std::thread::sleep(BUSY_TIMEOUT / 50);
             }
             result => return result,
