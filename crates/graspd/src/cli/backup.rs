@@ -1,7 +1,6 @@
 //! `graspd backup`, `graspd restore` and `graspd verify`.
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use grasp_git::backup::RepoVerifier;
@@ -18,6 +17,7 @@ use crate::backup::manifest::Manifest;
 use crate::backup::progress::Progress;
 use crate::backup::verify::VerifyReport;
 use crate::backup::{create, restore, snapshot, verify};
+use crate::clock::Clock;
 use crate::config::{Config, LoadedConfig};
 use crate::text_format::{bytes, count};
 
@@ -55,7 +55,7 @@ pub(super) struct BackupArgs {
 impl BackupArgs {
     pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
         let config = settings(context)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let now = Clock::start().wall().0;
         let plan = BackupPlan { into: &self.into, base: self.base.as_deref(), copy_all: self.copy, now };
         create::check_target(&plan)?;
         let (client, mut progress) = (context.client()?, Progress::new());

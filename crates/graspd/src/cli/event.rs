@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use std::{fs, io};
 
 use clap::Args;
@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::{CommandError, print_json, print_line};
+use super::{CommandError, print_json, print_line, print_result};
 use crate::admin::client::command_runtime;
+use crate::clock::Clock;
 use crate::net::dialer::Dialer;
 
 /// Maximum time for publishing an event to a relay.
@@ -48,10 +49,7 @@ impl KeyArgs {
             other => other?,
         };
         let npub = keys.public_key().to_bech32().map_err(|problem| CommandError::Failed(problem.to_string()))?;
-        if self.json {
-            return print_json(&json!({ "npub": npub, "hex": keys.public_key().to_hex() }));
-        }
-        print_line(npub)
+        print_result(self.json, &json!({ "npub": npub, "hex": keys.public_key().to_hex() }), |_| npub)
     }
 }
 
@@ -95,10 +93,9 @@ impl EventArgs {
             let (name, value) = text.split_once('=').ok_or_else(invalid_tag)?;
             tags.push(Tag::parse([name, value]).map_err(|_| invalid_tag())?);
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let event = EventBuilder::new(Kind::Custom(self.kind), self.content)
             .tags(tags)
-            .custom_created_at(nostr::types::Timestamp::from(now))
+            .custom_created_at(nostr::types::Timestamp::from(Clock::start().wall().0))
             .finalize(&keys)
             .map_err(|problem| CommandError::Failed(format!("cannot sign the event: {problem}")))?;
         let Some(relay) = self.to else { return print_line(event.as_json()) };

@@ -28,6 +28,7 @@ mod table;
 mod transfer;
 mod version;
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -197,7 +198,7 @@ impl CommandContext<'_> {
 }
 
 /// Prints a line to standard output.
-pub(crate) fn print_line(text: impl std::fmt::Display) -> Result<(), CommandError> {
+pub(crate) fn print_line(text: impl Display) -> Result<(), CommandError> {
     match writeln!(std::io::stdout().lock(), "{text}") {
         Ok(()) => Ok(()),
         Err(problem) if problem.kind() == std::io::ErrorKind::BrokenPipe => Err(CommandError::OutputClosed),
@@ -208,6 +209,15 @@ pub(crate) fn print_line(text: impl std::fmt::Display) -> Result<(), CommandErro
 /// Prints a line of JSON with sorted keys to standard output.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CommandError> {
     print_line(json!(value))
+}
+
+/// Prints the result of a command as JSON, or as text for people.
+pub(crate) fn print_result<T: Serialize, D: Display>(
+    as_json: bool,
+    result: &T,
+    text: impl FnOnce(&T) -> D,
+) -> Result<(), CommandError> {
+    if as_json { print_json(result) } else { print_line(text(result)) }
 }
 
 /// Ignores that standard output is closed, for commands whose exit status is their result.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::backup::settings;
 use super::table::{Align, Table};
 use super::transfer::{import_silently, import_table};
-use super::{CommandContext, CommandError, absolute_path_value, print_json, print_line};
+use super::{CommandContext, CommandError, absolute_path_value, print_json, print_line, print_result};
 use crate::admin::api::{ADDRESS, ImportCounts, Nothing};
 use crate::backup::ngit_grasp::{MigrationDir, NgitGraspData, NgitGraspRepo, NgitGraspSurvey};
 use crate::backup::progress::Progress;
@@ -81,10 +81,7 @@ fn show_survey(context: &CommandContext<'_>, data_dir: &NgitGraspData, as_json: 
     let survey = data_dir.survey(&policy, Clock::start().wall(), &mut progress.callback());
     drop(progress);
     let survey = survey?;
-    if as_json {
-        return print_json(&survey);
-    }
-    print_line(summary(&survey, &config.domain))
+    print_result(as_json, &survey, |survey| summary(survey, &config.domain))
 }
 
 fn summary(survey: &NgitGraspSurvey, domain: &str) -> String {

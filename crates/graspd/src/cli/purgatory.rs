@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::table::Column;
-use super::{CommandContext, CommandError, print_json, print_line};
+use super::{CommandContext, CommandError, print_result};
 use crate::admin::api::{HeldItem, HeldRequest, Nothing, PURGATORY, PURGATORY_DROP, PURGATORY_RETRY};
 use crate::text_format::{count, duration, terminal_safe};
 
@@ -76,21 +76,19 @@ impl PurgatoryArgs {
             }
             Some(PurgatoryAction::Retry { what }) => {
                 let done = context.call(PURGATORY_RETRY, &HeldRequest { what })?;
-                match done.count {
-                    _ if self.json => print_json(&done),
-                    0 => print_line("No git data is missing that could be fetched from another server."),
-                    1 => print_line("Fetching the missing git data of one repository."),
-                    many => print_line(format!("Fetching the missing git data of {many} repositories.")),
-                }
+                print_result(self.json, &done, |done| match done.count {
+                    0 => "No git data is missing that could be fetched from another server.".to_owned(),
+                    1 => "Fetching the missing git data of one repository.".to_owned(),
+                    many => format!("Fetching the missing git data of {many} repositories."),
+                })
             }
             Some(PurgatoryAction::Drop { what }) => {
                 let done = context.call(PURGATORY_DROP, &HeldRequest { what: Some(what) })?;
-                if self.json {
-                    return print_json(&done);
-                }
-                let HeldItem { kind, id, names, .. } = &done.dropped;
-                let names = terminal_safe(&names.join(", "));
-                print_line(format!("Dropped: the {} {id} of {names}.", kind.replace('_', " ")))
+                print_result(self.json, &done, |done| {
+                    let HeldItem { kind, id, names, .. } = &done.dropped;
+                    let names = terminal_safe(&names.join(", "));
+                    format!("Dropped: the {} {id} of {names}.", kind.replace('_', " "))
+                })
             }
         }
     }

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::table::Column;
-use super::{CommandContext, CommandError, print_json, print_line};
+use super::{CommandContext, CommandError, print_result};
 use crate::admin::api::{
     Nothing, RELAY_FORGET, RELAY_PAUSE, RELAY_RESUME, RELAY_RETRY, RELAYS, RelayDocument, RelayRequest,
 };
@@ -115,9 +115,6 @@ impl RelaysArgs {
             }
         };
         let done = context.call(endpoint, &relay.into_request())?;
-        if self.json {
-            return print_json(&done);
-        }
-        print_line(format!("{}: {what}.", terminal_safe(&done.url)))
+        print_result(self.json, &done, |done| format!("{}: {what}.", terminal_safe(&done.url)))
     }
 }

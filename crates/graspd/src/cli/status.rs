@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 
 use super::table::Table;
-use super::{CommandContext, CommandError, ignore_closed_output, print_json, print_line};
+use super::{CommandContext, CommandError, ignore_closed_output, print_result};
 use crate::admin::api::{Nothing, STATUS, StatusDocument};
 use crate::text_format::{bytes, count, duration};
 
@@ -24,7 +24,7 @@ pub(super) struct StatusArgs {
 impl StatusArgs {
     pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
         let status = context.call(STATUS, &Nothing {})?;
-        ignore_closed_output(if self.json { print_json(&status) } else { print_line(summary(&status)) })?;
+        ignore_closed_output(print_result(self.json, &status, summary))?;
         if status.ready {
             return Ok(());
         }

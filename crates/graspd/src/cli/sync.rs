@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::relays::RelayArgs;
-use super::{CommandContext, CommandError, print_json, print_line};
+use super::{CommandContext, CommandError, print_json, print_result};
 use crate::admin::api::SYNC;
 use crate::admin::client::ResponseLine;
 use crate::backup::progress::Progress;
@@ -37,11 +37,10 @@ impl SyncArgs {
             Ok(())
         })?;
         drop(shown);
-        if self.json {
-            return print_json(&done);
-        }
-        let (repositories, url, events) =
-            (count(done.repositories as u64), terminal_safe(&done.url), count(done.events));
-        print_line(format!("Done: {repositories} repositories have everything that {url} has; {events} new events."))
+        print_result(self.json, &done, |done| {
+            let (repositories, url, events) =
+                (count(done.repositories as u64), terminal_safe(&done.url), count(done.events));
+            format!("Done: {repositories} repositories have everything that {url} has; {events} new events.")
+        })
     }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::table::{Align, Table};
-use super::{CommandContext, CommandError, print_json, print_line};
+use super::{CommandContext, CommandError, print_result};
 use crate::admin::api::{ExportFilter, ImportCounts};
 use crate::backup::export::EventExport;
 use crate::backup::import::EventImport;
@@ -120,7 +120,7 @@ impl ImportArgs {
             eprintln!("continuing an interrupted import");
         }
         let counts = import.run(&mut Some(Progress::new())).map_err(with_resume_hint)?;
-        if self.json { print_json(&counts) } else { print_line(import_table(&counts)) }
+        print_result(self.json, &counts, import_table)
     }
 }
 

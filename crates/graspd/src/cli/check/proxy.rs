@@ -8,8 +8,9 @@ use tokio_rustls::rustls::RootCertStore;
 use super::finding::Findings;
 use super::proxy_config::ProxyKind;
 use super::requests::{BodyLength, CheckResponse, PublicEndpoint, RequestError, SPOOFED_ADDRESS};
-use super::time::{days_left, now};
+use super::time::days_left;
 use crate::admin::api::{ProbedRequest, ServerFacts};
+use crate::clock::Clock;
 use crate::date::parse_http_date;
 use crate::net::dialer::DialError;
 
@@ -95,7 +96,7 @@ async fn check_certificate(findings: &mut Findings, endpoint: &PublicEndpoint) -
         return true;
     };
     let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    match days_left(roots, chain, endpoint.target.host(), now()) {
+    match days_left(roots, chain, endpoint.target.host(), Clock::start().wall().0) {
         Some(days) if days < RENEWAL_DAYS => findings.warning(
             "tls",
             format!("the certificate expires in {days} days"),
@@ -179,7 +180,7 @@ fn check_endpoint(
 
 fn check_clock(findings: &mut Findings, response: &CheckResponse) {
     let Some(theirs) = parse_http_date(response.header(header::DATE)) else { return };
-    let apart = now().abs_diff(theirs);
+    let apart = Clock::start().wall().0.abs_diff(theirs);
     if apart > MAX_CLOCK_SECS {
         findings.error(
             "clock",

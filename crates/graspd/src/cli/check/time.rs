@@ -1,6 +1,6 @@
 //! Clock, and validity of certificates.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use grasp_core::net::OutboundHost;
 use tokio_rustls::rustls::RootCertStore;
@@ -13,11 +13,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 const MAX_DAYS: u64 = 900;
 
 const DAY: u64 = 86_400;
-
-/// Returns the current unix time in seconds.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
-}
 
 /// Returns the number of whole days for which a certificate chain stays valid, up to [`MAX_DAYS`].
 pub(super) fn days_left(
