@@ -57,11 +57,3 @@ pub(super) fn write(path: &Path, value: &Value) -> Result<()> {
     fs::rename(&draft, path)?;
     Ok(())
 }
-
-/// Removes a checkpoint.
-pub(super) fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(problem) if problem.kind() != ErrorKind::NotFound => Err(problem.into()),
-        _ => Ok(()),
-    }
-}

@@ -6,6 +6,7 @@
 //! events that are sent twice are already known.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use super::checkpoint;
 use super::progress::Progress;
 use super::snapshot::retry_while_busy;
+use super::tree::ignore_missing;
 use crate::admin::api::{ImportCounts, ImportItem, ImportRequest};
 use crate::admin::client::{AdminClient, CommandError, ResponseLine};
 
@@ -114,10 +116,10 @@ impl<'i> EventImport<'i> {
             let made_progress = self.pass == 0 || counts.accepted + counts.held > 0;
             if self.retry_bytes == 0 || !made_progress || self.pass + 1 >= MAX_PASSES {
                 // The checkpoint is removed first, because it refers to the other files.
-                checkpoint::remove(&self.checkpoint_path)?;
+                ignore_missing(fs::remove_file(&self.checkpoint_path))?;
                 crash_point::point("import.forgotten");
                 for pass in 1..=MAX_PASSES {
-                    checkpoint::remove(&self.input_path(pass))?;
+                    ignore_missing(fs::remove_file(self.input_path(pass)))?;
                 }
                 return Ok(self.before.plus(&counts));
             }

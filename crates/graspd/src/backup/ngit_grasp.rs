@@ -24,7 +24,8 @@ use grasp_git::layout::identifier_file_name;
 use grasp_store::read_nostr_lmdb;
 use serde::Serialize;
 
-use super::ProgressFn;
+use super::tree::ignore_missing;
+use super::{ProgressFn, tree};
 
 /// Maximum number of open files while events are sorted.
 const MAX_OPEN: usize = 64;
@@ -210,21 +211,15 @@ impl MigrationDir {
         {
             // The events are those of another database, or have changed since.
             fs::remove_dir_all(&sorted)?;
-            match fs::remove_file(folder.join("done")) {
-                Err(problem) if problem.kind() != ErrorKind::NotFound => return Err(problem.into()),
-                _ => {}
-            }
+            ignore_missing(fs::remove_file(folder.join("done")))?;
         }
         if !sorted.exists() {
             let draft = folder.join("sorting");
-            match fs::remove_dir_all(&draft) {
-                Err(problem) if problem.kind() != ErrorKind::NotFound => return Err(problem.into()),
-                _ => {}
-            }
+            ignore_missing(fs::remove_dir_all(&draft))?;
             fs::create_dir_all(draft.join("names")).with_context(|| format!("cannot use {}", folder.display()))?;
             sort(source, &draft, on_progress)?;
             fs::write(draft.join(SOURCE_FILE), &fingerprint)?;
-            super::tree::sync(&draft)?;
+            tree::sync(&draft)?;
             fs::rename(&draft, &sorted)?;
         }
         let done = match fs::read_to_string(folder.join("done")) {

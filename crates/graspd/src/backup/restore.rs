@@ -70,10 +70,7 @@ fn prepare_target(config: &Config) -> Result<()> {
     if marker.exists() {
         for (folder, made) in [relay, git].into_iter().zip(RESTORED_DIRS) {
             for name in made {
-                match fs::remove_dir_all(folder.join(name)) {
-                    Err(problem) if problem.kind() != std::io::ErrorKind::NotFound => return Err(problem.into()),
-                    _ => {}
-                }
+                tree::ignore_missing(fs::remove_dir_all(folder.join(name)))?;
             }
         }
         let _ = fs::remove_file(config.owner_file());

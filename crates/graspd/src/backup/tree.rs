@@ -42,3 +42,11 @@ pub(super) fn sync(folder: &Path) -> io::Result<()> {
     rustix::fs::syncfs(fs::File::open(folder)?)?;
     Ok(())
 }
+
+/// Returns the result of a removal, except that nothing has to be removed if nothing is there.
+pub(super) fn ignore_missing(removed: io::Result<()>) -> anyhow::Result<()> {
+    match removed {
+        Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => Ok(removed?),
+    }
+}

@@ -52,7 +52,8 @@ impl fmt::Display for SettingOrigin {
 }
 
 /// One error in the settings.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{location}: {message}")]
 pub(crate) struct ConfigError {
     /// The setting or file, in the spelling that the operator used.
     pub(crate) location: String,
@@ -63,12 +64,6 @@ pub(crate) struct ConfigError {
 impl ConfigError {
     pub(crate) fn new(location: impl Into<String>, message: impl Into<String>) -> Self {
         ConfigError { location: location.into(), message: message.into() }
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.location, self.message)
     }
 }
 
