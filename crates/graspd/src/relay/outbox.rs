@@ -28,7 +28,7 @@ pub(crate) enum SessionMessage {
     /// A subscription was not opened because all subscriptions of the server exceed the limit of filter memory.
     FilterLimitReached { key: SubscriptionKey },
     /// Result of a COUNT; `None` if the query was too expensive or failed.
-    Count { key: SubscriptionKey, count: Option<u64> },
+    Count { key: SubscriptionKey, count: Result<u64, &'static str> },
     /// The item set of a reconciliation.
     ItemSet { key: SubscriptionKey, set: Result<Arc<CachedItemSet>, ItemSetError> },
     /// Reply to a message of a reconciliation: the text to send, and whether the reconciliation has ended.

@@ -172,11 +172,11 @@ impl QueryWorker {
         });
         let count = match progress {
             Ok(ScanProgress::More) => return Some(QueryJob::Count(job)),
-            Ok(ScanProgress::Done) => Some(job.count),
-            Ok(ScanProgress::Exhausted) => None,
+            Ok(ScanProgress::Done) => Ok(job.count),
+            Ok(ScanProgress::Exhausted) => Err("rate-limited: the count touches too many events, narrow it"),
             Err(error) => {
                 error!(target: "relay", %error, "count failed");
-                None
+                Err("error: the store cannot be read")
             }
         };
         job.session.send(SessionMessage::Count { key: job.key, count });

@@ -190,12 +190,12 @@ impl Subscriptions {
     }
 
     /// Handles the result of a count.
-    pub(crate) fn on_count(&mut self, io: &mut SessionIo, key: SubscriptionKey, count: Option<u64>) {
+    pub(crate) fn on_count(&mut self, io: &mut SessionIo, key: SubscriptionKey, count: Result<u64, &str>) {
         if let Some((id, filter_bytes)) = self.counts.remove(&key) {
             self.filter_bytes -= filter_bytes;
             io.out.push_text(&match count {
-                Some(count) => message::count(&id, count),
-                None => message::closed(&id, "rate-limited: the count touches too many events, narrow it"),
+                Ok(count) => message::count(&id, count),
+                Err(reason) => message::closed(&id, reason),
             });
         }
         self.running -= 1;
