@@ -182,6 +182,13 @@ pub const MAX_HELD_STATE_VERSIONS: usize = 16;
 /// marker.
 pub const REMOVAL_SLICE_EVENTS: usize = 1_000;
 
+/// Rows that are read in one transaction to find the pull requests for a repository whose hosting has ended: a few
+/// milliseconds. Only repositories with more events than this need further transactions.
+pub const PULL_REQUEST_PAGE_ROWS: usize = 10_000;
+
+/// Bytes of pull requests in one such page. All of them are moved to purgatory.
+pub const PULL_REQUEST_PAGE_BYTES: usize = 8 * 1024 * 1024;
+
 /// Repositories that are reviewed in one step after the policy has changed. Each costs a few lookups, and a banned one
 /// some writes and a git job; a step takes some tens of milliseconds.
 pub const REVIEW_SLICE_REPOS: usize = 500;

@@ -95,6 +95,7 @@ impl Reloader {
             quotas: config.quotas,
             max_event_bytes: config.max_event_bytes,
             purgatory_secs: config.purgatory_expiry.as_secs(),
+            dormant_secs: config.purgatory_dormant.as_secs(),
             ..AdmissionPolicy::clone(&rules)
         };
         if changed != *rules {

@@ -5,8 +5,8 @@ mod git_jobs;
 use std::sync::Arc;
 
 use grasp_core::admission::io::{
-    DeletionTarget, EventLookups, EventSummary, NeededLookups, PendingUpload, RestoredItem, StoreWrite, Todo,
-    Tombstone, TombstoneKind,
+    DeletionTarget, EventLookups, EventSummary, NeededLookups, PendingUpload, PullRequestPage, RestoredItem,
+    StoreWrite, Todo, Tombstone, TombstoneKind,
 };
 use grasp_core::limits;
 use grasp_core::nostr::event::{Event, EventId, EventVersion};
@@ -61,6 +61,14 @@ pub trait StoreUnderTest {
     /// committed batches, and those that the open batch has removed so far.
     fn removed_pulls(&mut self) -> Vec<EventSummary>;
 
+    /// Returns a page of the served pull requests that are addressed to a repository, newest first, and where the next
+    /// page starts, with the open batch. Events that the open batch put may be on the first page, in any order.
+    fn pull_requests_for(
+        &mut self,
+        repo: &RepoId,
+        page: PullRequestPage,
+    ) -> (Vec<Arc<SignedEvent>>, Option<EventVersion>);
+
     /// Returns what the admission machine restores at startup.
     fn restored(&mut self) -> Vec<RestoredItem>;
 
@@ -114,6 +122,8 @@ pub const CASES: &[(&str, ContractCase)] = &[
     ("replaceable and addressable coordinates differ", coordinates),
     ("a held event is known but not served", hold),
     ("a released event replaces and gets a new sequence number", release),
+    ("a served event is held again and gets a new sequence number when it is released", git_jobs::hold_served),
+    ("the served pull requests of a repository are found page by page", git_jobs::pull_requests_for),
     ("a dropped or removed event is unknown", drop_and_remove),
     ("the sequence is the order of serving", sequence),
     ("a deleted id has a tombstone for its author only", tombstone_of_event),

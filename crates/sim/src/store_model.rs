@@ -5,14 +5,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use grasp_core::admission::io::{
-    DeletionTarget, EventLookups, EventSummary, NeededLookups, PendingUpload, RestoredItem, StoreWrite, Todo,
-    Tombstone, TombstoneKind,
+    DeletionTarget, EventLookups, EventSummary, NeededLookups, PendingUpload, PullRequestPage, RestoredItem,
+    StoreWrite, Todo, Tombstone, TombstoneKind,
 };
 use grasp_core::admission::moderation::ServedEvents;
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId, EventVersion, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
 use grasp_core::repo::catalog::EventStatus;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
@@ -140,6 +141,28 @@ impl StoreUnderTest for ModelStore {
 
     fn is_known(&mut self, id: EventId) -> bool {
         self.rows.find(id).is_some()
+    }
+
+    fn pull_requests_for(
+        &mut self,
+        repo: &RepoId,
+        page: PullRequestPage,
+    ) -> (Vec<Arc<SignedEvent>>, Option<EventVersion>) {
+        // Small pages, so that simulated repositories have several.
+        const PAGE: usize = 2;
+        let is_after = |event: &EventVersion| match page {
+            PullRequestPage::First => true,
+            PullRequestPage::After(last) => supersedes(last, *event),
+        };
+        let targets = |event: &Event| PullRequest::from_any_event(event).map(|request| request.targets);
+        let addressed = |event: &&Arc<SignedEvent>| targets(event).is_some_and(|targets| targets.contains(repo));
+        let mut found: Vec<Arc<SignedEvent>> = self.rows.events().filter(addressed).cloned().collect();
+        found.retain(|event| is_after(&event.version()));
+        found.sort_by_key(|event| (std::cmp::Reverse(event.created_at), event.id));
+        let has_more = found.len() > PAGE;
+        found.truncate(PAGE);
+        let next = found.last().filter(|_| has_more).map(|event| event.version());
+        (found, next)
     }
 
     fn removed_pulls(&mut self) -> Vec<EventSummary> {
@@ -343,6 +366,11 @@ impl Rows {
             StoreWrite::ExtendHold(id, deadline) => {
                 if let Some((_, until)) = self.held.get_mut(id) {
                     *until = *deadline;
+                }
+            }
+            StoreWrite::HoldServed(id, deadline) => {
+                if let Some(event) = self.unserve(*id) {
+                    self.held.insert(*id, (event, *deadline));
                 }
             }
             StoreWrite::Release(id) => {

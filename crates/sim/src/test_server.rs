@@ -50,6 +50,8 @@ pub fn default_policy() -> AdmissionPolicy {
         strict_maintainers: false,
         max_event_bytes: 256 * 1024,
         purgatory_secs: limits::PURGATORY_EXPIRY_SECS,
+        dormant_secs: limits::DORMANT_SECS,
+        ignores_deletions: false,
         accepts_submissions: true,
         quotas: Quotas::default(),
         fetches_git_data: false,

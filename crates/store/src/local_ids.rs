@@ -9,6 +9,7 @@ use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::negentropy::NegentropyItem;
 use grasp_core::nostr::{Filter, json, kinds};
 use grasp_core::repo::RepoId;
+use grasp_core::repo::catalog::EventStatus;
 use grasp_core::sync::io::{LocalIds, RootEvent, Seq, ServedEvent};
 use grasp_core::time::Timestamp;
 
@@ -67,6 +68,19 @@ impl Store {
     /// Returns those ids that are neither served nor held.
     pub fn missing_ids(&self, ids: &[EventId]) -> Result<Vec<EventId>> {
         let mut missing = Vec::new();
+        self.find_ids(ids, |id, status| missing.extend(status.is_none().then_some(id)))?;
+        Ok(missing)
+    }
+
+    /// Returns whether an event is served or held.
+    pub fn status_of(&self, id: EventId) -> Result<Option<EventStatus>> {
+        let mut found = None;
+        self.find_ids(&[id], |_, status| found = status)?;
+        Ok(found)
+    }
+
+    /// Passes each id and its status to `on_id`.
+    fn find_ids(&self, ids: &[EventId], mut on_id: impl FnMut(EventId, Option<EventStatus>)) -> Result<()> {
         for slice in ids.chunks(limits::SCAN_SLICE_ROWS) {
             let txn = self.env.read_txn()?;
             let visibility = Visibility::read(self, &txn)?;
@@ -78,12 +92,11 @@ impl Store {
                         .is_some_and(|record| visibility.is_visible(&record, seq, BEFORE_ALL_EXPIRY)),
                     None => false,
                 };
-                if !served && self.tables.held.get(&txn, &id.0)?.is_none() {
-                    missing.push(*id);
-                }
+                let is_held = !served && self.tables.held.get(&txn, &id.0)?.is_some();
+                on_id(*id, if served { Some(EventStatus::Served) } else { is_held.then_some(EventStatus::Held) });
             }
         }
-        Ok(missing)
+        Ok(())
     }
 
     /// Returns summaries of those events that are served or held.

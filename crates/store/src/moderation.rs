@@ -1,18 +1,21 @@
-//! Reads of moderation sweeps: served events including the changes of the open transaction. Events that the transaction
+//! Reads of moderation sweeps and of the end of hosting: served events including the changes of the open transaction. Events that the transaction
 //! itself put are not found by author or tag.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
-use grasp_core::admission::io::EventSummary;
+use grasp_core::admission::io::{EventSummary, PullRequestPage};
 use grasp_core::admission::moderation::ServedEvents;
-use grasp_core::nostr::event::{Coordinate, EventId};
-use grasp_core::nostr::{PublicKey, SignedEvent, json};
+use grasp_core::limits;
+use grasp_core::nostr::event::{Coordinate, EventId, EventVersion};
+use grasp_core::nostr::{PublicKey, SignedEvent, json, kinds};
+use grasp_core::repo::RepoId;
 
 use crate::error::{Result, StoreError};
 use crate::event_record::EventRecord;
 use crate::index::author_prefix;
-use crate::schema::{Table, index_key_seq};
-use crate::transaction::WriteTransaction;
+use crate::schema::{Table, index_key_seq, sort_key};
+use crate::transaction::{WriteTransaction, announcement_coordinate};
 
 impl WriteTransaction<'_> {
     /// Reads at most `max_rows` values from the events of an index, after skipping `skip` entries.
@@ -29,6 +32,58 @@ impl WriteTransaction<'_> {
             found.extend(self.store.find_by_seq(&self.txn, seq)?.and_then(&read));
         }
         Ok(found)
+    }
+}
+
+impl WriteTransaction<'_> {
+    /// Returns a page of the served pull requests that are addressed to a repository, newest first, and where the next
+    /// page starts. Those that this transaction itself put are part of the first page.
+    pub fn pull_requests_for(
+        &self,
+        repo: &RepoId,
+        page: PullRequestPage,
+    ) -> Result<(Vec<Arc<SignedEvent>>, Option<EventVersion>)> {
+        let address = announcement_coordinate(repo).to_string();
+        let tag = self.store.hasher.tag(b'a', json::escape(&address).as_bytes());
+        let mut found = Vec::new();
+        if page == PullRequestPage::First && self.pending.has_tag(&tag) {
+            for seq in self.first_seq..self.next_seq {
+                found.extend(self.pull_request(seq)?.filter(|event| event.values("a").any(|value| value == address)));
+            }
+        }
+        let start = match page {
+            PullRequestPage::First => tag.to_vec(),
+            PullRequestPage::After(last) => [&tag[..], &sort_key(last.created_at.0, &last.id.0, u64::MAX)].concat(),
+        };
+        let range = (Bound::Excluded(start.as_slice()), Bound::Unbounded);
+        let (mut rows, mut bytes) = (0, 0);
+        for row in self.store.tables.by_tag.range(&self.txn, &range)? {
+            let entry = row?.0;
+            if !entry.starts_with(&tag) {
+                break;
+            }
+            let seq = index_key_seq(entry);
+            if let Some(event) = self.pull_request(seq)? {
+                bytes += event.json().len();
+                found.push(event);
+            }
+            rows += 1;
+            if rows >= limits::PULL_REQUEST_PAGE_ROWS || bytes >= limits::PULL_REQUEST_PAGE_BYTES {
+                let record = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())?;
+                return Ok((found, record.map(EventRecord::read).transpose()?.map(|record| record.version())));
+            }
+        }
+        Ok((found, None))
+    }
+
+    /// Returns the visible pull request with a sequence number.
+    fn pull_request(&self, seq: u64) -> Result<Option<Arc<SignedEvent>>> {
+        let Some(bytes) = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? else { return Ok(None) };
+        let record = EventRecord::read(bytes)?;
+        if !kinds::is_pull_request(record.kind()) || self.is_being_purged(&record, seq)? {
+            return Ok(None);
+        }
+        Ok(Some(Arc::new(record.event()?)))
     }
 }
 

@@ -23,8 +23,8 @@ pub struct WriteTransaction<'s> {
     pub(crate) store: &'s Store,
     pub(crate) txn: RwTxn<'s>,
     pub(crate) pending: PendingEntries,
-    first_seq: u64,
-    next_seq: u64,
+    pub(crate) first_seq: u64,
+    pub(crate) next_seq: u64,
     /// Pull requests removed with a vanished author that the caller has not taken yet.
     removed_pull_requests: Vec<EventSummary>,
     /// Kinds of released events that the caller has not taken yet.
@@ -47,6 +47,7 @@ impl<'s> WriteTransaction<'s> {
             StoreWrite::MarkException(id) => Ok(self.store.tables.exceptions.put(&mut self.txn, &id.0, &[])?),
             StoreWrite::Hold(event, deadline) => self.hold(event, *deadline),
             StoreWrite::ExtendHold(id, deadline) => self.extend_hold(*id, *deadline),
+            StoreWrite::HoldServed(id, deadline) => self.hold_served(*id, *deadline),
             StoreWrite::Release(id) => self.release(*id),
             StoreWrite::DropHeld(id) => self.unhold(*id).map(drop),
             StoreWrite::Remove(id) => self.remove(*id),
@@ -161,13 +162,26 @@ impl<'s> WriteTransaction<'s> {
     }
 
     fn hold(&mut self, event: &SignedEvent, deadline: Timestamp) -> Result<()> {
+        self.put_held(&EventRecord::write(event), event.pubkey, event.id, deadline)
+    }
+
+    fn put_held(&mut self, record: &[u8], author: PublicKey, id: EventId, deadline: Timestamp) -> Result<()> {
         let tables = &self.store.tables;
-        let mut row = deadline.0.to_be_bytes().to_vec();
-        row.extend_from_slice(&EventRecord::write(event));
-        tables.held.put(&mut self.txn, &event.id.0, &row)?;
-        let author: [u8; 64] = key(&[&event.pubkey.0, &event.id.0]);
-        tables.held_by_author.put(&mut self.txn, &author, &[])?;
-        Ok(())
+        tables.held.put(&mut self.txn, &id.0, &[&deadline.0.to_be_bytes(), record].concat())?;
+        let author: [u8; 64] = key(&[&author.0, &id.0]);
+        Ok(tables.held_by_author.put(&mut self.txn, &author, &[])?)
+    }
+
+    /// Moves a served event to purgatory.
+    fn hold_served(&mut self, id: EventId, deadline: Timestamp) -> Result<()> {
+        let tables = &self.store.tables;
+        let Some(seq) = tables.ids.get(&self.txn, &id.0)?.map(read_u64) else { return Ok(()) };
+        let Some(record) = tables.events.get(&self.txn, &seq.to_be_bytes())?.map(<[u8]>::to_vec) else {
+            return Ok(());
+        };
+        let author = EventRecord::read(&record)?.author();
+        self.remove_seq(seq)?;
+        self.put_held(&record, author, id, deadline)
     }
 
     fn extend_hold(&mut self, id: EventId, deadline: Timestamp) -> Result<()> {

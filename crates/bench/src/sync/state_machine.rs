@@ -318,6 +318,7 @@ impl MachineDriver {
             SyncOutput::Note(SyncNote::CaughtUp { .. }) => self.caught_up += 1,
             SyncOutput::Send(..)
             | SyncOutput::Submit(_)
+            | SyncOutput::HeldEventSeen(_)
             | SyncOutput::ReleasePermit(_)
             | SyncOutput::StoreRow(_)
             | SyncOutput::DeleteRow(_)

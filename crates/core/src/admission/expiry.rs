@@ -46,7 +46,7 @@ impl Admission {
         let is_dormant =
             self.policy.fetches_git_data && left > self.policy.purgatory_secs.max(limits::PURGATORY_STARTUP_GRACE_SECS);
         let (left, search) = if is_dormant {
-            (left.min(limits::DORMANT_SECS), SearchStatus::Dormant)
+            (left.min(self.policy.dormant_secs), SearchStatus::Dormant)
         } else {
             let max_secs = self.policy.purgatory_secs.max(limits::PURGATORY_STARTUP_GRACE_SECS);
             let left = left.clamp(limits::PURGATORY_STARTUP_GRACE_SECS, max_secs);
@@ -55,10 +55,20 @@ impl Admission {
         self.track_held(now, event, now.mono.plus_secs(left), search);
     }
 
-    /// Handles a held event that is submitted again: its search may start earlier, and a dormant event becomes active.
+    /// Handles a held event that is submitted again.
     pub(super) fn resubmitted(&mut self, now: Now, id: EventId, source: &EventSource) {
+        self.search_from(now, id, search_due(now, source));
+    }
+
+    /// Lets the search for the git data of a held event start soon, because a relay or git server may have it.
+    pub(super) fn search_soon(&mut self, now: Now, id: EventId) {
+        self.search_from(now, id, search_due_after_sync(now));
+    }
+
+    /// Lets the search for the git data of a held event start at a time, unless it starts earlier. A dormant event
+    /// becomes active.
+    fn search_from(&mut self, now: Now, id: EventId, new_due: MonoTime) {
         let Some(held_event) = self.purgatory.get(id) else { return };
-        let new_due = search_due(now, source);
         match held_event.search {
             SearchStatus::Pending(due) if new_due < due => {
                 self.purgatory.set_search(id, SearchStatus::Pending(new_due), held_event.deadline)
@@ -117,7 +127,7 @@ impl Admission {
                 ExpiryAction::Wait(now.mono.plus_secs(limits::EXPIRY_POSTPONE_SECS))
             }
             _ if self.is_newest(id, held_event) && self.purgatory.has_dormant_capacity(held_event.author) => {
-                ExpiryAction::Dormant(now.mono.plus_secs(limits::DORMANT_SECS))
+                ExpiryAction::Dormant(now.mono.plus_secs(self.policy.dormant_secs))
             }
             _ => ExpiryAction::Drop,
         }

@@ -14,14 +14,18 @@ use super::git_job::{
     ReceivedPack, RefFallback,
 };
 use super::git_job_results::{FinishedPush, todo_for_task};
-use super::io::{AdmissionOutput, FetchedPack, ReceivedPush, RepoLookup, RepoLookupResult, RequestedPush};
+use super::hosting::ReviewedPullRequest;
+use super::io::{
+    AdmissionOutput, FetchedPack, PullRequestPage, ReceivedPush, RepoLookup, RepoLookupResult, RequestedPush,
+};
 use super::purgatory::{HeldEvent, HeldKind};
 use super::push::{PushContext, PushPermit, PushRejection, RefEvent};
 use super::repo_queue::{QueuedWork, RepoTask, RunningJob};
 use super::{Admission, push};
 use crate::disk_budget::{DiskLevel, QuotaUser};
 use crate::limits;
-use crate::nostr::event::{Event, EventId};
+use crate::nostr::PublicKey;
+use crate::nostr::event::{Event, EventId, EventVersion};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
 use crate::repo::{RepoId, RepoPath, RepoState};
@@ -40,6 +44,12 @@ pub(super) enum LookupPurpose {
     ResumePush(Box<ReceivedPush>, PushPermit, Vec<(EventId, u64)>),
     /// Release events after a git job has ended.
     FinishJob(RunningJob, AlignmentResult),
+    /// Hold states again that apply to no repository any more: those of these authors, with the path's identifier.
+    HoldStates(RepoPath, Vec<(PublicKey, EventVersion)>),
+    /// Find a page of the pull requests for a repository that is no longer kept.
+    FindPullRequests(RepoPath, PullRequestPage),
+    /// Find the refs of pull requests in another repository.
+    CheckPullRequestRefs(RepoPath, Vec<ReviewedPullRequest>),
 }
 
 impl Admission {
@@ -97,6 +107,16 @@ impl Admission {
                 };
                 (repo_path, events)
             }
+            LookupPurpose::HoldStates(repo_path, states) => {
+                (repo_path, states.iter().map(|(_, version)| version.id).collect())
+            }
+            LookupPurpose::FindPullRequests(repo_path, _) | LookupPurpose::CheckPullRequestRefs(repo_path, _) => {
+                (repo_path, Vec::new())
+            }
+        };
+        let pull_requests = match purpose {
+            LookupPurpose::FindPullRequests(_, page) => Some(*page),
+            _ => None,
         };
         let find_orphans = matches!(purpose, LookupPurpose::StartTask(RepoTask::Align(_) | RepoTask::Adopt(_)));
         let adds_objects = matches!(
@@ -110,7 +130,7 @@ impl Admission {
             && self.policy.quotas.has_byte_quotas()
             && self.disk_level != DiskLevel::Hard
             && self.is_available(repo_path);
-        RepoLookup { repo_path: repo_path.clone(), events, find_orphans, measure_disk }
+        RepoLookup { repo_path: repo_path.clone(), events, find_orphans, measure_disk, pull_requests }
     }
 
     /// Returns the events that a decision about a push needs: those that its refs name and the states of the
@@ -138,20 +158,24 @@ impl Admission {
             LookupPurpose::StartTask(task) => {
                 self.retry_later(now, task);
             }
-            LookupPurpose::FinishJob(..) => {}
+            LookupPurpose::FinishJob(..)
+            | LookupPurpose::HoldStates(..)
+            | LookupPurpose::FindPullRequests(..)
+            | LookupPurpose::CheckPullRequestRefs(..) => {}
         }
     }
 
     /// Continues the work that the lookup was for.
     pub(super) fn lookup_done(&mut self, now: Now, lookup: RepoLookupResult) {
         let purpose = self.pending_lookup.take();
-        // A git job that has ended is finished even if the refs cannot be read now.
-        if let Some(purpose) =
-            purpose.clone().filter(|purpose| lookup.is_failed && !matches!(purpose, LookupPurpose::FinishJob(..)))
-        {
-            return self.fail_lookup(now, purpose);
-        }
         match purpose {
+            // A git job that has ended is finished even if the refs cannot be read now.
+            Some(
+                purpose @ (LookupPurpose::AuthorisePush(_)
+                | LookupPurpose::StartPush(_)
+                | LookupPurpose::ResumePush(..)
+                | LookupPurpose::StartTask(_)),
+            ) if lookup.is_failed => self.fail_lookup(now, purpose),
             Some(LookupPurpose::AuthorisePush(push)) => self.decide_push(&push, &lookup),
             Some(LookupPurpose::StartPush(received_push)) => self.start_push(received_push, &lookup),
             Some(LookupPurpose::ResumePush(received_push, permit, staged)) => {
@@ -168,6 +192,15 @@ impl Admission {
             }
             Some(LookupPurpose::FinishJob(RunningJob::Task(task), aligned)) => {
                 self.finish_task(now, &task, &aligned, &lookup)
+            }
+            Some(LookupPurpose::HoldStates(repo_path, states)) => {
+                self.hold_states(now, repo_path.identifier(), &states, &lookup);
+            }
+            Some(LookupPurpose::FindPullRequests(repo_path, _)) => {
+                self.pull_requests_found(now, repo_path.repo(), &lookup);
+            }
+            Some(LookupPurpose::CheckPullRequestRefs(_, reviewed)) => {
+                self.pull_request_refs_checked(now, reviewed, &lookup);
             }
             None => {}
         }
@@ -193,7 +226,7 @@ impl Admission {
         if !self.is_available(&push.repo_path) {
             return Err(PushRejection::NotHosted);
         }
-        if self.policy.lists.is_read_only {
+        if self.policy.lists.is_read_only && !self.is_listed(&push.repo_path) {
             return Err(PushRejection::ReadOnly);
         }
         if self.disk_level == DiskLevel::Hard {
@@ -339,6 +372,8 @@ impl Admission {
     fn start_task(&mut self, task: RepoTask, lookup: &RepoLookupResult) {
         let repo_path = task.repo_path().clone();
         let operation = match &task {
+            // Its pull requests are being held again. Then the task is added again.
+            RepoTask::Align(RepoPath::Announced(repo)) if self.ended_repos.contains(repo) => None,
             RepoTask::Align(RepoPath::Announced(repo)) if !self.is_hosted(repo) => self.deletion(repo, lookup),
             RepoTask::Align(_) => self.alignment(&repo_path, lookup),
             RepoTask::Adopt(fetched_pack) => self.adoption(fetched_pack, lookup),
@@ -357,12 +392,7 @@ impl Admission {
     /// Returns the job that deletes a repository that is no longer hosted, or `None` if it has no folder or is kept.
     fn deletion(&self, repo: &RepoId, lookup: &RepoLookupResult) -> Option<GitOperation> {
         let group = self.catalog.group(&repo.identifier);
-        // The announcement is still served and was not accepted by the maintainer exception. It no longer names this
-        // service because the service's own address has changed; the repository is kept.
-        let is_kept = group
-            .and_then(|group| group.newest_announcement(repo.owner))
-            .is_some_and(|announcement| !announcement.is_exception);
-        if is_kept || !lookup.has_folder {
+        if self.hosting(repo).is_kept || !lookup.has_folder {
             return None;
         }
         let owners = group.into_iter().flat_map(|group| group.hosted_owners());
@@ -434,9 +464,11 @@ impl Admission {
     }
 
     /// Returns the held pull requests that are addressed to a repository.
-    fn held_pull_requests_at(&self, repo_path: &RepoPath) -> Vec<PullRequestRef> {
+    pub(super) fn held_pull_requests_at(&self, repo_path: &RepoPath) -> Vec<PullRequestRef> {
         let addressed = |(event, held_event): (EventId, &HeldEvent)| match &held_event.kind {
-            HeldKind::PullRequest(tip, repo_paths) if repo_paths.contains(repo_path) => {
+            HeldKind::PullRequest(tip, repo_paths)
+                if repo_paths.contains(repo_path) && self.has_served_path(repo_paths) =>
+            {
                 Some(PullRequestRef { event, tip: tip.clone(), sources: Vec::new() })
             }
             _ => None,
@@ -466,7 +498,8 @@ impl Admission {
         };
         let request = PullRequest::from_any_event(&found.event)?;
         let repo_paths = self.pull_request_paths(found.event.pubkey, &request);
-        if !self.accepts_pull_request(repo_path, &repo_paths) {
+        let is_early = found.status == EventStatus::Held && !self.has_served_path(&repo_paths);
+        if is_early || !self.accepts_pull_request(repo_path, &repo_paths) {
             return None;
         }
         let upload = self.uploads.get(event, repo_path).filter(|upload| upload.tip == request.tip);

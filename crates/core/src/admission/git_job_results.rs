@@ -254,6 +254,11 @@ impl Admission {
         self.take_announcement(EventStatus::Held, repo, held.version.id);
         self.write(StoreWrite::Release(held.version.id));
         self.put_announcement(EventStatus::Served, held);
+        // Pull requests that are held for the repository may get their refs now.
+        let repo_path = RepoPath::Announced(repo.clone());
+        if !self.held_pull_requests_at(&repo_path).is_empty() {
+            self.queues.add(RepoTask::Align(repo_path));
+        }
     }
 
     /// Answers a push and releases its queue.

@@ -73,6 +73,8 @@ pub enum AdmissionInput {
     FetchEnded(FetchId),
     /// All sources were tried once for the objects that these events need. The events may expire at their deadline.
     SourcesTried(Vec<EventId>),
+    /// Relays serve these held events, so a git server probably has their data.
+    HeldEventsSeen(Vec<EventId>),
     /// The operator drops a held event. It may be submitted again.
     HeldEventDropped(EventId),
 }
@@ -99,6 +101,7 @@ crate::label_table! {
         Self::PackFetched(_) => "fetch_arrived",
         Self::FetchEnded(_) => "fetch_ended",
         Self::SourcesTried(_) => "tried",
+        Self::HeldEventsSeen(_) => "held_seen",
         Self::HeldEventDropped(_) => "dropped",
     }
 }
@@ -177,6 +180,11 @@ pub struct RepoLookupResult {
     pub disk_usage: GitUsage,
     /// The requested events that are stored.
     pub events: BTreeMap<EventId, StoredEvent>,
+    /// A page of the served pull requests that are addressed to the repository. Only if
+    /// [`RepoLookup::pull_requests`].
+    pub pull_requests: Vec<Arc<SignedEvent>>,
+    /// Where the next page starts, if there may be more.
+    pub next_pull_request: Option<EventVersion>,
 }
 
 /// A stored event with its lookups.
@@ -288,6 +296,14 @@ impl EventSummary {
         Self { id, author, kind, created_at, identifier, targets, tip }
     }
 
+    /// Returns the fields of an announcement or a state.
+    #[must_use]
+    pub fn versioned(author: PublicKey, identifier: &Identifier, kind: u16, version: EventVersion) -> Self {
+        let EventVersion { id, created_at } = version;
+        let identifier = Some(identifier.clone());
+        Self { id, author, kind, created_at, identifier, targets: Vec::new(), tip: None }
+    }
+
     /// Returns the target repositories and the commit of a pull request; nothing for other and for malformed events.
     #[must_use]
     pub fn pull_request_fields(event: &Event) -> (Vec<RepoId>, Option<String>) {
@@ -366,6 +382,17 @@ pub struct RepoLookup {
     pub find_orphans: bool,
     /// Whether to measure the disk usage of the repository and its owner.
     pub measure_disk: bool,
+    /// Whether to return a page of the served pull requests that are addressed to the repository.
+    pub pull_requests: Option<PullRequestPage>,
+}
+
+/// A page of pull requests, newest first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PullRequestPage {
+    /// The first page.
+    First,
+    /// The page of the events that are older than this version.
+    After(EventVersion),
 }
 
 /// A change of the store.
@@ -379,6 +406,8 @@ pub enum StoreWrite {
     Hold(Arc<SignedEvent>, Timestamp),
     /// Changes the deadline of a held event.
     ExtendHold(EventId, Timestamp),
+    /// Makes a served event held, with its deadline.
+    HoldServed(EventId, Timestamp),
     /// Makes a held event served. It replaces the served version at its coordinate.
     Release(EventId),
     /// Deletes a held event.

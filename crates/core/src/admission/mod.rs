@@ -10,12 +10,14 @@
 //! - [`push`]: authorisation of pushes.
 //! - `git_job_planner`, `git_job_results`, `repo_queue`: planning of git jobs and what follows from their results.
 //! - `removal`, `expiry`, `policy_change`, [`moderation`]: everything that removes events.
+//! - `hosting`: what is held again when hosting ends.
 //! - `sync_targets`, `wanted_git_data`: what [`sync`](crate::sync) and [`fetch`](crate::fetch) should do.
 
 mod expiry;
 pub mod git_job;
 mod git_job_planner;
 mod git_job_results;
+mod hosting;
 pub mod io;
 pub mod moderation;
 pub mod policy;
@@ -32,18 +34,21 @@ mod wanted_git_data;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use io::{AdmissionInput, AdmissionOutput, EventLookups, EventSource, PushId, RestoredItem, StoreWrite, Todo};
+use io::{
+    AdmissionInput, AdmissionOutput, EventLookups, EventSource, PushId, RestoredItem, StoreWrite, Todo, TombstoneKind,
+};
 use policy::{AdmissionMode, AdmissionPolicy, PolicyContext};
 use purgatory::{HeldEvent, HeldKind, Purgatory, SearchStatus};
 use repo_queue::{RepoQueues, RepoTask};
 
 use git_job_planner::LookupPurpose;
+use hosting::HostingChanges;
 use uploads::PendingUploads;
 
 use crate::disk_budget::DiskLevel;
 use crate::fetch::io::FetchId;
 use crate::limits;
-use crate::nostr::event::{Event, EventId};
+use crate::nostr::event::{Event, EventId, EventVersion};
 use crate::nostr::{Decision, SignedEvent, kinds};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
@@ -66,6 +71,12 @@ pub struct Admission {
     affected_repos: BTreeSet<RepoId>,
     /// Repositories whose announcements changed during this input, and the affected ones.
     touched_repos: BTreeSet<RepoId>,
+    /// Changes of hosting during this input.
+    hosting_changes: HostingChanges,
+    /// Repositories that are no longer kept and whose pull requests are being searched. Their folders stay meanwhile.
+    ended_repos: BTreeSet<RepoId>,
+    /// Where these searches continue.
+    next_pages: Vec<(RepoId, EventVersion)>,
     /// Uploads whose event is not known yet.
     uploads: PendingUploads,
     /// Tasks and received pushes that wait for a git job, and the running jobs.
@@ -99,6 +110,9 @@ impl Admission {
             changed_identifiers: BTreeSet::new(),
             affected_repos: BTreeSet::new(),
             touched_repos: BTreeSet::new(),
+            hosting_changes: HostingChanges::default(),
+            ended_repos: BTreeSet::new(),
+            next_pages: Vec::new(),
             uploads: PendingUploads::default(),
             queues: RepoQueues::default(),
             todos: BTreeSet::new(),
@@ -157,6 +171,7 @@ impl Admission {
         self.affected_repos.clear();
         self.touched_repos.clear();
         self.changed_identifiers.clear();
+        self.forget_hosting_changes();
     }
 
     /// Continues interrupted work after all stored items have been restored.
@@ -164,6 +179,7 @@ impl Admission {
         for todo in &self.todos {
             self.queues.add(git_job_results::task_for_todo(todo));
         }
+        self.resume_pull_request_searches();
         self.start_review();
         let held: Vec<EventId> = self.purgatory.iter().map(|(id, _)| id).collect();
         for id in held {
@@ -177,7 +193,17 @@ impl Admission {
         }
     }
 
-    fn handle_submission(&mut self, now: Now, event: Arc<SignedEvent>, source: &EventSource, lookups: &EventLookups) {
+    fn handle_submission(
+        &mut self,
+        now: Now,
+        event: Arc<SignedEvent>,
+        source: &EventSource,
+        mut lookups: EventLookups,
+    ) {
+        if self.policy.ignores_deletions {
+            // Requests from the time before they were ignored have no effect either.
+            lookups.tombstone = lookups.tombstone.filter(|tombstone| *tombstone == TombstoneKind::Withdrawn);
+        }
         let context = PolicyContext {
             policy: &self.policy,
             catalog: &self.catalog,
@@ -186,7 +212,7 @@ impl Admission {
         };
         let decision = match self.policy.recheck(&event, now.wall) {
             Some(rejection) => Decision::Reject(rejection),
-            None => context.decide(&event, source, lookups),
+            None => context.decide(&event, source, &lookups),
         };
         if event.kind == kinds::ANNOUNCEMENT && self.policy.mode == AdmissionMode::Grasp && lookups.tombstone.is_none()
         {
@@ -205,6 +231,7 @@ impl Admission {
     fn accept(&mut self, event: &Arc<SignedEvent>, targets: &[io::DeletionTarget]) {
         self.write(StoreWrite::Put(event.clone()));
         match event.kind {
+            kinds::DELETION | kinds::VANISH if self.policy.ignores_deletions => {}
             kinds::DELETION => self.apply_deletion(event, targets),
             kinds::VANISH => self.apply_vanish(event),
             kinds::ANNOUNCEMENT if self.policy.mode == AdmissionMode::Grasp => self.serve_announcement(event),
@@ -264,6 +291,9 @@ impl Admission {
             }
             HeldKind::PullRequest(tip, repo_paths) => {
                 self.drop_mismatched_uploads(id, &tip);
+                if !self.has_served_path(&repo_paths) {
+                    return;
+                }
                 let available: Vec<RepoPath> =
                     repo_paths.into_iter().filter(|repo_path| self.is_available(repo_path)).collect();
                 let uploaded = self.uploads.by_event(id).map(|upload| &upload.repo_path);
@@ -369,10 +399,13 @@ impl Admission {
             let dependent: Vec<_> = group.into_iter().flat_map(|group| group.hosted_depending_on(repo.owner)).collect();
             (newest.map(|newest| (newest.is_hosted(), newest.roles.clone())), dependent)
         };
+        let hosting_before = self.hosting(repo);
         let (before, hosted_before) = inspect(&self.catalog);
         let result = change(&mut self.catalog);
         let (after, hosted_after) = inspect(&self.catalog);
-        if before != after {
+        if before != after || self.hosting(repo) != hosting_before {
+            let old_members = before.as_ref().map(|(_, roles)| roles.members()).unwrap_or_default();
+            self.record_hosting_change(repo, hosting_before, old_members);
             let owners = hosted_before.into_iter().chain(hosted_after).chain([repo.owner]);
             self.affected_repos.extend(owners.map(|owner| RepoId { owner, identifier: repo.identifier.clone() }));
         }
@@ -462,7 +495,7 @@ impl StateMachine for Admission {
             AdmissionInput::BannedEvent(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::BannedRepoScanned(repo) => self.scan_done(repo),
             AdmissionInput::EventSubmitted { event, source, lookups } => {
-                self.handle_submission(now, event, &source, &lookups);
+                self.handle_submission(now, event, &source, lookups);
             }
             AdmissionInput::EventExpired(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::PullRequestPurged(summary) => self.schedule_ref_removal(&summary),
@@ -477,9 +510,10 @@ impl StateMachine for Admission {
             AdmissionInput::PackFetched(fetched_pack) => self.queues.add(RepoTask::Adopt(fetched_pack)),
             AdmissionInput::FetchEnded(fetch) => drop(self.fetches.remove(&fetch)),
             AdmissionInput::SourcesTried(events) => self.sources_tried(&events),
+            AdmissionInput::HeldEventsSeen(ids) => ids.into_iter().for_each(|id| self.search_soon(now, id)),
             AdmissionInput::HeldEventDropped(id) => self.drop_held(id),
         }
-        self.process_changes();
+        self.process_changes(now);
         self.start_next_lookup();
     }
 
@@ -496,6 +530,10 @@ impl StateMachine for Admission {
                 (!self.repos_to_review.is_empty()).then_some(MonoTime::default()),
                 "repositories are reviewed after a policy change",
             ),
+            (
+                (!self.next_pages.is_empty()).then_some(MonoTime::default()),
+                "pull requests of repositories that are no longer hosted are searched",
+            ),
         ];
         alarms.into_iter().filter_map(|(time, reason)| Some((time?, reason))).min()
     }
@@ -503,6 +541,7 @@ impl StateMachine for Admission {
     fn wake(&mut self, now: Now) {
         self.queues.wake(now.mono);
         self.review_slice();
+        self.continue_pull_request_searches();
         for _ in 0..limits::EXPIRY_SLICE_EVENTS {
             let Some(id) = self.purgatory.next_expired(now.mono) else { break };
             self.expire_held(now, id);
@@ -515,7 +554,7 @@ impl StateMachine for Admission {
                 self.remove_upload(event, &repo_path, true);
             }
         }
-        self.process_changes();
+        self.process_changes(now);
         self.start_next_lookup();
     }
 }

@@ -16,10 +16,10 @@ use super::policy::{AdmissionMode, AdmissionPolicy};
 use super::purgatory::{HeldEvent, HeldKind};
 use super::repo_queue::RepoTask;
 use crate::limits;
-use crate::nostr::event::{EventId, EventVersion};
-use crate::nostr::{PublicKey, kinds};
+use crate::nostr::event::EventId;
+use crate::nostr::kinds;
 use crate::repo::catalog::EventStatus;
-use crate::repo::{Announcement, Identifier, RepoId, RepoPath};
+use crate::repo::{Announcement, RepoId, RepoPath};
 
 impl Admission {
     /// Replaces the policy. The new one must describe the same service ([`AdmissionPolicy::is_same_service`]).
@@ -108,7 +108,7 @@ impl Admission {
     }
 
     /// Whether a repository is banned and has no announcement any more.
-    fn is_banned_and_gone(&self, repo: &RepoId) -> bool {
+    pub(super) fn is_banned_and_gone(&self, repo: &RepoId) -> bool {
         let lists = &self.policy.lists;
         let is_banned = lists.is_repo_banned(repo) || lists.banned_events.authors.contains(&repo.owner);
         is_banned && self.policy.mode == AdmissionMode::Grasp && self.catalog.announcement(repo).is_none()
@@ -121,19 +121,25 @@ impl Admission {
         }
     }
 
-    /// Whether a todo must be kept after the work on the folder is done.
+    /// Whether a todo must be kept after the work on the folder is done: events that depend on the repository are still
+    /// searched.
     pub(super) fn is_scan_pending(&self, todo: &Todo) -> bool {
         todo.pull_request.is_none()
-            && matches!(&todo.repo_path, RepoPath::Announced(repo) if self.repos_to_scan.contains(repo))
+            && matches!(&todo.repo_path, RepoPath::Announced(repo)
+                if self.repos_to_scan.contains(repo) || self.ended_repos.contains(repo))
     }
 
     /// Ends the search for events about a repository. If a todo for its folder is left, it is checked again, and
     /// removed if nothing is left to do.
     pub(super) fn scan_done(&mut self, repo: RepoId) {
         self.repos_to_scan.remove(&repo);
-        let task = RepoTask::Align(RepoPath::Announced(repo));
+        let task = RepoTask::Align(RepoPath::Announced(repo.clone()));
         if self.todos.contains(&todo_for_task(&task)) {
             self.queues.add(task);
+        }
+        // A thread that stays may contain pull requests.
+        if !self.hosting(&repo).is_kept {
+            self.find_pull_requests(repo);
         }
     }
 
@@ -162,7 +168,8 @@ impl Admission {
         let versions = self.catalog.announcement(repo).cloned().unwrap_or_default();
         for (status, announcement) in [(EventStatus::Served, versions.served), (EventStatus::Held, versions.held)] {
             if let Some(Announcement { version, .. }) = announcement {
-                self.remove(&summary(repo.owner, &repo.identifier, kinds::ANNOUNCEMENT, version), status);
+                let summary = EventSummary::versioned(repo.owner, &repo.identifier, kinds::ANNOUNCEMENT, version);
+                self.remove(&summary, status);
             }
         }
         let Some(group) = self.catalog.group(&repo.identifier) else { return };
@@ -175,7 +182,7 @@ impl Admission {
             removed.extend(states.held.iter().map(|version| (*author, *version, EventStatus::Held)));
         }
         for (author, version, status) in removed {
-            self.remove(&summary(author, &repo.identifier, kinds::STATE, version), status);
+            self.remove(&EventSummary::versioned(author, &repo.identifier, kinds::STATE, version), status);
         }
     }
 
@@ -196,18 +203,5 @@ impl Admission {
                 self.put_announcement(status, announcement);
             }
         }
-    }
-}
-
-fn summary(author: PublicKey, identifier: &Identifier, kind: u16, version: EventVersion) -> EventSummary {
-    let identifier = Some(identifier.clone());
-    EventSummary {
-        id: version.id,
-        author,
-        kind,
-        created_at: version.created_at,
-        identifier,
-        targets: Vec::new(),
-        tip: None,
     }
 }

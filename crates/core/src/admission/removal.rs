@@ -12,6 +12,7 @@ use crate::nostr::rejection::{Decision, Rejection};
 use crate::nostr::{PublicKey, kinds, supersedes};
 use crate::repo::catalog::EventStatus;
 use crate::repo::{Announcement, Identifier, RepoId, RepoPath};
+use crate::time::Now;
 
 impl Admission {
     /// Applies a deletion request (kind 5): removes the author's own targets, served or held, and adds a tombstone for
@@ -66,10 +67,8 @@ impl Admission {
         for identifier in identifiers {
             for (id, _, is_announcement) in self.catalog.versions_until(event.pubkey, &identifier, event.created_at) {
                 let kind = if is_announcement { kinds::ANNOUNCEMENT } else { kinds::STATE };
-                let created_at = event.created_at;
-                let identifier = Some(identifier.clone());
-                let (author, targets) = (event.pubkey, Vec::new());
-                let summary = EventSummary { id, author, kind, created_at, identifier, targets, tip: None };
+                let version = EventVersion { id, created_at: event.created_at };
+                let summary = EventSummary::versioned(event.pubkey, &identifier, kind, version);
                 self.remove(&summary, EventStatus::Served);
             }
         }
@@ -90,16 +89,8 @@ impl Admission {
             let is_ended =
                 |old: &Announcement| policy::is_withdrawn(status, old) && supersedes(new.version, old.version);
             if let Some(old) = old.filter(is_ended) {
-                let summary = EventSummary {
-                    id: old.version.id,
-                    author: new.repo.owner,
-                    kind: kinds::ANNOUNCEMENT,
-                    created_at: old.version.created_at,
-                    identifier: Some(new.repo.identifier.clone()),
-                    targets: Vec::new(),
-                    tip: None,
-                };
-                self.remove(&summary, status);
+                let RepoId { owner, identifier } = &new.repo;
+                self.remove(&EventSummary::versioned(*owner, identifier, kinds::ANNOUNCEMENT, old.version), status);
             }
         }
         self.write(StoreWrite::AddTombstone(Tombstone::Withdrawn(new.repo, new.version)));
@@ -201,7 +192,7 @@ impl Admission {
     /// Handles the consequences of changed announcements, at the end of an input and once per identifier. Announcements
     /// that were accepted by the maintainer exception are removed with the last listing of their author
     /// (docs/design/admission.md#maintainer-exception-announcements), and sync and fetch are notified.
-    pub(super) fn process_changes(&mut self) {
+    pub(super) fn process_changes(&mut self, now: Now) {
         let strict = self.policy.strict_maintainers;
         for identifier in std::mem::take(&mut self.changed_identifiers) {
             // The removal of one may remove the reason for another.
@@ -233,6 +224,7 @@ impl Admission {
             self.emit(AdmissionOutput::RepoNeedsChanged(identifier.clone()));
             self.emit(AdmissionOutput::WantedGitDataChanged(identifier));
         }
+        self.process_hosting_changes(now);
         self.recheck_maintainer_states();
         for repo in std::mem::take(&mut self.affected_repos) {
             self.touched_repos.insert(repo.clone());

@@ -31,7 +31,7 @@ impl Admission {
         Some(HostedRepo { status, alternates: self.alternates_of(&repo_path) })
     }
 
-    /// Returns the events that wait for git data of a repository, without dormant ones.
+    /// Returns the events that wait for git data of a repository, dormant ones last.
     #[must_use]
     pub fn held_at(&self, repo_path: &RepoPath) -> Vec<(EventId, &HeldEvent)> {
         let states: Vec<EventId> = self.states_for(repo_path).into_iter().map(|(id, _)| id).collect();
@@ -41,7 +41,9 @@ impl Admission {
             HeldKind::PullRequest(_, repo_paths) => repo_paths.contains(repo_path),
         };
         let held = self.purgatory.by_identifier(repo_path.identifier());
-        held.filter(|(id, held_event)| !held_event.is_dormant() && is_for_repo(*id, held_event)).collect()
+        let mut held: Vec<_> = held.filter(|(id, held_event)| is_for_repo(*id, held_event)).collect();
+        held.sort_by_key(|(_, held_event)| held_event.is_dormant());
+        held
     }
 
     /// Iterates over the uploads whose event is not known yet.
@@ -62,6 +64,7 @@ impl Admission {
             && self.pending_lookup.is_none()
             && self.lookup_queue.is_empty()
             && self.repos_to_review.is_empty()
+            && self.ended_repos.is_empty()
     }
 
     /// Whether a repository can be pushed to and fetched from.
@@ -76,6 +79,13 @@ impl Admission {
     /// Whether a repository is hosted, by a served or a held announcement.
     pub(super) fn is_hosted(&self, repo: &RepoId) -> bool {
         self.catalog.group(&repo.identifier).is_some_and(|group| group.is_hosted(repo.owner))
+    }
+
+    /// Whether the newest announcement of a repository names this service.
+    pub(super) fn is_listed(&self, repo_path: &RepoPath) -> bool {
+        let RepoPath::Announced(repo) = repo_path else { return false };
+        let group = self.catalog.group(&repo.identifier);
+        group.and_then(|group| group.newest_announcement(repo.owner)).is_some_and(|newest| newest.is_listed)
     }
 
     /// Whether a repository is hosted by a served announcement.

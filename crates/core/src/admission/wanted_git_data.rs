@@ -55,6 +55,7 @@ impl Admission {
             // An announcement names no object.
             HeldKind::Announcement(_) => Vec::new(),
             HeldKind::State(_) => self.search_paths(identifier, held_event.author),
+            HeldKind::PullRequest(_, repo_paths) if !self.has_served_path(repo_paths) => Vec::new(),
             HeldKind::PullRequest(_, repo_paths) => {
                 let available: Vec<RepoPath> =
                     repo_paths.iter().filter(|repo_path| self.is_available(repo_path)).cloned().collect();

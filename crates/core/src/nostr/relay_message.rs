@@ -57,8 +57,10 @@ pub enum EoseHint {
 pub enum EventPresence {
     /// It is not known.
     New,
-    /// It is served or held.
+    /// It is served.
     Known,
+    /// It is held in purgatory.
+    Held,
 }
 
 /// A message from us to a relay.

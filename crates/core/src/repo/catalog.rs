@@ -149,6 +149,37 @@ impl RepoGroup {
         self.keys_reaching(author).into_iter().filter(|owner| self.is_hosted(*owner))
     }
 
+    /// Whether the git data of the owner's repository is kept: it is hosted, or its announcement is served for another
+    /// reason than the maintainer exception. Such an announcement named this service, or was archived, before the
+    /// service's address or the archive changed.
+    #[must_use]
+    pub fn keeps_git_data(&self, owner: PublicKey) -> bool {
+        self.newest_announcement(owner).is_some_and(|newest| newest.is_hosted() || !newest.is_exception)
+    }
+
+    /// Whether the states of `author` apply to a repository whose git data is kept.
+    #[must_use]
+    pub fn has_kept_repo(&self, author: PublicKey, strict: bool) -> bool {
+        let applies =
+            |owner: &PublicKey| self.keeps_git_data(*owner) && self.maintainers(*owner, strict).contains(&author);
+        self.keys_reaching(author).iter().any(applies)
+    }
+
+    /// Returns the keys that can be reached from `members` along listings, at most `most`.
+    #[must_use]
+    pub fn keys_reachable_from(&self, members: &[PublicKey], most: usize) -> BTreeSet<PublicKey> {
+        let mut reached: BTreeSet<PublicKey> = members.iter().copied().take(most).collect();
+        let mut frontier: Vec<PublicKey> = reached.iter().copied().collect();
+        while let Some(key) = frontier.pop() {
+            for listed in self.newest_announcement(key).into_iter().flat_map(|newest| newest.roles.members()) {
+                if reached.len() < most && reached.insert(*listed) {
+                    frontier.push(*listed);
+                }
+            }
+        }
+        reached
+    }
+
     /// Returns the owners of all hosted repositories with this identifier.
     pub fn hosted_owners(&self) -> impl Iterator<Item = PublicKey> {
         self.announcements.keys().copied().filter(|owner| self.is_hosted(*owner))
@@ -191,7 +222,8 @@ impl RepoGroup {
     }
 
     /// Returns all keys from which `author` can be reached along listings, including `author`.
-    fn keys_reaching(&self, author: PublicKey) -> BTreeSet<PublicKey> {
+    #[must_use]
+    pub fn keys_reaching(&self, author: PublicKey) -> BTreeSet<PublicKey> {
         let mut reached = BTreeSet::from([author]);
         let mut frontier = vec![author];
         while let Some(key) = frontier.pop() {

@@ -87,13 +87,14 @@ impl ServiceAddress {
             && event.all_values("relays").any(|url| self.is_own_relay_url(url))
     }
 
-    /// Whether a parsed announcement names this service in both `clone` and `relays`. `Announcement::relays` never
-    /// contains the service that parsed it, so this is meant for the addresses of other services.
+    /// Whether an announcement has a clone URL at this service, below the author's npub, whatever relays it names.
     #[must_use]
-    pub fn is_named_by(&self, announcement: &Announcement) -> bool {
-        let repo_path = RepoPath::Announced(announcement.repo.clone());
-        announcement.clone.iter().any(|url| self.is_own_clone_url(url, &repo_path))
-            && announcement.relays.iter().any(|url| self.is_own_relay_url(url))
+    pub fn has_clone_of(&self, announcement: &Announcement) -> bool {
+        let folder = format!("{}/{}/", self.base, announcement.repo.owner.npub());
+        let is_below_owner = |url: &Url| normalized_path(url.path()).starts_with(&folder);
+        let is_clone_url = |url: &Url| matches!(url.scheme(), "http" | "https") && self.is_own_authority(url);
+        let urls = announcement.clone.iter().filter_map(|url| parse(url, "https"));
+        urls.into_iter().any(|url| is_clone_url(&url) && is_below_owner(&url))
     }
 
     fn is_own_authority(&self, url: &Url) -> bool {

@@ -89,7 +89,10 @@ impl SyncMachine {
         if delivery.is_late {
             self.disconnect(id);
         }
-        if presence == EventPresence::Known {
+        if presence != EventPresence::New {
+            if presence == EventPresence::Held {
+                self.outputs.push_back(SyncOutput::HeldEventSeen(event.id));
+            }
             self.count_wide_delivery(id, delivery.is_wide, true);
             return;
         }

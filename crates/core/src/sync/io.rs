@@ -261,6 +261,8 @@ pub enum SyncOutput {
     QueryMissingIds(QueryId, Vec<EventId>),
     /// Submit an event to admission, like an event of a client.
     Submit(SyncSubmission),
+    /// Report to admission that a relay serves a held event, so that its git data is fetched soon.
+    HeldEventSeen(EventId),
     /// Return the permit of an event of this session that is not submitted.
     ReleasePermit(SessionId),
     /// Store a row soon.
@@ -281,6 +283,7 @@ crate::label_table! {
         Self::QueryLocalIds(..) => "query_ids",
         Self::QueryMissingIds(..) => "query_missing",
         Self::Submit(_) => "submit",
+        Self::HeldEventSeen(_) => "held_seen",
         Self::ReleasePermit(_) => "release",
         Self::StoreRow(_) => "store_row",
         Self::DeleteRow(_) => "delete_row",

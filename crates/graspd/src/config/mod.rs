@@ -218,6 +218,8 @@ impl Config {
             quotas: self.quotas,
             max_event_bytes: self.max_event_bytes,
             purgatory_secs: self.purgatory_expiry.as_secs(),
+            dormant_secs: self.purgatory_dormant.as_secs(),
+            ignores_deletions: self.ignores_deletions,
             lists: self.lists.clone(),
         })
     }

@@ -72,8 +72,15 @@ settings! {
         disk: DiskSettings = Group;
         /// Quotas per key and per repository.
         quotas: Quotas = Group;
-        /// Seconds for which an accepted event waits in purgatory for its git data before it expires.
+        /// Seconds for which an accepted event waits in purgatory for its git data. With sync enabled it waits until
+        /// all git servers were asked once, at most a day, and may become dormant then (PURGATORY_DORMANT_SECS).
         purgatory_expiry: Duration = seconds("PURGATORY_EXPIRY_SECS", 1, 30 * DAY_SECS).default("1800").reloads();
+        /// Seconds for which the newest state of a repository and a pull request for a hosted repository stay in
+        /// purgatory after that, with sync enabled. They are dormant: their git data is fetched once an hour.
+        purgatory_dormant: Duration = seconds("PURGATORY_DORMANT_SECS", 0, 30 * DAY_SECS).default("604800").reloads();
+        /// Whether deletion requests (kind 5) and requests to vanish (kind 62) are stored but have no effect. NIP-11
+        /// then lists neither NIP-09 nor NIP-62.
+        ignores_deletions: bool = on_off("DELETION_REQUEST_DISRESPECTOR").default("false");
 
         section "Relay limits";
         /// Maximum number of simultaneous connections, from all networks together.
@@ -274,8 +281,8 @@ settings! {
         archive_whitelist: RepoList = list("ARCHIVE_WHITELIST", lists::repositories).reloads();
         /// Domains of GRASP services whose repositories are all kept here, too (GRASP-05). Their relays are followed.
         archive_services: Vec<ServiceAddress> = list("ARCHIVE_GRASP_SERVICES", lists::services).reloads();
-        /// Whether pushes are rejected and only archived repositories are newly accepted. auto means true if one of the
-        /// other ARCHIVE settings is set.
+        /// Whether pushes to archived repositories that do not list this service are rejected, and only archived
+        /// repositories are newly accepted. auto means true if one of the other ARCHIVE settings is set.
         read_only: Option<bool> = choice("ARCHIVE_READ_ONLY", &[("auto", None), ("true", Some(true)), ("false", Some(false))])
             .default("auto").reloads();
     }

@@ -52,7 +52,7 @@ fn render(config: &Config, lists: &ModerationLists, owner: &str, instance: &str)
         "pubkey": owner,
         "software": "graspd",
         "version": env!("CARGO_PKG_VERSION"),
-        "supported_nips": NIPS,
+        "supported_nips": supported_nips(config),
         "supported_grasps": supported_grasps(config, lists),
         "repo_acceptance_criteria": repo_acceptance_criteria(mode, lists),
         "instance": instance,
@@ -111,6 +111,12 @@ fn storage_limits(config: &Config) -> Value {
         ("max_push_bytes", Some(config.git.max_push_bytes)),
     ];
     entries.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), json!(limit?)))).collect::<Map<_, _>>().into()
+}
+
+/// Returns the NIPs that are implemented and enabled.
+fn supported_nips(config: &Config) -> Vec<u16> {
+    let is_supported = |nip: &u16| !config.ignores_deletions || !matches!(nip, 9 | 62);
+    NIPS.iter().copied().filter(is_supported).collect()
 }
 
 /// Returns the GRASP documents that are implemented and enabled.

@@ -13,6 +13,8 @@ use anyhow::Result;
 use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::limits;
 use grasp_core::nostr::EventId;
+use grasp_core::nostr::relay_message::EventPresence;
+use grasp_core::repo::catalog::EventStatus;
 use grasp_core::state_machine::StateMachine;
 use grasp_core::sync::health::BackoffConfig;
 use grasp_core::sync::io::{
@@ -112,9 +114,13 @@ pub(crate) fn config(config: &Config, policy: &AdmissionPolicy, instance: &str) 
 }
 
 impl KnownEvents for Store {
-    fn is_known(&self, id: EventId) -> bool {
-        // If the store cannot be read, the event counts as unknown; admission will find out.
-        self.missing_ids(&[id]).is_ok_and(|missing| missing.is_empty())
+    fn presence(&self, id: EventId) -> EventPresence {
+        match self.status_of(id) {
+            Ok(Some(EventStatus::Served)) => EventPresence::Known,
+            Ok(Some(EventStatus::Held)) => EventPresence::Held,
+            // If the store cannot be read, the event counts as unknown; admission will find out.
+            Ok(None) | Err(_) => EventPresence::New,
+        }
     }
 }
 
@@ -345,6 +351,7 @@ impl SyncDriver {
                 let permit = submission.session.and_then(|_| permit.take());
                 self.deps.writer.push(QueuedEvent::from_relay(submission, Box::new(permit)));
             }
+            SyncOutput::HeldEventSeen(id) => self.deps.writer.report_seen(id),
             SyncOutput::ReleasePermit(_) => drop(permit.take()),
             SyncOutput::StoreRow(row) => self.queue_row(Some(row), None),
             SyncOutput::DeleteRow(key) => self.queue_row(None, Some(key)),

@@ -24,6 +24,9 @@ pub(crate) struct WaitingEvent {
     pub(crate) expires_at: u64,
     /// The missing objects, or the refs with their objects.
     pub(crate) needs: Vec<String>,
+    /// Whether it is dormant: its time is over, and its git data is fetched once an hour.
+    #[serde(rename = "dormant")]
+    pub(crate) is_dormant: bool,
     /// Why it is not served, as text.
     pub(crate) why: String,
 }
@@ -64,6 +67,7 @@ mod tests {
             author: text.to_owned(),
             created_at: 1,
             expires_at: 1_801,
+            is_dormant: false,
             needs: vec![text.to_owned(); needs],
             why: text.to_owned(),
         }
@@ -78,7 +82,7 @@ mod tests {
                 "served": false,
                 "waiting": [{
                     "event": hostile, "kind": 30618, "author": hostile, "created_at": 1, "expires_at": 1801,
-                    "needs": [hostile, hostile], "why": hostile,
+                    "dormant": false, "needs": [hostile, hostile], "why": hostile,
                 }],
             });
             assert_eq!(serde_json::from_str::<Value>(&text).expect("invalid JSON"), expected);

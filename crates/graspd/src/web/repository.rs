@@ -122,6 +122,7 @@ mod tests {
             author: text.clone(),
             created_at: u64::MAX,
             expires_at: 0,
+            is_dormant: false,
             needs: texts.clone(),
             why: text.clone(),
         };
@@ -251,6 +252,7 @@ mod tests {
             author: NPUB.to_owned(),
             created_at: 1_794_787_592,
             expires_at: 1_794_789_392,
+            is_dormant: false,
             needs: (0..7).map(|nth| format!("refs/heads/{nth}")).collect(),
             why: "no push has arrived".to_owned(),
         };

@@ -185,19 +185,23 @@ fn page(
 }
 
 fn waiting_events(view: &RepoView) -> Vec<WaitingEvent> {
-    let events = view.held_events.iter().map(|RepoHeldEvent { event, expires_at, needed_oids }| WaitingEvent {
-        event: event.id.to_string(),
-        kind: event.kind,
-        author: event.pubkey.npub(),
-        created_at: event.created_at.0,
-        expires_at: *expires_at,
-        needs: needed_oids.clone(),
-        why: match event.kind {
+    let events = view.held_events.iter().map(|held| {
+        let RepoHeldEvent { event, expires_at, is_dormant, needed_oids } = held;
+        let why = match event.kind {
             kinds::ANNOUNCEMENT => "waits for a state event (kind 30618) and a push of the commits that it declares",
             kinds::STATE => "waits for a push after which branches and tags are exactly as it declares",
             _ => "waits for its commit to be pushed to refs/nostr/<event id>",
+        };
+        WaitingEvent {
+            event: event.id.to_string(),
+            kind: event.kind,
+            author: event.pubkey.npub(),
+            created_at: event.created_at.0,
+            expires_at: *expires_at,
+            is_dormant: *is_dormant,
+            needs: needed_oids.clone(),
+            why: if *is_dormant { format!("dormant, fetched once an hour; {why}") } else { why.to_owned() },
         }
-        .to_owned(),
     });
     // The id is abbreviated: with the full id, any client could push another commit for it before the event arrives.
     let uploads = view.uploads.iter().map(|(event, tip, expires_at)| WaitingEvent {
@@ -206,6 +210,7 @@ fn waiting_events(view: &RepoView) -> Vec<WaitingEvent> {
         author: String::new(),
         created_at: 0,
         expires_at: *expires_at,
+        is_dormant: false,
         needs: Vec::new(),
         why: format!("commit {tip} was pushed, but the event is not published yet"),
     });

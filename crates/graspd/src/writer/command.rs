@@ -68,6 +68,8 @@ pub(crate) enum WriterCommand {
     SaveHostRows(Vec<HostRow>, Vec<String>),
     /// [`CurrentPolicy`](super::policy::CurrentPolicy) has changed. Answered when the consequences are on disk.
     PolicyChanged(crossbeam_channel::Sender<PolicyChange>),
+    /// Relays serve these held events.
+    HeldEventsSeen(Vec<EventId>),
     /// Removes a held event. The answer, after the commit, is whether it existed.
     DropHeld(EventId, oneshot::Sender<bool>),
 }
@@ -153,6 +155,8 @@ pub(crate) struct RepoHeldEvent {
     pub(crate) event: Arc<SignedEvent>,
     /// When it expires, in unix seconds.
     pub(crate) expires_at: u64,
+    /// Whether it is dormant.
+    pub(crate) is_dormant: bool,
     /// The objects that it needs.
     pub(crate) needed_oids: Vec<String>,
 }

@@ -70,6 +70,9 @@ pub(crate) fn lookup_repo(
     if lookup.measure_disk {
         result.disk_usage = ref_cache.disk_usage(&lookup.repo_path);
     }
+    if let (Some(page), RepoPath::Announced(repo)) = (lookup.pull_requests, &lookup.repo_path) {
+        (result.pull_requests, result.next_pull_request) = txn.pull_requests_for(repo, page)?;
+    }
     let mut bytes = 0;
     for id in &lookup.events {
         // The best candidates come first; those beyond the limit are not read.
@@ -102,7 +105,7 @@ pub(crate) fn needed_events(
     let mut states = BTreeSet::new();
     for repo_path in repo_paths {
         states.extend(admission.states_for(repo_path).into_iter().map(|(id, _)| id));
-        for (id, held) in admission.held_at(repo_path) {
+        for (id, held) in admission.held_at(repo_path).into_iter().filter(|(_, held)| !held.is_dormant()) {
             match &held.kind {
                 HeldKind::Announcement(_) => {}
                 HeldKind::State(_) => drop(states.insert(id)),
@@ -229,7 +232,7 @@ pub(crate) fn repo_summary(admission: &Admission, repo_path: &RepoPath) -> RepoS
     RepoSummary {
         state: served.map(|(version, _)| (version.id, version.created_at.0)),
         held_states: states.iter().filter(|(_, status)| *status == EventStatus::Held).count(),
-        held: admission.held_at(repo_path).len(),
+        held: admission.held_at(repo_path).into_iter().filter(|(_, held)| !held.is_dormant()).count(),
         maintainers: group.maintainers(repo.owner, strict).len(),
     }
 }
@@ -267,7 +270,8 @@ pub(crate) fn repo_view(
             HeldKind::State(_) => RepoState::from_event(&event).map(|state| state.oids()).unwrap_or_default(),
             HeldKind::PullRequest(tip, _) => vec![tip.clone()],
         };
-        view.held_events.push(RepoHeldEvent { event, expires_at: expires_at(held, now), needed_oids });
+        let (expires_at, is_dormant) = (expires_at(held, now), held.is_dormant());
+        view.held_events.push(RepoHeldEvent { event, expires_at, is_dormant, needed_oids });
     }
     let uploads = admission.uploads().filter(|upload| upload.repo_path == *repo_path);
     view.uploads = uploads.map(|upload| (upload.event, upload.tip.clone(), upload.deadline.0)).collect();

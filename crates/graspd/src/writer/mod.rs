@@ -350,6 +350,7 @@ impl Writer {
                 | WriterCommand::GitDataAdded(_)
                 | WriterCommand::FetchEnded(_)
                 | WriterCommand::SourcesTried(_)
+                | WriterCommand::HeldEventsSeen(_)
                 | WriterCommand::PolicyChanged(..)
                 | WriterCommand::DiskLevelChanged(_) => state.deferred_commands.push(command),
                 other => self.reject_command(other),
@@ -438,6 +439,7 @@ impl ReadyWriter {
                 debug!(target: "writer", events, "batch processed");
             }
         }
+        self.writer.queue.end();
     }
 
     /// Returns the writer's statistics. Tests whether a transaction can begin.

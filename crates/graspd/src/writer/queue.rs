@@ -8,13 +8,13 @@
 //! Events that sync receives from relays wait in a queue of their own with a lower priority: they are verified when no
 //! client's event is left to verify, and they get at most half of a batch while clients' events are ready.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use grasp_core::limits;
-use grasp_core::nostr::Verifier;
+use grasp_core::nostr::{EventId, Verifier};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::command::WriterCommand;
@@ -102,8 +102,12 @@ struct Queues {
     /// Commands that may wait to share a commit, and when they have waited long enough.
     delayed: Vec<WriterCommand>,
     delayed_until: Option<Instant>,
+    /// Held events that relays serve. A set, so that relays that repeat an event cannot fill the queue.
+    seen: BTreeSet<EventId>,
     /// No more events are accepted; verifier threads end when nothing is left to verify.
     is_closed: bool,
+    /// The writer has ended. Commands are dropped, so that their senders see a closed channel.
+    has_ended: bool,
 }
 
 impl Queues {
@@ -112,13 +116,16 @@ impl Queues {
     }
 
     fn is_ready(&self) -> bool {
-        !self.commands.is_empty() || self.clients.is_ready() || self.relays.is_ready()
+        !self.commands.is_empty() || !self.seen.is_empty() || self.clients.is_ready() || self.relays.is_ready()
     }
 
     fn next_batch(&mut self) -> WriterBatch {
         let mut commands = std::mem::take(&mut self.commands);
         commands.append(&mut self.delayed);
         self.delayed_until = None;
+        if !self.seen.is_empty() {
+            commands.push(WriterCommand::HeldEventsSeen(std::mem::take(&mut self.seen).into_iter().collect()));
+        }
         let share = if self.clients.is_ready() { 2 } else { 1 };
         let mut relays = self.relays.take(limits::MAX_BATCH_EVENTS / share, limits::MAX_BATCH_BYTES / share);
         relays.sort_by_key(CheckedEvent::rank);
@@ -182,7 +189,10 @@ impl EventQueue {
     /// another limit.
     pub(crate) fn send(&self, command: WriterCommand) {
         let mut queues = self.lock();
-        if command.can_wait() {
+        if queues.has_ended {
+            // Dropped after the lock, because dropping a command can send another one.
+            drop(queues);
+        } else if command.can_wait() {
             queues.delayed.push(command);
             if queues.delayed_until.is_some() {
                 return;
@@ -192,6 +202,22 @@ impl EventQueue {
             queues.commands.push(command);
         }
         self.writer.notify_one();
+    }
+
+    /// Reports that a relay serves a held event. Never waits; there are at most as many ids as held events.
+    pub(crate) fn report_seen(&self, id: EventId) {
+        if self.lock().seen.insert(id) {
+            self.writer.notify_one();
+        }
+    }
+
+    /// Drops all commands, now and from now on. Called by the writer when it ends.
+    pub(super) fn end(&self) {
+        let mut queues = self.lock();
+        queues.has_ended = true;
+        let commands = (std::mem::take(&mut queues.commands), std::mem::take(&mut queues.delayed));
+        drop(queues);
+        drop(commands);
     }
 
     /// Accepts no more events, and lets the verifiers and the writer finish what is queued.

@@ -110,6 +110,7 @@ impl Writer {
                 WriterCommand::GitDataAdded(identifier) => AdmissionInput::GitDataAdded(identifier),
                 WriterCommand::FetchEnded(fetch) => AdmissionInput::FetchEnded(fetch),
                 WriterCommand::SourcesTried(events) => AdmissionInput::SourcesTried(events),
+                WriterCommand::HeldEventsSeen(ids) => AdmissionInput::HeldEventsSeen(ids),
                 WriterCommand::SaveHostRows(rows, deleted) => {
                     for row in &rows {
                         transaction.txn.put_git_host(row)?;

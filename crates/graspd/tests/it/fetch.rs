@@ -109,6 +109,42 @@ fn pushed_data_is_fetched_by_the_other_server() {
     b.eventually_served(&[&announcement, &newer]);
 }
 
+/// A state that a client publishes to both servers, and whose git data reaches only one, is held by the other. That
+/// server sees it on the first one's relay when it is served there, and fetches it then, not after three minutes.
+#[test]
+fn held_state_that_is_seen_on_a_relay_is_fetched_soon() {
+    let (mut a, mut b) = (SyncServer::start(&[]), SyncServer::start(&[]));
+    let repo = FetchedRepo::new(1, "shared");
+    let announcement = repo.announce(&[&a, &b], &[], &[]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
+    for server in [&mut a, &mut b] {
+        server.publish(&announcement);
+        server.publish(&state);
+        assert_eq!(server.count_served(&[&state]), 0);
+    }
+    repo.work.push(&repo.url(&a), &[MAIN]).expect_success();
+    a.eventually_served(&[&announcement, &state]);
+    b.eventually_served(&[&announcement, &state]);
+    repo.expect_refs_at(&b, &[MAIN]);
+}
+
+/// A dormant event is fetched once an hour. When a relay delivers it again, it is fetched at once.
+#[test]
+fn dormant_event_that_reappears_is_fetched_at_once() {
+    let server = GitServer::start();
+    let (relay, second) = (IndependentRelay::start(), IndependentRelay::start());
+    let mut b = start_follower(&relay, &[("PURGATORY_EXPIRY_SECS", "1")]);
+    let repo = FetchedRepo::new(1, "tool");
+    let announcement = repo.announce(&[&b], &[&server.url("tool")], &[&second.url()]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
+    publish(&relay, &[&announcement, &state]);
+    let is_dormant = |b: &SyncServer| b.metric("ngit_purgatory_dormant").filter(|count| *count >= 1.0);
+    eventually("the state is dormant", || is_dormant(&b));
+    server.import_refs("tool", &repo.work, &[MAIN]);
+    publish(&second, &[&state]);
+    b.eventually_served(&[&announcement, &state]);
+}
+
 #[test]
 fn push_in_time_makes_a_fetch_unnecessary() {
     let server = GitServer::start();

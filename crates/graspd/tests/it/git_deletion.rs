@@ -177,3 +177,27 @@ fn request_to_vanish_removes_repositories() {
     server.expect_served(&[&announcement, &state]);
     server.expect_refs(&maintainer, "other", &main_at(&c1));
 }
+
+/// With `DELETION_REQUEST_DISRESPECTOR` requests of kinds 5 and 62 are served and have no effect, and NIP-11 does not
+/// claim to support them.
+#[test]
+fn ignored_deletion_and_vanish_requests_have_no_effect() {
+    let mut server = TestServer::with_settings(&[("DELETION_REQUEST_DISRESPECTOR", "true")]);
+    let owner = server.maintainer(1);
+    let (work, commit) = one_commit("one");
+    let (announcement, state) = server.create_repo(&owner, "tool", &[], &work, &main_at(&commit));
+    let deletion = owner.author.delete(BASE_TIME + 10, &[&announcement, &state]);
+    let vanish = owner.author.vanish(BASE_TIME + 10, &["ALL_RELAYS"]);
+    for request in [&deletion, &vanish] {
+        server.publish(request);
+    }
+    let mut server = server.restart(StopSignal::Kill);
+    server.expect_served(&[&announcement, &state, &deletion, &vanish]);
+    server.expect_refs(&owner, "tool", &main_at(&commit));
+    let response = server.process.get("/", "Accept: application/nostr+json\r\n");
+    let (_, body) = response.split_once("\r\n\r\n").expect("a response with a body");
+    let document: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    let nips: Vec<u64> =
+        document["supported_nips"].as_array().expect("a list").iter().filter_map(|nip| nip.as_u64()).collect();
+    assert!(nips.contains(&11) && !nips.contains(&9) && !nips.contains(&62), "{nips:?}");
+}

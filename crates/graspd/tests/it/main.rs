@@ -21,6 +21,7 @@ mod git_deletion;
 mod git_disk;
 mod git_fetch;
 mod git_fsync;
+mod git_hosting;
 mod git_kill;
 mod git_load;
 mod git_maintainers;

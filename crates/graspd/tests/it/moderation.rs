@@ -336,6 +336,17 @@ fn archived_repository_is_synced_and_read_only() {
     assert_eq!(WorkTree::clone(&url(&b, &kept)).oid("HEAD"), work.oid("HEAD"));
 }
 
+/// Read-only mode applies to what is archived without listing the service.
+#[test]
+fn listed_repository_of_a_read_only_archive_is_writable() {
+    let address = unused_address();
+    let project = Project::new(1, "kept", &[address], &[]);
+    let listed = format!("{}/kept", project.owner.key().npub());
+    let mut server = SyncServer::start_at(address, &[("ARCHIVE_WHITELIST", listed.as_str())]);
+    server.host(&project);
+    server.eventually_served(&both(&project));
+}
+
 #[test]
 fn all_repositories_of_an_archived_service_are_synced() {
     let (address_a, address_b) = (unused_address(), unused_address());

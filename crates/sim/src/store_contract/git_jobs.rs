@@ -255,6 +255,64 @@ pub(super) fn vanished_events_are_unknown(store: &mut dyn StoreUnderTest) {
     check(store, true);
 }
 
+pub(super) fn hold_served(store: &mut dyn StoreUnderTest) {
+    let first = draft(1, kinds::STATE, 10, &[&["d", "x"], &["expiration", "5000"]]);
+    let second = draft(2, 1, 11, &[]);
+    put(store, &first);
+    put(store, &second);
+    store.write(&StoreWrite::HoldServed(first.id, Timestamp(99)));
+    assert_eq!(store.event(first.id), Some((first.clone(), EventStatus::Held)));
+    store.abort();
+    assert_eq!((store.served(), store.held()), (vec![first.id, second.id], Vec::new()));
+    write_all(store, &[StoreWrite::HoldServed(first.id, Timestamp(99))]);
+    assert_eq!((store.served(), store.held()), (vec![second.id], vec![(first.id, Timestamp(99))]));
+    assert_eq!(lookups(store, &first).current, None, "nothing is served at its coordinate");
+    assert_eq!(store.due(Timestamp(6_000)), Vec::new());
+    write_all(store, &[StoreWrite::Release(first.id)]);
+    assert_eq!((store.served(), store.held()), (vec![second.id, first.id], Vec::new()));
+    // Within one batch, and for an event that is not served.
+    let third = draft(1, 1_618, 12, &[&["c", "ab"]]);
+    let writes = [StoreWrite::Put(third.clone()), StoreWrite::HoldServed(third.id, Timestamp(7))];
+    write_all(store, &writes);
+    write_all(store, &[StoreWrite::HoldServed(EventId([7; 32]), Timestamp(7))]);
+    assert_eq!((store.served(), store.held()), (vec![second.id, first.id], vec![(third.id, Timestamp(7))]));
+}
+
+pub(super) fn pull_requests_for(store: &mut dyn StoreUnderTest) {
+    let target = repo(2, "x");
+    let at = format!("30617:{}:x", key(2));
+    let other = format!("30617:{}:y", key(2));
+    let addressed: Vec<_> =
+        (0..7).map(|nth| pull_request(1, 10 + nth / 2, &[&other, &at], &"ab".repeat(nth as usize + 1))).collect();
+    let elsewhere = pull_request(1, 12, &[&other], "ab");
+    let held = pull_request(3, 12, &[&at], "ab");
+    for event in addressed.iter().chain([&elsewhere, &draft(1, 1_621, 12, &[&["a", &at]])]) {
+        put(store, event);
+    }
+    hold_one(store, &held);
+    let all_pages = |store: &mut dyn StoreUnderTest| {
+        let (mut found, mut next) = store.pull_requests_for(&target, PullRequestPage::First);
+        while let Some(after) = next {
+            let (more, rest) = store.pull_requests_for(&target, PullRequestPage::After(after));
+            found.extend(more);
+            next = rest;
+        }
+        sorted(found.into_iter().map(|event| event.id).collect())
+    };
+    let ids = |events: &[Arc<SignedEvent>]| sorted(events.iter().map(|event| event.id).collect());
+    assert_eq!(all_pages(store), ids(&addressed));
+    let in_batch = pull_request(3, 11, &[&at], "cd");
+    store.write(&StoreWrite::Put(in_batch.clone()));
+    store.write(&StoreWrite::Remove(addressed[0].id));
+    store.write(&StoreWrite::HoldServed(addressed[1].id, Timestamp(9)));
+    let rest: Vec<_> = addressed[2..].iter().cloned().chain([in_batch.clone()]).collect();
+    assert_eq!(all_pages(store), ids(&rest), "with the open batch");
+    store.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(4_000))));
+    assert_eq!(all_pages(store), vec![in_batch.id], "without events of a vanished author");
+    store.commit();
+    assert_eq!(all_pages(store), vec![in_batch.id]);
+}
+
 pub(super) fn removed_pulls(store: &mut dyn StoreUnderTest) {
     let at = format!("30617:{}:x", key(2));
     let pull_requests = [

@@ -81,6 +81,7 @@ impl SyncWorld {
                     SyncStep::Verified(node, process, Box::new(PendingSubmission { submission, is_genuine })),
                 );
             }
+            SyncOutput::HeldEventSeen(_) => {}
             SyncOutput::ReleasePermit(session) => self.release_permit(node, Some(session)),
             SyncOutput::StoreRow(row) => {
                 if self.nodes[node].tables.store(row) {

@@ -150,6 +150,7 @@ impl SyncChecker {
             SyncOutput::QueryRootEvents(_)
             | SyncOutput::QueryLocalIds(..)
             | SyncOutput::QueryMissingIds(..)
+            | SyncOutput::HeldEventSeen(_)
             | SyncOutput::ReleasePermit(_)
             | SyncOutput::StoreRow(_)
             | SyncOutput::DeleteRow(_)

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::event::EventId;
-use grasp_core::sync::io::{Seq, SessionId, SyncSubmission};
+use grasp_core::repo::catalog::EventStatus;
+use grasp_core::sync::io::{EventPresence, Seq, SessionId, SyncSubmission};
 use grasp_core::sync::{SyncConfig, SyncMachine, SyncSnapshot};
 
 use super::corpus::EventIndex;
@@ -141,8 +142,17 @@ impl Node {
 
     /// Returns whether an event is served or held here.
     pub fn has_event(&mut self, id: EventId) -> bool {
+        self.presence(id) != EventPresence::New
+    }
+
+    /// Returns whether an event is new, served or held.
+    pub fn presence(&mut self, id: EventId) -> EventPresence {
         use crate::store_contract::StoreUnderTest;
-        self.server.store().is_known(id)
+        match self.server.store().event(id).map(|(_, status)| status) {
+            None => EventPresence::New,
+            Some(EventStatus::Served) => EventPresence::Known,
+            Some(EventStatus::Held) => EventPresence::Held,
+        }
     }
 
     /// Sorts a batch into the order in which it is decided: announcements, states, root events, all others.

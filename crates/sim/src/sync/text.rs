@@ -62,6 +62,7 @@ pub fn describe_output(output: &SyncOutput) -> String {
                 submission.source
             )
         }
+        SyncOutput::HeldEventSeen(id) => format!("held event {id} seen"),
         SyncOutput::ReleasePermit(session) => format!("release permit {}", session.0),
         SyncOutput::StoreRow(SyncRow::Relay(relay)) => {
             format!("store relay {}: {:?} {:?}", relay.url, relay.covered, relay.health)

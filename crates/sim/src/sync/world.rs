@@ -325,14 +325,14 @@ impl SyncWorld {
                 return;
             }
             InboundItem::Frame(frame) => {
-                let known = match &frame {
-                    RelayFrame::Event(_, index, _) if self.nodes[node].has_event(corpus().event(*index).id) => {
-                        Some(*index)
+                let mut presence = EventPresence::New;
+                if let RelayFrame::Event(_, index, _) = &frame {
+                    presence = self.nodes[node].presence(corpus().event(*index).id);
+                    if presence != EventPresence::New {
+                        self.nodes[node].decided.insert(*index);
                     }
-                    _ => None,
-                };
-                known.map(|index| self.nodes[node].decided.insert(index));
-                frame.to_message(if known.is_some() { EventPresence::Known } else { EventPresence::New })
+                }
+                frame.to_message(presence)
             }
         };
         if matches!(message, IncomingMessage::Event(_, _, EventPresence::New)) && !self.nodes[node].take_permit(session)

@@ -56,6 +56,7 @@ impl TestServer {
             assert_eq!(self.catalog_versions(), self.store_versions(), "the catalog (left) disagrees with the store");
             self.check_exceptions();
             self.check_alternates();
+            self.check_served_states();
             self.check_git();
         }
         self.check_repo_needs();
@@ -79,6 +80,28 @@ impl TestServer {
             let is_orphan = slots.served.as_ref().is_some_and(|served| served.is_exception && !served.is_hosted())
                 && !group.is_some_and(|group| group.has_hosted());
             assert!(!is_orphan, "maintainer exception without a hosted repository: {repo}");
+        }
+    }
+
+    /// Checks that every served state applies to a repository whose git data is kept.
+    fn check_served_states(&self) {
+        let strict = self.admission.policy().strict_maintainers;
+        for event in self.store.served_events().filter(|event| event.kind == kinds::STATE) {
+            let identifier = event.tag("d").and_then(Identifier::new).expect("validated on admission");
+            let group = self.admission.catalog().group(&identifier);
+            let applies = group.is_some_and(|group| group.has_kept_repo(event.pubkey, strict));
+            assert!(applies, "served although it applies to no repository: {}", event.json());
+        }
+    }
+
+    /// Checks that every served pull request has its ref in a repository whose git data is kept.
+    fn check_served_pulls(&self) {
+        let has_ref = |event: &SignedEvent, tip: &String| {
+            self.git.folders().any(|(_, folder)| folder.refs.get(&pull_ref(event.id)) == Some(tip))
+        };
+        for event in self.store.served_events() {
+            let Some(request) = PullRequest::from_any_event(event) else { continue };
+            assert!(has_ref(event, &request.tip), "served without a ref: {}", event.json());
         }
     }
 
@@ -227,6 +250,7 @@ impl TestServer {
             self.check_followed(&repo);
         }
         self.check_pulls();
+        self.check_served_pulls();
         self.check_uploads();
     }
 
@@ -299,7 +323,18 @@ impl TestServer {
             let Some(request) = PullRequest::from_any_event(event).filter(|request| request.tip.len() == 40) else {
                 continue;
             };
-            for repo_path in self.repo_paths_of(event, &request) {
+            let repo_paths = self.repo_paths_of(event, &request);
+            // It waits until one of its repositories is served.
+            let is_served = |repo_path: &RepoPath| match repo_path {
+                RepoPath::Announced(repo) => {
+                    self.admission.hosted_repo(repo).is_some_and(|hosted| hosted.status == EventStatus::Served)
+                }
+                RepoPath::PullRequests(_) => true,
+            };
+            if !repo_paths.iter().any(is_served) {
+                continue;
+            }
+            for repo_path in repo_paths {
                 let read = || self.git.read(&repo_path, &self.alternates(&repo_path));
                 let objects = readable.entry(repo_path.clone()).or_insert_with(read);
                 let waits = !self.git.is_complete(&request.tip, objects);

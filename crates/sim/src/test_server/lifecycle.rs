@@ -97,8 +97,7 @@ impl TestServer {
     fn run_moderation_scan(&mut self) -> Result<(), Crashed> {
         let mut scan = ModerationScan::new(&self.admission.policy().lists);
         loop {
-            let review =
-                self.admission.alarm().is_some_and(|(_, why)| why == "repositories are reviewed after a policy change");
+            let review = self.admission.alarm().is_some_and(|(at, _)| at == MonoTime::default());
             if !review && scan.is_done(&self.admission) {
                 return Ok(());
             }
@@ -159,8 +158,19 @@ impl TestServer {
 
     /// Runs all git jobs to their end.
     pub fn run_git_jobs(&mut self) -> Result<(), Crashed> {
-        while !self.running.is_empty() {
-            self.step_git_job(0)?;
+        loop {
+            while !self.running.is_empty() {
+                self.step_git_job(0)?;
+            }
+            // Further pages follow at once.
+            let has_page = |(_, why): (_, &str)| why.starts_with("pull requests of repositories");
+            if !self.admission.alarm().is_some_and(has_page) {
+                break;
+            }
+            let mut batch = Batch::default();
+            self.admission.wake(self.now);
+            self.drain(&mut batch);
+            self.finish_batch(batch)?;
         }
         self.check_idle();
         Ok(())

@@ -96,6 +96,9 @@ impl TestServer {
             disk_usage: self.measure_disk(lookup),
             ..RepoLookupResult::default()
         };
+        if let (Some(page), RepoPath::Announced(repo)) = (lookup.pull_requests, &lookup.repo_path) {
+            (result.pull_requests, result.next_pull_request) = self.store.pull_requests_for(repo, page);
+        }
         for id in &lookup.events {
             if let Some((event, status)) = self.store.event(*id) {
                 let lookups = self.store.lookups(&event, self.admission.policy().needed_lookups(&event));

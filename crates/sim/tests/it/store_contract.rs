@@ -5,12 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use grasp_core::admission::io::{
-    EventLookups, EventSummary, NeededLookups, RestoredItem, StoreWrite, Todo, Tombstone, TombstoneKind,
+    EventLookups, EventSummary, NeededLookups, PullRequestPage, RestoredItem, StoreWrite, Todo, Tombstone,
+    TombstoneKind,
 };
-use grasp_core::nostr::event::EventId;
+use grasp_core::nostr::event::{EventId, EventVersion};
 use grasp_core::nostr::{Filter, SignedEvent, kinds};
-use grasp_core::repo::RepoPath;
 use grasp_core::repo::catalog::EventStatus;
+use grasp_core::repo::{RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 use grasp_sim::differential::run_differential;
 use grasp_sim::store_contract::{StoreUnderTest, run_contract};
@@ -203,6 +204,14 @@ impl StoreUnderTest for FaultyStore {
         if matches!(self.fault, Fault::UncommittedVisible) {
             self.model.commit();
         }
+    }
+
+    fn pull_requests_for(
+        &mut self,
+        repo: &RepoId,
+        page: PullRequestPage,
+    ) -> (Vec<Arc<SignedEvent>>, Option<EventVersion>) {
+        self.model.pull_requests_for(repo, page)
     }
 
     fn commit(&mut self) {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use grasp_core::admission::io::{EventLookups, EventSummary, NeededLookups, RestoredItem, StoreWrite};
-use grasp_core::nostr::event::EventId;
+use grasp_core::admission::io::{EventLookups, EventSummary, NeededLookups, PullRequestPage, RestoredItem, StoreWrite};
+use grasp_core::nostr::event::{EventId, EventVersion};
 use grasp_core::nostr::{Filter, SignedEvent};
+use grasp_core::repo::RepoId;
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::time::Timestamp;
 use grasp_sim::differential::run_differential;
@@ -202,6 +203,15 @@ impl StoreUnderTest for TestStore {
             );
             removed
         })
+    }
+
+    fn pull_requests_for(
+        &mut self,
+        repo: &RepoId,
+        page: PullRequestPage,
+    ) -> (Vec<Arc<SignedEvent>>, Option<EventVersion>) {
+        let repo = repo.clone();
+        self.run(move |open| open.transaction().pull_requests_for(&repo, page).expect("reads"))
     }
 
     fn restored(&mut self) -> Vec<RestoredItem> {

@@ -187,7 +187,7 @@ pub enum ArchiveScope {
     Everything,
     /// The repositories in a list.
     Listed(RepoList),
-    /// The repositories that these GRASP services host.
+    /// The repositories that have a clone URL at one of these GRASP services.
     Services(Vec<ServiceAddress>),
 }
 
@@ -199,7 +199,7 @@ impl ArchiveScope {
             Self::Nothing => false,
             Self::Everything => true,
             Self::Listed(list) => list.contains(&announcement.repo),
-            Self::Services(services) => services.iter().any(|service| service.is_named_by(announcement)),
+            Self::Services(services) => services.iter().any(|service| service.has_clone_of(announcement)),
         }
     }
 
@@ -221,7 +221,7 @@ pub struct ModerationLists {
     pub banned_events: BannedEvents,
     /// Repositories that are hosted although their announcements do not name this service.
     pub archive: ArchiveScope,
-    /// Whether pushes are rejected. Data then changes by sync only.
+    /// Whether pushes to repositories that do not name this service are rejected. Their data changes by sync only.
     pub is_read_only: bool,
 }
 

@@ -44,6 +44,10 @@ pub struct AdmissionPolicy {
     pub max_event_bytes: usize,
     /// How long an event waits in purgatory for its git data.
     pub purgatory_secs: u64,
+    /// How long the git data of an expired event that was not replaced is still searched for.
+    pub dormant_secs: u64,
+    /// Whether deletion requests and requests to vanish are stored but have no effect.
+    pub ignores_deletions: bool,
     /// Whether missing git data is fetched from other servers. Then events do not expire before all sources were tried
     /// once.
     pub fetches_git_data: bool,
@@ -78,9 +82,17 @@ impl AdmissionPolicy {
     #[must_use]
     pub fn is_same_service(&self, other: &Self) -> bool {
         let fixed_part = |policy: &Self| {
-            let Self { service, mode, owner, strict_maintainers, fetches_git_data, accepts_submissions, .. } =
-                policy.clone();
-            (service, mode, owner, strict_maintainers, fetches_git_data, accepts_submissions)
+            let Self {
+                service,
+                mode,
+                owner,
+                strict_maintainers,
+                ignores_deletions,
+                fetches_git_data,
+                accepts_submissions,
+                ..
+            } = policy.clone();
+            (service, mode, owner, strict_maintainers, ignores_deletions, fetches_git_data, accepts_submissions)
         };
         fixed_part(self) == fixed_part(other)
     }

@@ -103,13 +103,16 @@ impl RelayConnection {
 
     async fn deliver(&self, message: IncomingMessage, bytes: usize) {
         let (message, permit) = match message {
-            IncomingMessage::Event(sub, event, _) if self.context.known.is_known(event.id) => {
-                (IncomingMessage::Event(sub, event, EventPresence::Known), None)
+            IncomingMessage::Event(sub, event, _) => {
+                let presence = self.context.known.presence(event.id);
+                let permit = if presence == EventPresence::New {
+                    let Some(permit) = self.acquire_permit(bytes).await else { return };
+                    Some(permit)
+                } else {
+                    None
+                };
+                (IncomingMessage::Event(sub, event, presence), permit)
             }
-            IncomingMessage::Event(..) => match self.acquire_permit(bytes).await {
-                Some(permit) => (message, Some(permit)),
-                None => return,
-            },
             _ => (message, None),
         };
         self.notify(ConnectionEvent::Received(self.session, message, permit)).await;

@@ -21,7 +21,7 @@ use grasp_core::limits;
 use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::nostr::relay_message::EncodedMessage;
 use grasp_core::nostr::{EventId, relay_message};
-use grasp_core::sync::io::{DisconnectReason, IncomingMessage, OutgoingMessage, SessionId};
+use grasp_core::sync::io::{DisconnectReason, EventPresence, IncomingMessage, OutgoingMessage, SessionId};
 use grasp_core::sync::relay_url::RelayUrl;
 use nostr::key::Keys;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -55,8 +55,8 @@ pub(crate) struct EventPermit {
 
 /// Lookup of events that are already stored.
 pub(crate) trait KnownEvents: Send + Sync {
-    /// Returns whether an event is served or held. Called between two messages, so it has to be quick.
-    fn is_known(&self, id: EventId) -> bool;
+    /// Returns whether an event is new, served or held. Called between two messages, so it has to be quick.
+    fn presence(&self, id: EventId) -> EventPresence;
 }
 
 /// Timeouts of a connection.

@@ -206,3 +206,26 @@ fn row_commands_are_not_lost_when_the_queue_is_closed() {
     assert_eq!(count_row_commands(&next_batch(&queue)), 1);
     assert!(queue.next_batch(None, None, false).is_none());
 }
+
+/// A sender that waits for an answer is not left waiting when the writer has ended.
+#[test]
+fn commands_are_dropped_after_the_end_of_the_writer() {
+    let queue = EventQueue::new();
+    let before = queue.flush();
+    queue.end();
+    for answer in [before, queue.flush()] {
+        assert!(answer.blocking_recv().is_err());
+    }
+}
+
+/// An event that many relays deliver is reported once.
+#[test]
+fn seen_events_are_reported_once_per_batch() {
+    let queue = EventQueue::new();
+    for id in [1, 2, 1] {
+        queue.report_seen(EventId([id; 32]));
+    }
+    let batch = queue.next_batch(None, None, false).expect("a batch");
+    let [WriterCommand::HeldEventsSeen(ids)] = batch.commands.as_slice() else { panic!("one command") };
+    assert_eq!(*ids, [EventId([1; 32]), EventId([2; 32])]);
+}

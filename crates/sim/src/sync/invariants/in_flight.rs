@@ -46,7 +46,9 @@ impl SubmissionChecker {
 
     pub(super) fn on_message(&mut self, session: SessionId, message: &IncomingMessage) {
         match message {
-            IncomingMessage::Event(_, event, EventPresence::Known) => drop(self.known.insert((session, event.id))),
+            IncomingMessage::Event(_, event, EventPresence::Known | EventPresence::Held) => {
+                self.known.insert((session, event.id));
+            }
             IncomingMessage::Event(_, event, EventPresence::New) => drop(self.known.remove(&(session, event.id))),
             _ => {}
         }

@@ -220,7 +220,7 @@ fn identifier_is_checked_before_listing() {
     expect_reply(&mut server, &deletion, SERVED);
     expect_reply(&mut server, &owner().announcement_elsewhere("tool", 150, &[]), DELETED);
     expect_reply(&mut server, &announcement, DELETED);
-    expect_events(&server, &[&state, &deletion], &[]);
+    expect_events(&server, &[&deletion], &[&state]);
 }
 
 /// A newer announcement that no longer names this service ends hosting, even if its author is a maintainer of another

@@ -113,6 +113,12 @@ fn fetch_delay_is_three_minutes_for_clients_and_half_a_second_for_relays() {
     assert_eq!(due(&server, &slow), 500);
     server.submit(&slow);
     assert_eq!(due(&server, &slow), 500, "the delay is never extended");
+    // A relay serves an event that is held already: sync reports it without submitting it.
+    let seen = main_state(&owner(), 103, 'c');
+    expect_reply(&mut server, &seen, HELD);
+    assert_eq!(due(&server, &seen), 180_000);
+    server.handle(AdmissionInput::HeldEventsSeen(vec![seen.id, outsider().note(1, &[], "").id]));
+    assert_eq!(due(&server, &seen), 500);
 }
 
 /// A held event expires only after the first round over all sources and after running fetches have ended; then it is

@@ -310,19 +310,48 @@ fn archive_keeps_a_delisted_repository() {
     }
 }
 
+/// Read-only mode applies to repositories that are archived without naming this service. Those that name it stay
+/// writable.
 #[test]
-fn read_only_mode_rejects_all_pushes_until_it_ends() {
-    let (mut server, ..) = hosting_server(default_policy(), &[]);
-    let state = main_state(&owner(), 200, 'b');
-    expect_reply(&mut server, &state, HELD);
+fn read_only_mode_rejects_pushes_to_repositories_that_do_not_name_the_service() {
     let client_push =
         ClientPush::new(RepoPath::Announced(tool(&owner()))).set("refs/heads/main", &oid('b')).bring(&[&oid('b')]);
-    server.set_lists(archive(ArchiveScope::Nothing, true));
+    for scope in [ArchiveScope::Nothing, ArchiveScope::Everything, ArchiveScope::Listed(entries(&["tool"]))] {
+        let (mut server, ..) = hosting_server(default_policy(), &[]);
+        expect_reply(&mut server, &main_state(&owner(), 200, 'b'), HELD);
+        server.set_lists(archive(scope, true));
+        assert_eq!(server.push(&client_push), Ok(()));
+    }
+    let (mut server, ..) = hosting_server(default_policy(), &[]);
+    expect_reply(&mut server, &main_state(&owner(), 200, 'b'), HELD);
+    server.set_lists(archive(ArchiveScope::Everything, true));
+    expect_reply(&mut server, &owner().announcement_elsewhere("tool", 300, &[]), SERVED);
     assert_eq!(server.push(&client_push), Err(PushRejection::ReadOnly));
     assert_eq!(PushRejection::ReadOnly.code(), "E-READ-ONLY");
     assert!(PushRejection::ReadOnly.to_string().contains("read-only archive"));
-    server.set_lists(ModerationLists::default());
+    server.set_lists(archive(ArchiveScope::Everything, false));
     assert_eq!(server.push(&client_push), Ok(()));
+}
+
+/// An announcement is archived because of a clone URL at an archived service, whatever relays it names.
+#[test]
+fn archive_by_service_looks_at_clone_urls_only() {
+    let base = ServiceAddress::new("other.example:8080", "/g").expect("valid address");
+    let npub = npub(&owner());
+    for (clone, expected) in [
+        (format!("https://other.example:8080/g/{npub}/tool.git"), HELD),
+        (format!("http://OTHER.example:8080//g/{npub}/any/path"), HELD),
+        (format!("https://other.example:8080/{npub}/tool.git"), NOT_LISTED),
+        (format!("https://other.example/g/{npub}/tool.git"), NOT_LISTED),
+        (format!("https://other.example:8080/g/{}/tool.git", outsider().key().npub()), NOT_LISTED),
+        (format!("https://other.example:8080/g/{npub}"), NOT_LISTED),
+        (format!("ssh://other.example:8080/g/{npub}/tool.git"), NOT_LISTED),
+    ] {
+        let tags: &[&[&str]] = &[&["d", "tool"], &["clone", &clone], &["relays", "wss://relay.example"]];
+        let announcement = owner().sign(kinds::ANNOUNCEMENT, 100, tags, "");
+        let mut server = server(archive(ArchiveScope::Services(vec![base.clone()]), true));
+        expect_reply(&mut server, &announcement, expected);
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod common;
 mod discussions;
 mod examples;
 mod fetch;
+mod hosting;
 mod lists;
 mod purgatory;
 mod related;

@@ -106,12 +106,28 @@ fn deleting_an_announcement_ends_hosting_until_a_newer_one() {
     let (mut server, announcement, state) = hosting_server(default_policy(), &[]);
     let deletion = owner().deletion(200, &[&["a", &owner().repo("tool")]]);
     expect_reply(&mut server, &deletion, SERVED);
-    expect_events(&server, &[&state, &deletion], &[]);
+    expect_events(&server, &[&deletion], &[&state]);
     expect_reply(&mut server, &main_state(&owner(), 201, 'b'), NO_ANNOUNCEMENT);
     expect_reply(&mut server, &announcement, DELETED);
     let again = owner().announcement(&service(), "tool", 201, &[]);
     expect_reply(&mut server, &again, HELD);
-    expect_events(&server, &[&state, &deletion], &[&again]);
+    expect_events(&server, &[&deletion], &[&again, &state]);
+}
+
+/// With `ignores_deletions`, deletion and vanish requests are stored and have no effect, and earlier ones lose theirs.
+#[test]
+fn ignored_deletion_requests_are_stored_only() {
+    let policy = AdmissionPolicy { ignores_deletions: true, ..default_policy() };
+    let (mut server, announcement, state) = hosting_server(policy, &[]);
+    let issue = owner().issue(200, &owner().repo("tool"));
+    expect_reply(&mut server, &issue, SERVED);
+    let deletion = owner().delete(300, &[&issue, &announcement, &state]);
+    let vanish = owner().vanish(301, &["ALL_RELAYS"]);
+    expect_reply(&mut server, &deletion, SERVED);
+    expect_reply(&mut server, &vanish, SERVED);
+    expect_events(&server, &[&announcement, &state, &issue, &deletion, &vanish], &[]);
+    assert_eq!(server.hosted_repos(), [owner().repo_id("tool")]);
+    expect_reply(&mut server, &owner().issue(201, &owner().repo("tool")), SERVED);
 }
 
 /// Targets by other authors are ignored; a request with too many targets, or with only foreign targets, is rejected
@@ -357,6 +373,6 @@ fn expired_events_are_removed_and_rejected() {
     expect_events(&server, &[&brief, &exception, &state, &nonsense], &[]);
     expect_reply(&mut server, &soon, EXPIRED);
     server.advance(10);
-    expect_events(&server, &[&state, &nonsense], &[]);
+    expect_events(&server, &[&nonsense], &[&state]);
     expect_reply(&mut server, &main_state(&owner(), 300, 'b'), NO_ANNOUNCEMENT);
 }

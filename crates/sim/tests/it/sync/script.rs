@@ -266,7 +266,10 @@ impl SyncScript {
             SyncOutput::Submit(submission) => {
                 format!("submit #{:02x} from {}", submission.event.id.0[0], submission.source.label())
             }
-            SyncOutput::ReleasePermit(_) | SyncOutput::QueryLocalIds(..) | SyncOutput::QueryRootEvents(_) => {
+            SyncOutput::HeldEventSeen(_)
+            | SyncOutput::ReleasePermit(_)
+            | SyncOutput::QueryLocalIds(..)
+            | SyncOutput::QueryRootEvents(_) => {
                 return None;
             }
             other => describe_output(other),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::net::AddressPolicy;
 use grasp_core::nostr::{Event, EventId, PublicKey, SignedEvent, signed_event};
-use grasp_core::sync::io::{DisconnectReason, IncomingMessage, SessionId};
+use grasp_core::sync::io::{DisconnectReason, EventPresence, IncomingMessage, SessionId};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Timestamp;
 use nostr::key::Keys;
@@ -44,8 +44,8 @@ impl FakeKnownEvents {
 }
 
 impl KnownEvents for FakeKnownEvents {
-    fn is_known(&self, id: EventId) -> bool {
-        self.0.lock().expect("not poisoned").contains(&id)
+    fn presence(&self, id: EventId) -> EventPresence {
+        if self.0.lock().expect("not poisoned").contains(&id) { EventPresence::Known } else { EventPresence::New }
     }
 }
 
