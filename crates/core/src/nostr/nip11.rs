@@ -14,20 +14,12 @@ pub struct Nip11Info {
     pub max_filters: Option<u64>,
     /// Largest accepted `limit`.
     pub max_limit: Option<u64>,
-    /// Number of events that are returned without a `limit`.
-    pub default_limit: Option<u64>,
     /// Maximum bytes of one message.
     pub max_message_length: Option<u64>,
-    /// Maximum bytes of a subscription id.
-    pub max_subid_length: Option<u64>,
     /// Maximum bytes of all subscriptions of one connection. Not part of NIP-11; graspd servers state it.
     pub max_subscription_bytes: Option<u64>,
     /// Whether authentication is required.
     pub auth_required: Option<bool>,
-    /// Whether payment is required.
-    pub payment_required: Option<bool>,
-    /// Whether not all events are accepted.
-    pub restricted_writes: Option<bool>,
     /// Whether `supported_nips` contains 77 (negentropy). `None` if the document has no such list.
     pub negentropy: Option<bool>,
     /// Whether the relay is a GRASP server.
@@ -65,13 +57,9 @@ impl Nip11Info {
             max_subscriptions: number("max_subscriptions"),
             max_filters: number("max_filters"),
             max_limit: number("max_limit"),
-            default_limit: number("default_limit"),
             max_message_length: number("max_message_length"),
-            max_subid_length: number("max_subid_length"),
             max_subscription_bytes: number("max_subscription_bytes"),
             auth_required: flag("auth_required"),
-            payment_required: flag("payment_required"),
-            restricted_writes: flag("restricted_writes"),
             negentropy: list("supported_nips").map(|nips| nips.iter().any(is_77)),
             is_grasp: list("supported_grasps").is_some_and(|grasps| grasps.iter().any(is_grasp_01)),
             instance: document
@@ -130,13 +118,9 @@ mod tests {
             max_subscriptions: Some(50),
             max_filters: Some(20),
             max_limit: Some(1_000),
-            default_limit: Some(500),
             max_message_length: Some(524_288),
-            max_subid_length: Some(64),
             max_subscription_bytes: Some(5_242_880),
             auth_required: Some(false),
-            payment_required: Some(false),
-            restricted_writes: Some(true),
             negentropy: Some(true),
             is_grasp: true,
             instance: Some("ab12".to_owned()),
@@ -150,11 +134,11 @@ mod tests {
         let nip11 = Nip11Info::parse(
             r#"{"supported_nips":"77","supported_grasps":{"GRASP-01":true},"instance":7,
             "limitation":{"max_subscriptions":"50","max_filters":-1,"max_limit":1.5,"default_limit":null,
-            "max_message_length":[1],"max_subid_length":64,"auth_required":"no","grasp_git":{"concurrent":true,"per_minute":9}}}"#,
+            "max_message_length":[1],"max_subscription_bytes":64,"auth_required":"no","grasp_git":{"concurrent":true,"per_minute":9}}}"#,
         )
         .expect("an object");
         let git = GitFetchLimits { concurrent: None, per_minute: Some(9) };
-        assert_eq!(nip11, Nip11Info { max_subid_length: Some(64), git, ..Nip11Info::default() });
+        assert_eq!(nip11, Nip11Info { max_subscription_bytes: Some(64), git, ..Nip11Info::default() });
         for odd in [r#"{"limitation":7}"#, r#"{"limitation":null}"#, r#"{"limitation":{"grasp_git":[]}}"#, "{}"] {
             assert_eq!(Nip11Info::parse(odd), Some(Nip11Info::default()), "{odd}");
         }
