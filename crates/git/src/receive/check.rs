@@ -3,7 +3,7 @@
 //! Each check is one short-lived process that reads the received pack and the pools that the repository may read, and
 //! nothing else. The checks write only packs below `incoming/`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::fs::File;
@@ -64,15 +64,6 @@ pub struct Connectivity {
     /// Objects of the received pack that the tips do not need, or that were present before. If there are any, the pack
     /// must be [repacked](PackChecker::repack_needed) before it is moved into a pool.
     pub extra: u64,
-}
-
-/// The type of an object, and the object that it leads to if it is a tag.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PeeledObject {
-    /// The type.
-    pub kind: ObjectKind,
-    /// For a tag, the object that it leads to when all tags are followed.
-    pub peeled: Option<String>,
 }
 
 impl PackChecker<'_> {
@@ -161,34 +152,6 @@ impl PackChecker<'_> {
         Ok(repacked)
     }
 
-    /// Returns the types of objects, and what tags lead to. Objects that do not exist are not in the result.
-    ///
-    /// # Errors
-    /// If a tag leads to an object that does not exist, or if git fails.
-    pub fn peel(
-        &self,
-        visible: VisibleObjects<'_>,
-        oids: &[String],
-    ) -> Result<BTreeMap<String, PeeledObject>, PackError> {
-        let oids: BTreeSet<&String> = oids.iter().filter(|oid| is_oid(oid)).collect();
-        let revisions = oids.iter().flat_map(|oid| [(*oid).clone(), format!("{oid}^{{}}")]).collect::<Vec<_>>();
-        let found = self.object_kinds(visible, &revisions)?;
-        let mut peeled = BTreeMap::new();
-        for (oid, pair) in oids.into_iter().zip(found.as_chunks::<2>().0) {
-            match pair {
-                [Some((kind, _)), Some((_, end))] => {
-                    let end = (*kind == ObjectKind::Tag).then(|| end.clone());
-                    peeled.insert(oid.clone(), PeeledObject { kind: *kind, peeled: end });
-                }
-                [Some(_), None] => {
-                    return Err(PackError::Incomplete(format!("the object that tag {oid} points to is missing")));
-                }
-                [None, _] => {}
-            }
-        }
-        Ok(peeled)
-    }
-
     fn walk<'t>(
         &self,
         visible: VisibleObjects<'_>,
@@ -242,7 +205,7 @@ impl PackChecker<'_> {
         for (tip, found) in tips.into_iter().zip(self.object_kinds(visible, &oids)?) {
             match found {
                 None => return Err(tip.missing()),
-                Some((kind, _)) if kind != ObjectKind::Commit && tip.requirement == TipRequirement::Commit => {
+                Some(kind) if kind != ObjectKind::Commit && tip.requirement == TipRequirement::Commit => {
                     let (name, oid) = (tip.name.to_owned(), tip.oid.to_owned());
                     return Err(PackError::NotACommit { name, oid, found: kind.name() });
                 }
@@ -258,36 +221,28 @@ impl PackChecker<'_> {
         visible: VisibleObjects<'_>,
         oids: &BTreeSet<&'o str>,
     ) -> Result<BTreeSet<&'o str>, PackError> {
-        let revisions: Vec<String> = oids.iter().map(|oid| (*oid).to_owned()).collect();
-        let found = self.object_kinds(visible, &revisions)?;
+        let texts: Vec<String> = oids.iter().map(|oid| (*oid).to_owned()).collect();
+        let found = self.object_kinds(visible, &texts)?;
         Ok(oids.iter().zip(found).filter(|(_, found)| found.is_some()).map(|(oid, _)| *oid).collect())
     }
 
-    /// Returns the type and id of the object of each revision, or `None` where it does not exist.
-    fn object_kinds(
-        &self,
-        visible: VisibleObjects<'_>,
-        revisions: &[String],
-    ) -> Result<Vec<Option<(ObjectKind, String)>>, PackError> {
-        if revisions.is_empty() {
+    /// Returns the type of each object, or `None` where it does not exist.
+    fn object_kinds(&self, visible: VisibleObjects<'_>, oids: &[String]) -> Result<Vec<Option<ObjectKind>>, PackError> {
+        if oids.is_empty() {
             return Ok(Vec::new());
         }
         let mut command = self.command(visible);
-        command.args(["cat-file", "--batch-check=%(objecttype) %(objectname)", "--buffer"]);
-        let input: String = revisions.iter().map(|revision| format!("{revision}\n")).collect();
-        // A line is an object id and a word.
-        let max_output = revisions.len() * 64 + 1_024;
+        command.args(["cat-file", "--batch-check=%(objecttype)", "--buffer"]);
+        let input: String = oids.iter().map(|oid| format!("{oid}\n")).collect();
+        // A line is a type, or an object id and a word.
+        let max_output = oids.len() * 64 + 1_024;
         let output = self
             .git
             .run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout(), max_output)
             .map_err(|error| self.translator(PackError::Check).translate(error))?;
         let output = String::from_utf8_lossy(&output);
-        let parse = |line: &str| {
-            let (kind, oid) = line.split_once(' ')?;
-            Some((ObjectKind::from_name(kind)?, oid.to_owned()))
-        };
-        let found: Vec<_> = output.lines().map(parse).collect();
-        if found.len() != revisions.len() {
+        let found: Vec<_> = output.lines().map(ObjectKind::from_name).collect();
+        if found.len() != oids.len() {
             return Err(PackError::Server("git cat-file printed too few lines".to_owned()));
         }
         Ok(found)

@@ -17,7 +17,7 @@ pub mod pack_error;
 pub mod quarantine;
 pub mod report;
 
-pub use check::{Connectivity, PackChecker, PeeledObject, VisibleObjects};
+pub use check::{Connectivity, PackChecker, VisibleObjects};
 pub use commands::{ClientCapabilities, PushLimits, PushParseProgress, PushParser, PushRequest, PushRequestError};
 pub use object_walk::{RequiredTips, is_oid};
 pub use pack_error::PackError;

@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use grasp_git::objects::ObjectKind;
 use grasp_git::receive::{Connectivity, PackError, RequiredTips, VisibleObjects};
 
 use super::support::{ClientRepo, ReceiveFixture, branch, tag, view};
@@ -276,27 +275,6 @@ fn branches_must_be_commits() {
         fixture.check_connectivity(visible, &branch(&first), &[&object]),
         Ok(Connectivity { objects: 0, extra: 4 })
     );
-}
-
-#[test]
-fn tags_are_peeled() {
-    let (client, fixture) = (ClientRepo::new(), ReceiveFixture::new());
-    let first = client.commit("readme", "hello");
-    client.git(&["tag", "-a", "v1", "-m", "one"]);
-    client.git(&["tag", "-a", "v2", "-m", "two", "v1"]);
-    let [one, two, blob] = ["v1", "v2", "main:readme"].map(|name| client.git(&["rev-parse", name]));
-    let quarantine = fixture.receive(&client.pack(&["v2"]), &[]).expect("a valid pack");
-    let oids = [&first, &one, &two, &blob, MISSING].map(str::to_owned);
-    let peeled = fixture.checker().peel(view(&quarantine, &[]), &oids).expect("read object types");
-    let expected = [(&blob, ObjectKind::Blob, None), (&first, ObjectKind::Commit, None)];
-    let tags = [(&one, ObjectKind::Tag, Some(&first)), (&two, ObjectKind::Tag, Some(&first))];
-    assert_eq!(peeled.len(), 4);
-    for (oid, kind, end) in expected.into_iter().chain(tags) {
-        assert_eq!((peeled[oid].kind, peeled[oid].peeled.as_ref()), (kind, end));
-    }
-    let pools = [fixture.unchecked_pool("pool", &client.pack_of(&[&one]))];
-    let broken = fixture.checker().peel(VisibleObjects { quarantine: None, pools: &pools }, &[one]);
-    assert_eq!(code(broken), "E-PACK-INCOMPLETE");
 }
 
 #[test]
