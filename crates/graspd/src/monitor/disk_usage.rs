@@ -5,12 +5,13 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use grasp_core::disk_budget::DiskLevel;
 use grasp_core::time::Timestamp;
+use tokio::sync::watch;
 use tracing::debug;
 
 use super::disk_budget::DiskBudgetTracker;
@@ -47,19 +48,8 @@ pub(crate) struct DiskUsageReport {
     pub(crate) is_complete: bool,
 }
 
-/// Shared slot with the latest report. The lock is held only to copy a pointer.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LatestDiskUsage(Arc<Mutex<Option<Arc<DiskUsageReport>>>>);
-
-impl LatestDiskUsage {
-    pub(crate) fn get(&self) -> Option<Arc<DiskUsageReport>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, report: DiskUsageReport) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(report));
-    }
-}
+/// The latest report. `None` before the first scan has ended.
+pub(crate) type LatestDiskUsage = Option<Arc<DiskUsageReport>>;
 
 /// Scanner of the data folders, which runs on its own thread.
 pub(crate) struct DiskUsageScanner {
@@ -68,7 +58,7 @@ pub(crate) struct DiskUsageScanner {
     /// Returns the bytes of cached packs, whose files have no names and cannot be found by a scan.
     pub(crate) cached_pack_bytes: Box<dyn Fn() -> u64 + Send>,
     pub(crate) clock: Clock,
-    pub(crate) latest: LatestDiskUsage,
+    pub(crate) latest: watch::Sender<LatestDiskUsage>,
     pub(crate) budget: Arc<DiskBudgetTracker>,
     /// Folder in which the total is saved for the next start.
     pub(crate) total_folder: PathBuf,
@@ -112,7 +102,8 @@ impl DiskUsageScanner {
                 save_total(&self.total_folder, persistent);
             }
             let measured_at = self.clock.wall();
-            self.latest.set(DiskUsageReport { bytes_by_kind, measured_at, is_complete: scan.is_complete });
+            let report = DiskUsageReport { bytes_by_kind, measured_at, is_complete: scan.is_complete };
+            self.latest.send_replace(Some(Arc::new(report)));
             if !self.wait_for_next_scan(stop, MIN_PAUSE_FACTOR * started.elapsed()) {
                 return;
             }

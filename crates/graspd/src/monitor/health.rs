@@ -5,7 +5,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -18,7 +17,6 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::disk_budget::{DiskBudgetStatus, DiskBudgetTracker};
-pub(crate) use super::disk_usage::DiskUsageReport;
 use super::disk_usage::LatestDiskUsage;
 pub(crate) use super::writer_stats::{ExpiringEvent, WriterStats};
 use crate::clock::Clock;
@@ -35,7 +33,7 @@ const WRITER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Number of snapshots between two measurements of what is expensive to measure, such as open file descriptors.
 const SLOW_MEASUREMENT_PERIOD: u64 = 5;
 
-/// Time between two ticks of the [`EventLoopProbe`].
+/// Time between two ticks of the event loop probe.
 const TICK: Duration = Duration::from_millis(500);
 
 /// State of the server at one point in time.
@@ -57,7 +55,7 @@ pub(crate) struct HealthSnapshot {
     pub(crate) volumes: Vec<(&'static str, u64, u64)>,
     pub(crate) disk_budget: DiskBudgetStatus,
     /// Latest report of the disk usage scanner. `None` before its first scan has ended.
-    pub(crate) disk_usage: Option<Arc<DiskUsageReport>>,
+    pub(crate) disk_usage: LatestDiskUsage,
     /// Number of served events.
     pub(crate) served_events: u64,
     /// Number of events in purgatory.
@@ -99,8 +97,8 @@ pub(crate) struct HealthSources {
     /// The folder of git data, and the free space that is reserved there.
     pub(crate) git: (PathBuf, u64),
     pub(crate) disk_budget: Arc<DiskBudgetTracker>,
-    pub(crate) disk_usage: LatestDiskUsage,
-    pub(crate) event_loop_probe: EventLoopProbe,
+    pub(crate) disk_usage: watch::Receiver<LatestDiskUsage>,
+    pub(crate) event_loop_probe: watch::Receiver<(MonoTime, Duration)>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
 }
@@ -146,7 +144,7 @@ impl HealthMonitor {
         let ((events, events_reserve), (git, git_reserve)) = (&sources.events, &sources.git);
         let free = |folder: &Path| DiskSpace::read(folder).map_or(0, |space| space.free);
         snapshot.volumes = vec![("events", free(events), *events_reserve), ("git", free(git), *git_reserve)];
-        snapshot.disk_usage = sources.disk_usage.get();
+        snapshot.disk_usage = sources.disk_usage.borrow().clone();
         // The minimum, because both volumes may be on the same disk.
         let available = snapshot.volumes.iter().map(|(_, free, reserve)| free.saturating_sub(*reserve));
         let available = available.min().unwrap_or_default();
@@ -163,7 +161,7 @@ impl HealthMonitor {
             log_disk_level(&snapshot.disk_budget);
             (sources.disk_level_changed)(snapshot.disk_budget.level);
         }
-        snapshot.event_loop = sources.event_loop_probe.last_tick();
+        snapshot.event_loop = *sources.event_loop_probe.borrow();
         snapshot.repositories = (sources.repositories)();
         if self.snapshots_taken.is_multiple_of(SLOW_MEASUREMENT_PERIOD) {
             // Values that cannot be read now keep their last value.
@@ -252,38 +250,18 @@ fn log_disk_level(status: &DiskBudgetStatus) {
     }
 }
 
-/// Measures the delay of the event loop with a task that only sleeps.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct EventLoopProbe(Arc<LastTick>);
-
-#[derive(Debug, Default)]
-struct LastTick {
-    at_millis: AtomicU64,
-    late_micros: AtomicU64,
-}
-
-impl EventLoopProbe {
-    /// Starts the task in the runtime of the caller.
-    pub(crate) fn start(clock: Clock, metrics: Metrics) -> Self {
-        let probe = Self::default();
-        probe.0.at_millis.store(clock.mono().0, Ordering::Relaxed);
-        let last_tick = probe.0.clone();
-        tokio::spawn(async move {
-            loop {
-                let began = tokio::time::Instant::now();
-                tokio::time::sleep(TICK).await;
-                let late = began.elapsed().saturating_sub(TICK);
-                metrics.server().observe_event_loop_lag(late);
-                last_tick.late_micros.store(u64::try_from(late.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
-                last_tick.at_millis.store(clock.mono().0, Ordering::Relaxed);
-            }
-        });
-        probe
-    }
-
-    /// Returns when the last tick was, and how late it was.
-    fn last_tick(&self) -> (MonoTime, Duration) {
-        let late = Duration::from_micros(self.0.late_micros.load(Ordering::Relaxed));
-        (MonoTime(self.0.at_millis.load(Ordering::Relaxed)), late)
-    }
+/// Starts the task that measures how late timers of the event loop are, in the runtime of the caller. Returns when its last
+/// tick was, and how late that was.
+pub(crate) fn start_event_loop_probe(clock: Clock, metrics: Metrics) -> watch::Receiver<(MonoTime, Duration)> {
+    let (last_tick, receiver) = watch::channel((clock.mono(), Duration::ZERO));
+    tokio::spawn(async move {
+        loop {
+            let began = tokio::time::Instant::now();
+            tokio::time::sleep(TICK).await;
+            let late = began.elapsed().saturating_sub(TICK);
+            metrics.server().observe_event_loop_lag(late);
+            last_tick.send_replace((clock.mono(), late));
+        }
+    });
+    receiver
 }

@@ -16,8 +16,10 @@ use crate::config::Config;
 use crate::git::handlers::NamedSemaphore;
 use crate::git::upload_pack::UploadPackHandler;
 use crate::http::connection_limit::ConnectionLimit;
-use crate::monitor::disk_usage::{DiskUsageScanner, LatestDiskUsage};
-use crate::monitor::health::{BudgetLoads, EventLoopProbe, HealthMonitor, HealthSnapshot, HealthSources, QueueDepths};
+use crate::monitor::disk_usage::DiskUsageScanner;
+use crate::monitor::health::{
+    BudgetLoads, HealthMonitor, HealthSnapshot, HealthSources, QueueDepths, start_event_loop_probe,
+};
 use crate::relay::broadcast::{BroadcastHandle, Broadcaster};
 use crate::relay::negentropy_cache::{NegentropyCache, NegentropyCacheWorker};
 use crate::relay::query_pool::{QueryPool, QueryWorker};
@@ -130,7 +132,7 @@ impl WorkerThreads {
         connection_limit: Arc<ConnectionLimit>,
     ) -> Result<watch::Receiver<Arc<HealthSnapshot>>> {
         let (clock, metrics) = (resources.clock, &resources.metrics);
-        let disk_usage = LatestDiskUsage::default();
+        let (latest_disk_usage, disk_usage) = watch::channel(None);
         let git_folder = |name| resources.layout.root().join(name);
         let pack_cache = upload_pack.pack_cache();
         let cached_pack_bytes = || -> Box<dyn Fn() -> u64 + Send> {
@@ -149,7 +151,7 @@ impl WorkerThreads {
             ],
             cached_pack_bytes: cached_pack_bytes(),
             clock,
-            latest: disk_usage.clone(),
+            latest: latest_disk_usage,
             budget: resources.disk_budget.clone(),
             total_folder: config.relay_data_path.clone(),
         };
@@ -181,7 +183,7 @@ impl WorkerThreads {
             git: (resources.layout.root().to_owned(), git_reserve_bytes(config)),
             disk_budget: resources.disk_budget.clone(),
             disk_usage,
-            event_loop_probe: EventLoopProbe::start(clock, metrics.clone()),
+            event_loop_probe: start_event_loop_probe(clock, metrics.clone()),
             clock,
             metrics: metrics.clone(),
         });
