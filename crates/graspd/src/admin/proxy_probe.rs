@@ -10,7 +10,7 @@ use std::time::Duration;
 use grasp_core::time::MonoTime;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::{HeaderMap, Method, Request, StatusCode, header};
+use hyper::{HeaderMap, Request, StatusCode, header};
 use serde_json::json;
 
 use super::api::ProbedRequest;
@@ -109,11 +109,6 @@ pub(crate) struct ProbedClient {
 fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     (!values.is_empty()).then(|| values.join(", ").chars().take(MAX_TEXT).collect())
-}
-
-/// Returns whether the body of a request of the check is counted.
-pub(crate) fn has_counted_body(method: &Method) -> bool {
-    *method == Method::POST
 }
 
 /// Reads a body to its end and responds with its length.

@@ -26,7 +26,7 @@ use crate::relay::session::SessionContext;
 use crate::relay::{nip11, upgrade};
 use crate::repos::ref_cache::RefCache;
 use crate::web;
-use crate::web::landing::{LandingPage, landing};
+use crate::web::landing::LandingPage;
 use crate::web::repository_handler::with_etag;
 use crate::writer::policy::CurrentPolicy;
 
@@ -113,7 +113,7 @@ async fn route(
         is_proxy: forwarded::is_in(peer, proxies),
     };
     let is_probe = app.services.proxy_probe.record(&request, peer, client, app.sessions.clock.mono());
-    if is_probe && proxy_probe::has_counted_body(request.method()) {
+    if is_probe && request.method() == Method::POST {
         return proxy_probe::count_body(request).await;
     }
     let below = request.uri().path().strip_prefix(app.config.base_path.as_str());
@@ -148,17 +148,16 @@ fn landing_page(app: &AppState) -> String {
     let config = app.sessions.settings.borrow().clone();
     let mode = config.policy;
     let lists = app.policy.policy().lists.clone();
-    landing(&LandingPage {
+    web::render(&LandingPage {
         name: &config.relay_name,
         description: &config.relay_description,
         relay_url: &app.config.relay_url(),
         git_url: &app.config.web_url(),
         version: env!("CARGO_PKG_VERSION"),
-        repositories: Some(app.ref_cache.repo_count()),
+        repositories: app.ref_cache.repo_count(),
         acceptance: nip11::repo_acceptance_criteria(mode, &lists),
         curation: nip11::curation(mode, &lists),
         grasps: &nip11::supported_grasps(&config, &lists),
-        contact: None,
         has_status_page: config.status == StatusPageAccess::Public,
     })
 }
@@ -205,5 +204,5 @@ fn add_cors_headers(headers: &mut HeaderMap) {
 
 /// Returns the page for paths that do not exist.
 pub(super) fn not_found() -> HttpResponse {
-    html(StatusCode::NOT_FOUND, web::not_found::not_found(""))
+    html(StatusCode::NOT_FOUND, web::not_found::not_found())
 }

@@ -2,7 +2,7 @@
 
 use askama::Template;
 
-use super::{filters, render};
+use super::filters;
 
 /// Content of the landing page.
 #[derive(Template)]
@@ -15,8 +15,8 @@ pub(crate) struct LandingPage<'a> {
     /// The part of a repository URL before `/<npub>/<identifier>.git`, such as `https://code.example/base`.
     pub(crate) git_url: &'a str,
     pub(crate) version: &'a str,
-    /// Number of hosted repositories, if known.
-    pub(crate) repositories: Option<usize>,
+    /// Number of hosted repositories.
+    pub(crate) repositories: usize,
     /// Description of the accepted repositories.
     pub(crate) acceptance: &'a str,
     /// Description of how events are selected, if they are selected by more than spam protection.
@@ -25,17 +25,11 @@ pub(crate) struct LandingPage<'a> {
     pub(crate) grasps: &'a [&'a str],
     /// Whether the status page is public.
     pub(crate) has_status_page: bool,
-    /// Contact of the operator: a URL or any text.
-    pub(crate) contact: Option<&'a str>,
-}
-
-/// Returns the landing page.
-pub(crate) fn landing(view: &LandingPage<'_>) -> String {
-    render(view)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::render;
     use super::super::tests::{HOSTILE, assert_only_known_html};
     use super::*;
 
@@ -46,11 +40,10 @@ mod tests {
             relay_url: text,
             git_url: text,
             version: text,
-            repositories: Some(3),
+            repositories: 3,
             acceptance: text,
             curation: Some(text),
             grasps,
-            contact: Some(text),
             has_status_page: true,
         }
     }
@@ -58,14 +51,14 @@ mod tests {
     #[test]
     fn every_field_is_escaped() {
         for hostile in HOSTILE {
-            let page = landing(&view(hostile, &[hostile]));
+            let page = render(&view(hostile, &[hostile]));
             assert_only_known_html(&page);
             assert!(!page.contains("<script") && !page.contains("<svg") && !page.contains("<img"), "{page}");
         }
         let long = "\"".repeat(1_000_000);
         let trusted = ["https://code.example", "1"];
         let long = LandingPage { relay_url: trusted[0], git_url: trusted[0], ..view(&long, &["GRASP-01"]) };
-        assert!(landing(&LandingPage { version: trusted[1], ..long }).len() < 50_000);
+        assert!(render(&LandingPage { version: trusted[1], ..long }).len() < 50_000);
     }
 
     #[test]
@@ -76,14 +69,13 @@ mod tests {
             relay_url: "wss://code.example/g",
             git_url: "https://code.example/g",
             version: "1.2.3",
-            repositories: Some(1),
+            repositories: 1,
             acceptance: "Any.",
             curation: None,
             grasps: &["GRASP-01", "GRASP-06"],
-            contact: Some("https://a.example/me"),
             has_status_page: true,
         };
-        let page = landing(&view);
+        let page = render(&view);
         assert_only_known_html(&page);
         for text in [
             "<title>Häuschen</title>",
@@ -93,7 +85,6 @@ mod tests {
             "ngit init",
             "nostr://&lt;npub&gt;/code.example%2Fg/&lt;identifier&gt;",
             "GRASP-01, GRASP-06",
-            "href=\"https://a.example/me\"",
             "11.md",
             "graspd 1.2.3",
             "href=\"https://code.example/g/status\"",
@@ -101,7 +92,7 @@ mod tests {
             assert!(page.contains(text), "{text} is missing: {page}");
         }
         assert!(!page.contains("Curation") && page.len() < 8_000, "{}", page.len());
-        let relay_only = landing(&LandingPage { grasps: &[], ..view });
+        let relay_only = render(&LandingPage { grasps: &[], ..view });
         assert!(!relay_only.contains("git push") && !relay_only.contains("GRASP"), "{relay_only}");
     }
 }

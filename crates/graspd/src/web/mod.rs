@@ -32,7 +32,7 @@ use askama::filters::Escaper;
 pub(crate) const ROBOTS_TXT: &str = include_str!("templates/robots.txt");
 
 /// Renders a page. Rendering fails only if a value cannot be displayed, and all values of the templates can.
-fn render(page: &impl Template) -> String {
+pub(crate) fn render(page: &impl Template) -> String {
     page.render().unwrap_or_default()
 }
 

@@ -3,9 +3,9 @@
 use askama::Template;
 use grasp_core::repo::catalog::EventStatus;
 
+use super::filters;
 use super::purgatory::WaitingEvent;
 use super::replication::{ReplicaStatus, Replication};
-use super::{filters, render};
 
 /// Maximum number of displayed missing objects of one event; the JSON document has more.
 const MAX_NEEDS: usize = 5;
@@ -70,13 +70,9 @@ impl RepositoryPage {
     }
 }
 
-/// Returns the page of a repository.
-pub(crate) fn repository(view: &RepositoryPage) -> String {
-    render(view)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::render;
     use super::super::replication::{GitServerRow, RelayRow, ServedState};
     use super::super::tests::{HOSTILE, assert_only_known_html};
     use super::*;
@@ -169,7 +165,7 @@ mod tests {
     #[test]
     fn every_field_is_escaped() {
         for hostile in HOSTILE {
-            let page = repository(&filled_with(hostile, 3));
+            let page = render(&filled_with(hostile, 3));
             assert_only_known_html(&page);
             assert!(!page.contains("<script") && !page.contains("<svg") && !page.contains("<img"), "{page}");
             let urls = RepositoryPage {
@@ -177,8 +173,8 @@ mod tests {
                 relay_url: hostile.to_owned(),
                 ..filled_with(hostile, 3)
             };
-            assert_only_known_html(&repository(&urls));
-            assert_only_known_html(&repository(&view(hostile)));
+            assert_only_known_html(&render(&urls));
+            assert_only_known_html(&render(&view(hostile)));
         }
     }
 
@@ -187,17 +183,17 @@ mod tests {
         let many = |kind: &str| -> Vec<RefView> {
             (0..10_000).map(|nth| ref_view(&format!("refs/{kind}/topic/number-{nth}"), &"a".repeat(40), None)).collect()
         };
-        let page = repository(&RepositoryPage { branches: many("heads"), tags: many("tags"), ..view("tool") });
+        let page = render(&RepositoryPage { branches: many("heads"), tags: many("tags"), ..view("tool") });
         assert!(page.len() < 20_000, "{}", page.len());
         assert_eq!(page.matches("… and 9900 more").count(), 2);
 
         for character in ["🚀", "&", "x", "\""] {
             let text = character.repeat(1_000 / character.len());
-            let hostile = repository(&RepositoryPage { owner: NPUB.to_owned(), ..filled_with(&text, 150) });
+            let hostile = render(&RepositoryPage { owner: NPUB.to_owned(), ..filled_with(&text, 150) });
             assert!(hostile.len() < 110_000, "{} bytes full of {character}", hostile.len());
             assert_only_known_html(&hostile);
         }
-        assert!(repository(&view("tool")).len() < 5_000);
+        assert!(render(&view("tool")).len() < 5_000);
     }
 
     #[test]
@@ -210,7 +206,7 @@ mod tests {
             ("$(id)`;'\"", "%24%28id%29%60%3B%27%22"),
             (long.as_str(), &"%C3%A9".repeat(500)),
         ] {
-            let page = repository(&view(identifier));
+            let page = render(&view(identifier));
             for text in [
                 format!("<pre>git clone https://code.example/{NPUB}/{encoded}.git</pre>"),
                 format!("<pre>git clone nostr://{NPUB}/code.example/{encoded}</pre>"),
@@ -219,14 +215,14 @@ mod tests {
                 assert!(page.contains(&text), "{text} is missing: {page}");
             }
         }
-        let local = repository(&RepositoryPage { relay_url: "ws://localhost:7334".to_owned(), ..view("tool") });
+        let local = render(&RepositoryPage { relay_url: "ws://localhost:7334".to_owned(), ..view("tool") });
         assert!(local.contains(&format!("nostr://{NPUB}/ws%3A%2F%2Flocalhost%3A7334/tool</pre>")), "{local}");
     }
 
     #[test]
     fn default_branch_is_first_and_tags_are_peeled() {
         let (one, two, three) = ("1".repeat(40), "2".repeat(40), "3".repeat(40));
-        let page = repository(&RepositoryPage {
+        let page = render(&RepositoryPage {
             branches: vec![ref_view("refs/heads/a", &one, None), ref_view("refs/heads/main", &two, None)],
             tags: vec![ref_view("refs/tags/v1", &one, Some(&three)), ref_view("refs/tags/v2", &two, None)],
             pull_requests: 7,
@@ -241,7 +237,7 @@ mod tests {
             assert!(page.contains(text), "{text} is missing: {page}");
         }
         assert!(!page.contains("not served"), "{page}");
-        assert!(repository(&view("tool")).contains("No branches yet"));
+        assert!(render(&view("tool")).contains("No branches yet"));
     }
 
     #[test]
@@ -257,7 +253,7 @@ mod tests {
             why: "no push has arrived".to_owned(),
         };
         let waiting = vec![WaitingEvent { kind: 1, needs: vec![], ..state.clone() }, state];
-        let page = repository(&RepositoryPage { status: EventStatus::Held, waiting, ..view("tool") });
+        let page = render(&RepositoryPage { status: EventStatus::Held, waiting, ..view("tool") });
         for text in [
             "announced but not served yet",
             "<li>Event of kind 1 <code>e",
@@ -281,7 +277,7 @@ mod tests {
             replication.relays.extend(both.relays.into_iter().map(|row| RelayRow { problem: None, ..row }));
             replication.git_servers.extend(both.git_servers);
         }
-        let page = repository(&RepositoryPage { replication, web_urls: urls, ..view("tool") });
+        let page = render(&RepositoryPage { replication, web_urls: urls, ..view("tool") });
         for (text, times) in [
             ("<a href=\"https://a.example/x\" rel=\"nofollow noopener\">https://a.example/x</a>", 3),
             ("<a href=\"wss://r.example\" rel=\"nofollow noopener\">wss://r.example</a>", 3),

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
 
-use super::replication_status;
+use super::{render, replication_status};
 use crate::config::Config;
 use crate::fetch::driver::FetchHandle;
 use crate::git::handlers::{GitClient, NamedSemaphore, acquire, queue_full};
@@ -24,7 +24,7 @@ use crate::repos::ref_cache::{OpenRepo, RefCache, RefSnapshot};
 use crate::sync::status::SyncHandle;
 use crate::web::purgatory::{WaitingEvent, purgatory_json};
 use crate::web::replication::{Replication, replication_json};
-use crate::web::repository::{RefView, RepositoryPage, repository};
+use crate::web::repository::{RefView, RepositoryPage};
 use crate::writer::command::{RepoHeldEvent, RepoView};
 use crate::writer::queue::EventQueue;
 
@@ -165,7 +165,7 @@ fn page(
         named.map(ref_view).collect()
     };
     let repo = repo_path.repo();
-    repository(&RepositoryPage {
+    render(&RepositoryPage {
         identifier: repo.identifier.as_str().to_owned(),
         name: tag("name"),
         description: tag("description"),
