@@ -96,7 +96,7 @@ fn write_backup(
     on_progress: &mut ProgressFn<'_>,
 ) -> Result<(Manifest, FileCounts)> {
     let list = BufWriter::new(File::create_new(partial.join(FILES))?);
-    let (files, _) = tree::measure(&snapshot.folder)?;
+    let files = tree::count_files(&snapshot.folder)?;
     let partial = partial.to_owned();
     let mut writer = BackupWriter {
         plan,

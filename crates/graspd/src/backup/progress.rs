@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use super::ProgressFn;
 use crate::text_format::{count, duration, terminal_safe};
 
 /// Interval at which the bar is redrawn.
@@ -48,12 +49,13 @@ impl Progress {
         }
     }
 
-    /// Returns a function that shows the progress and never fails.
-    pub(crate) fn callback(&mut self) -> impl FnMut(&str, u64, Option<u64>) -> anyhow::Result<()> {
-        |what, done, total| {
-            self.show(what, done, total);
+    /// Runs a job and shows its progress on standard error until it ends.
+    pub(crate) fn during<T>(job: impl FnOnce(&mut ProgressFn<'_>) -> T) -> T {
+        let mut progress = Self::new();
+        job(&mut |what, done, total| {
+            progress.show(what, done, total);
             Ok(())
-        }
+        })
     }
 
     fn draw(&mut self, text: String) {

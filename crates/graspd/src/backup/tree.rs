@@ -24,17 +24,14 @@ pub(super) fn walk(root: &Path, mut show: impl FnMut(&Path, bool) -> anyhow::Res
     Ok(())
 }
 
-/// Returns the number of files and their size.
-pub(super) fn measure(root: &Path) -> anyhow::Result<(u64, u64)> {
-    let (mut files, mut bytes) = (0, 0);
-    walk(root, |path, is_folder| {
-        if !is_folder {
-            files += 1;
-            bytes += fs::metadata(root.join(path))?.len();
-        }
+/// Returns the number of files in a folder and below.
+pub(super) fn count_files(root: &Path) -> anyhow::Result<u64> {
+    let mut files = 0;
+    walk(root, |_, is_folder| {
+        files += u64::from(!is_folder);
         Ok(())
     })?;
-    Ok((files, bytes))
+    Ok(files)
 }
 
 /// Syncs the file system of a folder to disk: one call instead of one per file and folder.

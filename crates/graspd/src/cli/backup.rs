@@ -58,12 +58,11 @@ impl BackupArgs {
         let now = Clock::start().wall().0;
         let plan = BackupPlan { into: &self.into, base: self.base.as_deref(), copy_all: self.copy, now };
         create::check_target(&plan)?;
-        let (client, mut progress) = (context.client()?, Progress::new());
-        let made = snapshot::with_snapshot(&client, &config, &mut progress.callback(), |snapshot, on_progress| {
-            create::create(snapshot, &plan, on_progress)
-        });
-        drop(progress);
-        let (manifest, file_counts) = made?;
+        let client = context.client()?;
+        let create =
+            |snapshot: &SnapshotInfo, on_progress: &mut ProgressFn<'_>| create::create(snapshot, &plan, on_progress);
+        let (manifest, file_counts) =
+            Progress::during(|on_progress| snapshot::with_snapshot(&client, &config, on_progress, create))?;
         if self.json {
             let mut value = json!(manifest);
             value["folder"] = json!(self.into);
@@ -120,10 +119,7 @@ impl RestoreArgs {
     pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
         let config = settings(context)?;
         let policy = config.admission_policy(None)?;
-        let mut progress = Progress::new();
-        let manifest = restore::restore(&self.from, &config, &policy, &mut progress.callback());
-        drop(progress);
-        let manifest = manifest?;
+        let manifest = Progress::during(|on_progress| restore::restore(&self.from, &config, &policy, on_progress))?;
         if self.json {
             return print_json(&manifest);
         }
@@ -168,13 +164,10 @@ pub(super) struct VerifyArgs {
 impl VerifyArgs {
     pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
         let config = settings(context)?;
-        let mut progress = Progress::new();
-        let report = match self.from {
-            Some(from) => check_backup(from, config, &mut progress.callback()),
-            None => check_server(&context.client()?, &config, &mut progress.callback()),
-        };
-        drop(progress);
-        let report = report?;
+        let report = Progress::during(|on_progress| match self.from {
+            Some(from) => check_backup(from, config, on_progress),
+            None => check_server(&context.client()?, &config, on_progress),
+        })?;
         ignore_closed_output(if self.json { print_json(&report) } else { print_report(&report) })?;
         match report.problems.len() as u64 + report.more {
             0 => Ok(()),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
+use anyhow::{anyhow, bail};
 use clap::Args;
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
@@ -136,27 +137,26 @@ fn generate_key(path: &Path) -> Result<Keys, CommandError> {
 
 /// Publishes an event to a relay. Returns whether the relay accepted it, and the relay's message.
 async fn publish(relay: &str, event: &Event) -> Result<(bool, String), CommandError> {
-    let failed = |problem: &dyn std::fmt::Display| CommandError::Failed(format!("{relay}: {problem}"));
+    let failed = |problem: anyhow::Error| CommandError::Failed(format!("{relay}: {problem}"));
     let target = OutboundUrl::parse(relay, UrlPurpose::Relay, AddressPolicy::Any)
         .map_err(|why| CommandError::Usage(format!("{relay}: {why}; give a URL such as ws://127.0.0.1:7334")))?;
-    let dialer = Dialer::new(AddressPolicy::Any).map_err(|problem| failed(&problem))?;
+    let dialer = Dialer::new(AddressPolicy::Any).map_err(failed)?;
     let exchange = async {
-        let route = dialer.route(target.clone()).await.map_err(|problem| failed(&problem))?;
-        let stream = dialer.connect(&route).await.map_err(|problem| failed(&problem))?;
-        let handshake = tokio_tungstenite::client_async(target.to_string(), stream).await;
-        let (mut socket, _) = handshake.map_err(|problem| failed(&problem))?;
-        let message = format!("[\"EVENT\",{}]", event.as_json());
-        socket.send(Message::text(message)).await.map_err(|problem| failed(&problem))?;
+        let route = dialer.route(target.clone()).await?;
+        let stream = dialer.connect(&route).await?;
+        let (mut socket, _) = tokio_tungstenite::client_async(target.to_string(), stream).await?;
+        socket.send(Message::text(format!("[\"EVENT\",{}]", event.as_json()))).await?;
         let id = event.id.to_hex();
         while let Some(message) = socket.next().await {
-            let Message::Text(text) = message.map_err(|problem| failed(&problem))? else { continue };
+            let Message::Text(text) = message? else { continue };
             let answer: Value = serde_json::from_str(&text).unwrap_or_default();
             if answer[0] == "OK" && answer[1] == id.as_str() {
                 let _ = socket.close(None).await;
                 return Ok((answer[2] == true, answer[3].as_str().unwrap_or_default().to_owned()));
             }
         }
-        Err(failed(&"the relay closed the connection without an OK message"))
+        bail!("the relay closed the connection without an OK message")
     };
-    timeout(RELAY_TIMEOUT, exchange).await.map_err(|_| failed(&"the relay did not answer in time"))?
+    let late = |_| anyhow!("the relay did not answer in time");
+    timeout(RELAY_TIMEOUT, exchange).await.map_err(late).flatten().map_err(failed)
 }

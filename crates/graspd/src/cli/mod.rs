@@ -43,6 +43,8 @@ use self::table::{Column, Table};
 use crate::admin::api::Endpoint;
 use crate::admin::client::{AdminClient, CommandError, ResponseLine};
 use crate::config;
+use crate::config::MetricsLimits;
+use crate::metrics::Metrics;
 use crate::text_format::terminal_safe;
 
 pub(crate) use version::matches;
@@ -125,8 +127,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
         CliCommand::ImportNgitGrasp(arguments) => arguments.run(&context),
         CliCommand::Key(arguments) => arguments.run(),
         CliCommand::Event(arguments) => arguments.run(),
-        CliCommand::Commands(_) => reference::print_commands(),
-        CliCommand::Metrics(_) => reference::print_metrics(),
+        CliCommand::Commands(_) => print_line(reference::commands().trim_end()),
+        CliCommand::Metrics(_) => print_line(Metrics::with_limits(MetricsLimits::default()).reference().trim_end()),
         CliCommand::Completions(arguments) => arguments.run(),
         CliCommand::Man(arguments) => arguments.run(),
     };

@@ -12,6 +12,7 @@ use super::table::{Align, Table};
 use super::transfer::{import_silently, import_table};
 use super::{CommandContext, CommandError, absolute_path_value, print_json, print_line, print_result};
 use crate::admin::api::{ADDRESS, ImportCounts, Nothing};
+use crate::admin::snapshot::ProgressFn;
 use crate::backup::ngit_grasp::{MigrationDir, NgitGraspData, NgitGraspRepo, NgitGraspSurvey};
 use crate::backup::progress::Progress;
 use crate::backup::push;
@@ -77,10 +78,7 @@ fn show_survey(context: &CommandContext<'_>, data_dir: &NgitGraspData, as_json: 
         Err(other) => return Err(other),
     }
     let policy = config.admission_policy(None)?;
-    let mut progress = Progress::new();
-    let survey = data_dir.survey(&policy, Clock::start().wall(), &mut progress.callback());
-    drop(progress);
-    let survey = survey?;
+    let survey = Progress::during(|on_progress| data_dir.survey(&policy, Clock::start().wall(), on_progress))?;
     print_result(as_json, &survey, |survey| summary(survey, &config.domain))
 }
 
@@ -133,11 +131,7 @@ fn execute(
     as_json: bool,
 ) -> Result<(), CommandError> {
     let base = context.call(ADDRESS, &Nothing {})?.git;
-    let mut progress = Progress::new();
-    let mut migration = MigrationResult::default();
-    let outcome = import_all(context, data_dir, work, &base, &mut migration, &mut progress);
-    drop(progress);
-    outcome?;
+    let migration = Progress::during(|on_progress| import_all(context, data_dir, work, &base, on_progress))?;
     let again = || CommandError::Failed("not everything could be imported yet: run it again".to_owned());
     if as_json {
         print_json(&migration)?;
@@ -164,10 +158,10 @@ fn import_all(
     data_dir: &NgitGraspData,
     work: &Path,
     base: &str,
-    migration: &mut MigrationResult,
-    progress: &mut Progress,
-) -> Result<(), CommandError> {
-    let mut migration_dir = MigrationDir::open(work, data_dir, &mut progress.callback())?;
+    on_progress: &mut ProgressFn<'_>,
+) -> Result<MigrationResult, CommandError> {
+    let mut migration = MigrationResult::default();
+    let mut migration_dir = MigrationDir::open(work, data_dir, on_progress)?;
     let mut repositories: BTreeMap<String, Vec<NgitGraspRepo>> = BTreeMap::new();
     for repository in data_dir.repositories()? {
         repositories.entry(identifier_file_name(&repository.repo.identifier)).or_default().push(repository);
@@ -175,7 +169,7 @@ fn import_all(
     let names = migration_dir.names()?;
     let all = names.len() as u64;
     for (nth, name) in (0..).zip(&names) {
-        progress.show("importing repository names", nth, Some(all));
+        on_progress("importing repository names", nth, Some(all))?;
         if migration_dir.is_done(name) {
             continue;
         }
@@ -197,7 +191,7 @@ fn import_all(
             migration_dir.mark_done(name)?;
         }
     }
-    progress.show("importing repository names", all, Some(all));
+    on_progress("importing repository names", all, Some(all))?;
     if !migration_dir.is_done("*") {
         let rest = import_silently(context, &migration_dir.other_events())?;
         migration.add_event_counts("others", &rest, migration.rejected.len());
@@ -206,7 +200,7 @@ fn import_all(
             migration_dir.mark_done("*")?;
         }
     }
-    Ok(())
+    Ok(migration)
 }
 
 impl MigrationResult {

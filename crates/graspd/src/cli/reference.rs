@@ -4,9 +4,7 @@ use std::fmt::Write;
 
 use clap::{Arg, Args, Command};
 
-use super::{CommandError, print_line};
-use crate::config::{MetricsLimits, SETTINGS_HEADING};
-use crate::metrics::Metrics;
+use crate::config::SETTINGS_HEADING;
 
 #[derive(Args)]
 pub(super) struct ReferenceArgs {
@@ -16,16 +14,8 @@ pub(super) struct ReferenceArgs {
     reference: bool,
 }
 
-pub(super) fn print_commands() -> Result<(), CommandError> {
-    print_line(commands().trim_end())
-}
-
-pub(super) fn print_metrics() -> Result<(), CommandError> {
-    print_line(Metrics::with_limits(MetricsLimits::default()).reference().trim_end())
-}
-
 /// Returns the reference of all commands (docs/commands.md).
-fn commands() -> String {
+pub(super) fn commands() -> String {
     let mut whole = super::command();
     whole.build();
     let mut text = "# Commands\n\n\

@@ -1,18 +1,22 @@
 //! Checks of the domain and its DNS records.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use grasp_core::net::AddressPolicy;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
 use super::finding::Findings;
 use crate::config::Config;
+use crate::net::resolver::{Resolver, SystemResolver};
 
 /// Timeout of a DNS lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Checks whether the domain is a public name that resolves to public addresses.
-pub(super) fn check(findings: &mut Findings, config: &Config, via: bool) {
+pub(super) fn check(findings: &mut Findings, runtime: &Runtime, config: &Config, via: bool) {
     let domain = &config.domain;
     let host = domain.rsplit_once(':').map_or(domain.as_str(), |(host, _)| host);
     let is_address = host.parse::<IpAddr>().is_ok() || host.starts_with('[');
@@ -28,7 +32,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config, via: bool) {
     if via || is_address {
         return;
     }
-    match lookup(host) {
+    match lookup(runtime, host) {
         Err(problem) => {
             let fix = format!(
                 "add an A record (IPv4) and an AAAA record (IPv6, if there is one) for {host} with the public address \
@@ -55,15 +59,10 @@ pub(super) fn check(findings: &mut Findings, config: &Config, via: bool) {
 }
 
 /// Resolves a name as this machine does. After the timeout the thread of the lookup is left to end by itself.
-fn lookup(host: &str) -> std::io::Result<Vec<IpAddr>> {
-    let (sender, response) = std::sync::mpsc::channel();
-    let name = host.to_owned();
-    std::thread::spawn(move || {
-        let found = (name.as_str(), 0).to_socket_addrs();
-        sender.send(found.map(|found| found.map(|address| address.ip()).collect::<Vec<_>>()))
-    });
-    let late = |_| std::io::Error::other("the DNS lookup timed out");
-    let mut addresses = response.recv_timeout(LOOKUP_TIMEOUT).map_err(late)??;
+fn lookup(runtime: &Runtime, host: &str) -> io::Result<Vec<IpAddr>> {
+    let resolver = SystemResolver::new();
+    let found = runtime.block_on(async { timeout(LOOKUP_TIMEOUT, resolver.resolve(host)).await });
+    let mut addresses = found.map_err(|_| io::Error::other("the DNS lookup timed out"))??;
     addresses.sort_unstable();
     addresses.dedup();
     Ok(addresses)

@@ -71,8 +71,9 @@ impl CheckArgs {
                 _ => Vec::new(),
             }
         };
-        domain::check(&mut findings, &config, self.via.is_some());
-        let proxy = proxy::check(&mut findings, &command_runtime()?, &endpoint, server.as_ref(), requests_seen);
+        let runtime = command_runtime()?;
+        domain::check(&mut findings, &runtime, &config, self.via.is_some());
+        let proxy = proxy::check(&mut findings, &runtime, &endpoint, server.as_ref(), requests_seen);
         print_findings(&findings, &config, server.as_ref(), proxy, self.json)
     }
 }
