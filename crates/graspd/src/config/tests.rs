@@ -113,7 +113,7 @@ fn reload_copies_only_settings_that_are_declared_so() {
     assert_eq!((old.filter_limit, old.git.max_objects, old.git.serve_processes), (7, 8, 4));
     assert!(old.lists.is_read_only);
     let reloadable = SETTINGS.iter().filter(|setting| setting.can_reload).count();
-    assert_eq!(reloadable, 29);
+    assert_eq!(reloadable, 30);
 }
 
 #[test]
