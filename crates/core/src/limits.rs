@@ -498,6 +498,10 @@ pub const MAX_NEGENTROPY_NEEDED_IDS: usize = 100_000;
 /// small.
 pub const MAX_REJECTED_DEPENDENCIES: usize = 16;
 
+/// Reference tags that are passed on of an event above the size limit. Several of them often name the same thing, so this
+/// is more than [`MAX_REJECTED_DEPENDENCIES`].
+pub const MAX_OVERSIZED_EVENT_REFERENCES: usize = 64;
+
 /// Relays that are kept of those that delivered a rejected event. One of them will still have it when it is needed.
 pub const MAX_REJECTED_RELAYS: usize = 4;
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::event::Event;
+use super::event::{Event, EventId};
 use super::filter::Filter;
 use super::message::{parse_payload, split_array};
+use super::rejection::Rejection;
 use super::signed_event::SignedEvent;
 use super::{hex, kinds, signed_event};
 use crate::limits;
@@ -37,10 +38,13 @@ pub enum IncomingMessage {
     Auth(String),
     /// A pong or an unknown message. It shows that the relay is alive.
     Alive,
-    /// An event whose id is not its hash, or text that is not a message.
+    /// Text that is not a message.
     Invalid,
-    /// An event that is larger than this server accepts.
-    TooLarge(SubscriptionId),
+    /// Text that is not an event, or an event whose id is not its hash, with the id that it claims.
+    InvalidEvent(SubscriptionId, Option<EventId>),
+    /// An event that is larger than this server accepts, and why it is rejected. Its id is its hash. It has no content
+    /// and only those of its tags that reference something.
+    TooLarge(SubscriptionId, Arc<Event>, Rejection),
 }
 
 /// What an EOSE says about further stored events (NIP-67).
@@ -108,7 +112,7 @@ pub fn parse(text: &str, max_event_bytes: usize) -> IncomingMessage {
 fn parse_verb(verb: &str, rest: &[&str], max_event_bytes: usize) -> Option<IncomingMessage> {
     Some(match (verb, rest) {
         ("EVENT", [sub, event, ..]) => match parse_subscription(sub)? {
-            Ok(sub) => parse_event(sub, event, max_event_bytes)?,
+            Ok(sub) => parse_event(sub, event, max_event_bytes),
             Err(UnknownSubscription) => IncomingMessage::Alive,
         },
         ("EOSE", [sub, more @ ..]) => match parse_subscription(sub)? {
@@ -149,30 +153,48 @@ fn parse_verb(verb: &str, rest: &[&str], max_event_bytes: usize) -> Option<Incom
     })
 }
 
-fn parse_event(sub: SubscriptionId, text: &str, max_event_bytes: usize) -> Option<IncomingMessage> {
-    // Whitespace, escapes and unsigned members can make the text larger than the event. A factor of two allows for
-    // them.
-    if text.len() > 2 * max_event_bytes.max(limits::MAX_STATE_EVENT_BYTES) {
-        return Some(IncomingMessage::TooLarge(sub));
-    }
-    let event = Event::parse(text).ok()?;
-    if !is_within_limits(&event, text.len(), max_event_bytes) {
-        return Some(IncomingMessage::TooLarge(sub));
-    }
+fn parse_event(sub: SubscriptionId, text: &str, max_event_bytes: usize) -> IncomingMessage {
+    let Ok(event) = Event::parse(text) else {
+        return IncomingMessage::InvalidEvent(sub, Event::claimed_id(text));
+    };
+    // Also of a large event: otherwise a relay could have the id of another event rejected.
     if signed_event::compute_id(&event) != event.id.0 {
-        return None;
+        return IncomingMessage::InvalidEvent(sub, Some(event.id));
     }
-    Some(IncomingMessage::Event(sub, Arc::new(event), EventPresence::New))
+    match size_rejection(&event, text.len(), max_event_bytes) {
+        Some(rejection) => IncomingMessage::TooLarge(sub, Arc::new(event_references(event)), rejection),
+        None => IncomingMessage::Event(sub, Arc::new(event), EventPresence::New),
+    }
 }
 
-/// Returns whether an event is within the limits of the policy. The canonical text is never longer than the received
-/// one.
-fn is_within_limits(event: &Event, sent: usize, max_event_bytes: usize) -> bool {
-    let (bytes, tags) = match event.kind {
+/// Returns why an event is above the limits of the policy, if it is. The canonical text is never longer than the
+/// received one, which has `received_bytes`.
+fn size_rejection(event: &Event, received_bytes: usize, max_event_bytes: usize) -> Option<Rejection> {
+    let (limit, max_tags) = match event.kind {
         kinds::STATE => (limits::MAX_STATE_EVENT_BYTES.max(max_event_bytes), limits::MAX_STATE_TAGS),
         _ => (max_event_bytes, limits::MAX_EVENT_TAGS),
     };
-    event.tags.len() <= tags && (sent <= bytes || SignedEvent::from_trusted(event.clone()).json().len() <= bytes)
+    if event.tags.len() > max_tags {
+        return Some(Rejection::TooManyTags(max_tags));
+    }
+    let canonical_bytes = || SignedEvent::from_trusted(event.clone()).json().len();
+    let bytes = if received_bytes <= limit { received_bytes } else { canonical_bytes() };
+    (bytes > limit).then_some(Rejection::TooLarge { bytes, limit })
+}
+
+/// Returns an event without content and signature, and with only the tags that reference something, at most
+/// [`limits::MAX_OVERSIZED_EVENT_REFERENCES`]. That is enough to remember it as rejected, and small.
+fn event_references(event: Event) -> Event {
+    let is_reference = |tag: &Vec<String>| match tag.as_slice() {
+        [name, value, ..] => {
+            matches!(name.as_str(), "d" | "a" | "A" | "e" | "E" | "q")
+                && value.len() <= 2 * limits::MAX_IDENTIFIER_BYTES
+        }
+        _ => false,
+    };
+    let references = event.tags.into_iter().filter(is_reference).take(limits::MAX_OVERSIZED_EVENT_REFERENCES);
+    let tags = references.map(|tag| tag.into_iter().take(2).collect()).collect();
+    Event { tags, content: String::new(), sig: [0; 64], ..event }
 }
 
 /// The subscription id of a message is not one of ours.
@@ -355,8 +377,6 @@ mod tests {
             r#"["NEG-MSG","g1","6"]"#.to_owned(),
             r#"["NEG-MSG","g1"]"#.to_owned(),
             r#"["EVENT","g1"]"#.to_owned(),
-            r#"["EVENT","g1",[]]"#.to_owned(),
-            format!(r#"["EVENT","g1",{}]"#, own.replace("\"kind\":1,", "\"kind\":2,")),
             format!(r#"["AUTH","{}"]"#, "x".repeat(limits::MAX_NOTICE_BYTES + 1)),
         ] {
             assert_eq!(parsed(&text), IncomingMessage::Invalid, "{text}");
@@ -372,18 +392,57 @@ mod tests {
         let padded = format!(r#"["EVENT","g1",{} {}]"#, &text[..1], " ".repeat(MAX_EVENT_BYTES) + &text[1..]);
         assert_eq!(parsed(&padded), good, "spaces do not count towards the event size");
 
-        let large = event(1, &"x".repeat(MAX_EVENT_BYTES));
-        assert_eq!(parsed(&format!(r#"["EVENT","g1",{large}]"#)), IncomingMessage::TooLarge(SubscriptionId(1)));
         let state = event(kinds::STATE, &"x".repeat(MAX_EVENT_BYTES));
         assert!(
             matches!(parsed(&format!(r#"["EVENT","g1",{state}]"#)), IncomingMessage::Event(..)),
             "states may be larger"
         );
-        let huge = format!(r#"["EVENT","g1",{{"content":"{}"}}]"#, "x".repeat(3 * limits::MAX_STATE_EVENT_BYTES));
-        assert_eq!(parsed(&huge), IncomingMessage::TooLarge(SubscriptionId(1)));
-        let tags = format!("\"tags\":[{}[\"e\",\"x\"]]", "[],".repeat(limits::MAX_EVENT_TAGS));
-        let many = event(1, "").replace("\"tags\":[[\"e\",\"x\"]]", &tags);
-        assert_eq!(parsed(&format!(r#"["EVENT","g1",{many}]"#)), IncomingMessage::TooLarge(SubscriptionId(1)));
+    }
+
+    /// A relay counts such an event as part of its answer, and offers its id in reconciliations.
+    #[test]
+    fn event_above_the_size_limit_keeps_its_id_time_and_references() {
+        let keys = Keys::parse("0000000000000000000000000000000000000000000000000000000000000003").expect("a key");
+        let sign = |kind: u16, tags: Vec<Vec<String>>, content: &str| {
+            let tags = tags.into_iter().map(|tag| Tag::parse(tag).expect("a tag"));
+            EventBuilder::new(Kind::Custom(kind), content).tags(tags).finalize(&keys).expect("signs").as_json()
+        };
+        let tag = |name: &str, value: &str| vec![name.to_owned(), value.to_owned(), "more".to_owned()];
+        let content = "x".repeat(MAX_EVENT_BYTES);
+        let text = sign(1, vec![tag("e", "id"), tag("t", "topic"), tag("A", &"y".repeat(3_000))], &content);
+        let original = Event::parse(&text).expect("an event");
+        let IncomingMessage::TooLarge(sub, event, rejection) = parsed(&format!(r#"["EVENT","g1",{text}]"#)) else {
+            panic!("not too large")
+        };
+        assert_eq!((sub, event.id, event.created_at), (SubscriptionId(1), original.id, original.created_at));
+        assert_eq!((event.tags.clone(), event.content.len()), (vec![vec!["e".to_owned(), "id".to_owned()]], 0));
+        let limit = MAX_EVENT_BYTES;
+        assert!(matches!(rejection, Rejection::TooLarge { bytes, limit: stated } if bytes > limit && stated == limit));
+
+        let many = sign(1, vec![tag("e", "id"); limits::MAX_EVENT_TAGS + 1], "");
+        let IncomingMessage::TooLarge(_, event, rejection) = parsed(&format!(r#"["EVENT","g1",{many}]"#)) else {
+            panic!("not too many tags")
+        };
+        assert_eq!(rejection, Rejection::TooManyTags(limits::MAX_EVENT_TAGS));
+        assert_eq!(event.tags.len(), limits::MAX_OVERSIZED_EVENT_REFERENCES);
+    }
+
+    #[test]
+    fn invalid_event_keeps_its_subscription_and_the_id_that_it_claims() {
+        let own = event(1, "");
+        let id = Event::parse(&own).expect("an event").id;
+        let large = event(1, &"x".repeat(3 * limits::MAX_STATE_EVENT_BYTES));
+        let large_id = Event::parse(&large).expect("an event").id;
+        for (text, id) in [
+            ("[]".to_owned(), None),
+            ("{}".to_owned(), None),
+            (own.replace("\"kind\":1,", "\"kind\":2,"), Some(id)),
+            (own.replace("\"kind\":1,", "\"kind\":70000,"), Some(id)),
+            (large.replace("xx\"", "xy\""), Some(large_id)),
+        ] {
+            let expected = IncomingMessage::InvalidEvent(SubscriptionId(1), id);
+            assert_eq!(parsed(&format!(r#"["EVENT","g1",{text}]"#)), expected);
+        }
     }
 
     #[test]

@@ -122,6 +122,31 @@ impl SyncMachine {
         self.count_pending(waiter);
     }
 
+    /// Handles an event that is larger than this server accepts. It counts for its request and is remembered as
+    /// rejected, so that a reconciliation does not see it as missing.
+    pub(super) fn on_oversized_event(
+        &mut self,
+        id: RelayId,
+        sub: SubscriptionId,
+        event: Arc<Event>,
+        rejection: &Rejection,
+    ) {
+        let Some(delivery) = self.with_relay(id, |relay, ctx| relay.attribute_event(ctx, sub, &event)) else { return };
+        if delivery.is_late {
+            self.disconnect(id);
+        }
+        self.count_wide_delivery(id, delivery.is_wide, false);
+        let url = self.relays.get(&id).map(|relay| relay.url.clone()).unwrap_or_default();
+        self.remember_rejected(&event, rejection, &url);
+    }
+
+    /// Records a rejected event and a relay that offers it.
+    fn remember_rejected(&mut self, event: &Arc<Event>, rejection: &Rejection, relay: &RelayUrl) {
+        if let Some(row) = self.rejected.reject(event.clone(), rejection, relay, rejected_layer(event), self.now) {
+            self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Rejected(row)));
+        }
+    }
+
     /// Counts an event for the batch or historic run that waits for it.
     fn count_pending(&mut self, waiter: EventWaiter) {
         if let Some(relay) = self.relays.get_mut(&waiter.relay)
@@ -209,9 +234,7 @@ impl SyncMachine {
                 waiters.iter().filter_map(|waiter| self.relays.get(&waiter.relay)).map(|relay| relay.url.clone());
             let relay_urls: Vec<RelayUrl> = relays.chain(offered).collect();
             for url in &relay_urls {
-                if let Some(row) = self.rejected.reject(event.clone(), rejection, url, rejected_layer(&event), now) {
-                    self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Rejected(row)));
-                }
+                self.remember_rejected(&event, rejection, url);
             }
         }
     }

@@ -285,6 +285,7 @@ impl SyncMachine {
         }
         match message {
             IncomingMessage::Event(sub, event, presence) => self.on_event(id, session, (sub, event, presence)),
+            IncomingMessage::TooLarge(sub, event, rejection) => self.on_oversized_event(id, sub, event, &rejection),
             other => {
                 let must_disconnect = self.with_relay(id, |relay, ctx| relay.on_message(ctx, other)).unwrap_or(false);
                 if must_disconnect {

@@ -78,7 +78,7 @@ pub struct PaginationState {
 /// The page that is being received.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct CurrentPage {
-    /// Number of deliveries, including unrequested events and duplicates.
+    /// Number of deliveries, including unrequested and invalid events and duplicates.
     received: usize,
     /// Number of deliveries within the time window.
     in_window: usize,
@@ -136,6 +136,11 @@ impl PaginationState {
         }
     }
 
+    /// Records a delivery of the current page that is not a valid event. It takes the place of another event.
+    pub fn record_invalid_event(&mut self) {
+        self.page.received += 1;
+    }
+
     /// Handles the EOSE of the current page, with the NIP-67 hint of the relay if there is one.
     pub fn finish_page(&mut self, hint: Option<EoseHint>, page_sizes: &mut PageSizeTracker) -> PageOutcome {
         let page = std::mem::take(&mut self.page);
@@ -153,7 +158,7 @@ impl PaginationState {
             self.advance(page);
             PageOutcome::Next
         } else if page.received - page.in_window > page.in_window {
-            // The relay fills its pages with unrequested events, so splitting the filter would not help.
+            // The relay fills its pages with unrequested or invalid events, so splitting the filter would not help.
             PageOutcome::GaveUp
         } else {
             let cut = page_sizes.is_largest(page.received);

@@ -427,9 +427,11 @@ impl Relay {
                 link.session.on_challenge(link.ctx, challenge, link.limits.states_auth());
             }
             IncomingMessage::Invalid => return link.session.record_invalid(),
-            // It counts as progress: requesting it again would have the same result.
-            IncomingMessage::TooLarge(sub) => drop(historic.extend_deadline(&link, sub)),
-            IncomingMessage::Alive | IncomingMessage::Event(..) => {}
+            IncomingMessage::InvalidEvent(sub, id) => {
+                historic.record_invalid_event(&link, sub, id);
+                return link.session.record_invalid();
+            }
+            IncomingMessage::Alive | IncomingMessage::Event(..) | IncomingMessage::TooLarge(..) => {}
         }
         false
     }

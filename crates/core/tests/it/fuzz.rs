@@ -109,7 +109,8 @@ fn check_relay_message(text: &str) -> bool {
         | IncomingMessage::Ok(_, message_text) => check_text(&message_text),
         IncomingMessage::NegErr(_, message_text, _) | IncomingMessage::Auth(message_text) => check_text(&message_text),
         IncomingMessage::NegMsg(_, bytes) => assert!(bytes.len() * 2 <= text.len(), "{text}"),
-        IncomingMessage::Eose(..) | IncomingMessage::TooLarge(_) => {}
+        IncomingMessage::TooLarge(_, event, _) => assert!(event.content.is_empty(), "{text}"),
+        IncomingMessage::Eose(..) | IncomingMessage::InvalidEvent(..) => {}
     }
     true
 }

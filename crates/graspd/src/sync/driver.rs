@@ -108,7 +108,7 @@ pub(crate) fn config(config: &Config, policy: &AdmissionPolicy, instance: &str) 
             cold_secs: settings.rejected_cold_ttl.as_secs(),
             ..RejectedEventsConfig::default()
         },
-        epoch: basis.epoch(&policy.lists),
+        epoch: basis.epoch(policy),
         seed: u64::from_le_bytes(random::bytes()?),
     })
 }

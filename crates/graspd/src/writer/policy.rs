@@ -78,12 +78,14 @@ impl CoverageBasis {
 
     /// Returns the epoch of sync's coverage: a hash of everything that coverage depends on (store, policy, filters).
     /// Stored coverage of another epoch does not count.
-    pub(crate) fn epoch(&self, lists: &ModerationLists) -> u64 {
+    pub(crate) fn epoch(&self, policy: &AdmissionPolicy) -> u64 {
         let mut epoch = DefaultHasher::new();
         (FILTER_VERSION, &self.instance, &self.domain, self.strict_maintainers, self.policy).hash(&mut epoch);
+        // Events above the limit are remembered as rejected until the epoch changes.
+        policy.max_event_bytes.hash(&mut epoch);
         // Empty lists are not hashed, so that the epoch is the same as in versions that had no lists.
-        if *lists != ModerationLists::default() {
-            lists.hash(&mut epoch);
+        if *policy.lists != ModerationLists::default() {
+            policy.lists.hash(&mut epoch);
         }
         epoch.finish()
     }
@@ -137,7 +139,7 @@ impl PolicyHandle {
         let change = answer.recv_timeout(CHANGE_TIMEOUT);
         if let Some((sync_feed, basis)) = &self.sync {
             sync_feed.send_policy(SyncPolicyChange {
-                epoch: basis.epoch(&policy.lists),
+                epoch: basis.epoch(&policy),
                 bootstrap: basis.bootstrap_relays(&policy.lists),
                 accepts_more: policy.lists.may_accept_more_than(&old.lists)
                     || policy.max_event_bytes > old.max_event_bytes,

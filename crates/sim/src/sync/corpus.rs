@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use grasp_core::nostr::event::{Coordinate, Event, EventId, supersedes};
-use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
+use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds, relay_message};
+use grasp_core::sync::io::IncomingMessage;
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::event_set::{CAPACITY, EventSet};
 use super::repo_history;
-use super::repo_history::{RepoHistory, SERVICES};
+use super::repo_history::{EventRole, MAX_EVENT_BYTES, RepoHistory, SERVICES};
+use super::wire::EventCopy;
 
 /// Number of an event. The newest event has number 0.
 pub(super) type EventIndex = u16;
@@ -22,6 +24,10 @@ pub(super) type EventIndex = u16;
 pub(super) struct Corpus {
     events: Vec<Arc<SignedEvent>>,
     unverified: Vec<Arc<Event>>,
+    /// The events as a node parses them, for subscription 0.
+    received: Vec<IncomingMessage>,
+    /// Events that no node can parse.
+    unparsable: EventSet,
     forged: Vec<Arc<Event>>,
     ids: BTreeMap<EventId, EventIndex>,
     by_kind: BTreeMap<u16, EventSet>,
@@ -69,9 +75,15 @@ impl Corpus {
             history.set_indexes(&ids);
         }
         let unrelated_events = unrelated_events.iter().map(|event| ids[&event.id]).collect();
+        let with_roles = histories.iter().flat_map(RepoHistory::events);
+        let unparsable: EventSet =
+            with_roles.filter(|(role, _)| *role == EventRole::Unparsable).map(|(_, index)| *index).collect();
+        let received = events.iter().zip(0..).map(|(event, index)| parse(event, unparsable.contains(index))).collect();
         let mut corpus = Self {
             unverified: events.iter().map(|event| Arc::new(event.event().clone())).collect(),
             forged: events.iter().map(|event| Arc::new(Event { sig: [7; 64], ..event.event().clone() })).collect(),
+            received,
+            unparsable,
             by_kind: BTreeMap::new(),
             by_author: BTreeMap::new(),
             by_tag: BTreeMap::new(),
@@ -157,9 +169,22 @@ impl Corpus {
         &self.unverified[usize::from(index)]
     }
 
-    /// Returns the same event with an invalid signature.
-    pub(super) fn forged(&self, index: EventIndex) -> &Arc<Event> {
-        &self.forged[usize::from(index)]
+    /// Returns an event as a node parses it, for subscription 0.
+    pub(super) fn received(&self, index: EventIndex) -> &IncomingMessage {
+        &self.received[usize::from(index)]
+    }
+
+    /// Returns the events that no node can parse.
+    pub(super) fn unparsable(&self) -> &EventSet {
+        &self.unparsable
+    }
+
+    /// Returns a copy of an event.
+    pub(super) fn copy(&self, index: EventIndex, copy: EventCopy) -> &Arc<Event> {
+        match copy {
+            EventCopy::Real => &self.unverified[usize::from(index)],
+            EventCopy::Forged => &self.forged[usize::from(index)],
+        }
     }
 
     /// Returns the number of an event.
@@ -274,4 +299,13 @@ mod tests {
         }
         assert!(match_count > 1_000, "{match_count}");
     }
+}
+
+/// Parses an event as a connection of the real server does. The kind of an unparsable event is out of range.
+fn parse(event: &SignedEvent, is_unparsable: bool) -> IncomingMessage {
+    let mut text = event.json().to_owned();
+    if is_unparsable {
+        text = text.replace("\"kind\":", "\"kind\":10000");
+    }
+    relay_message::parse(&format!("[\"EVENT\",\"g0\",{text}]"), MAX_EVENT_BYTES)
 }

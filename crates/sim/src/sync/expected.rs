@@ -67,7 +67,8 @@ impl SyncWorld {
                 u64::MAX,
             ));
             let unpageable = self.unpageable_events(node, relay, &expected);
-            for index in self.relays[relay].visible_events(now).and(&expected).without(&unpageable).iter() {
+            let fetched = self.relays[relay].visible_events(now).and(&expected).without(&unpageable);
+            for index in fetched.without(corpus().unparsable()).iter() {
                 if seen.insert(index) && !before.contains(&corpus().event(index).id) {
                     missing.push((index, url.to_string()));
                 }
@@ -125,7 +126,8 @@ impl SyncWorld {
             true => EventSource::Client(vec![corpus().event(*index).pubkey]),
             false => EventSource::Relay("wss://somewhere.example".to_owned()),
         };
-        let mut all: Vec<_> = it.decided.iter().map(|index| (corpus().event(index).clone(), source(&index))).collect();
+        let parsed = it.decided.without(corpus().unparsable());
+        let mut all: Vec<_> = parsed.iter().map(|index| (corpus().event(index).clone(), source(&index))).collect();
         // Events that an older version of another event admitted may stay, so both orders (newest first, oldest first)
         // are valid.
         let newest_first = self.rebuild(node, &all);

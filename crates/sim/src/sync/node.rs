@@ -78,7 +78,8 @@ pub struct PendingSubmission {
 impl Node {
     /// Creates a node that has never been started.
     pub fn new(index: usize, config: SyncConfig) -> Self {
-        let mut server = TestServer::new(AdmissionPolicy { service: repo_history::service(index), ..default_policy() });
+        let (service, max_event_bytes) = (repo_history::service(index), repo_history::MAX_EVENT_BYTES);
+        let mut server = TestServer::new(AdmissionPolicy { service, max_event_bytes, ..default_policy() });
         server.skip_invariants(true);
         Self {
             index,

@@ -24,6 +24,9 @@ pub(super) const RELAYS: usize = 12;
 /// Service addresses of the nodes.
 pub(super) const SERVICES: [&str; 3] = ["code.example", "git.second.example", "third.example"];
 
+/// Largest event that the nodes accept. Less than a real server accepts, so that larger events cost little.
+pub(super) const MAX_EVENT_BYTES: usize = 4_096;
+
 /// Seconds of a day.
 const DAY: i64 = 86_400;
 
@@ -62,6 +65,8 @@ pub(super) enum EventRole {
     Removal,
     /// One of many comments of the same second.
     Burst,
+    /// A comment that relays accept and that no node can parse.
+    Unparsable,
 }
 
 /// A repository and its events.
@@ -266,7 +271,17 @@ impl<'rng> HistoryBuilder<'rng> {
             let (from, to) = if number < 26 { (-30 * DAY, 0) } else { (0, 6 * DAY + DAY / 2) };
             let at = self.random_author_time(from, to);
             let comment_with = |tags: &[&[&str]], kind: u16| author.sign(kind, at, tags, &format!("word {number}"));
+            // Relays have larger limits than the nodes, and some accept what the nodes do not understand.
+            let large_content = "word ".repeat(MAX_EVENT_BYTES / 5);
             let event = match number % 10 {
+                _ if matches!(number, 12 | 20 | 32) => {
+                    author.sign(1111, at, &[&["E", &id], &["A", &repo]], &large_content)
+                }
+                _ if matches!(number, 13 | 33) => {
+                    let event = comment_with(&[&["E", &id], &["A", &repo]], 1111);
+                    self.add(EventRole::Unparsable, event);
+                    continue;
+                }
                 0..=3 => author.comment(at, &root),
                 4 => comment_with(&[&["A", &repo], &["a", &repo], &["K", "30617"]], 1111),
                 5 => comment_with(&[&["e", &id], &["a", &repo]], 1630 + (number % 4) as u16),

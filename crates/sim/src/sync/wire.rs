@@ -26,7 +26,7 @@ pub enum RelayFrame {
     Auth(String),
     /// Pong.
     Pong,
-    /// Text that is no message, or an event whose id is not its hash.
+    /// Text that is no message.
     Garbage,
 }
 
@@ -43,12 +43,13 @@ impl RelayFrame {
     /// Converts the message to an input of the sync machine.
     pub fn to_message(&self, presence: EventPresence) -> IncomingMessage {
         match self {
-            Self::Event(sub, index, EventCopy::Real) => {
-                IncomingMessage::Event(*sub, corpus().unverified(*index).clone(), presence)
-            }
-            Self::Event(sub, index, EventCopy::Forged) => {
-                IncomingMessage::Event(*sub, corpus().forged(*index).clone(), presence)
-            }
+            Self::Event(sub, index, copy) => match corpus().received(*index) {
+                IncomingMessage::TooLarge(_, event, rejection) => {
+                    IncomingMessage::TooLarge(*sub, event.clone(), rejection.clone())
+                }
+                IncomingMessage::InvalidEvent(_, id) => IncomingMessage::InvalidEvent(*sub, *id),
+                _ => IncomingMessage::Event(*sub, corpus().copy(*index, *copy).clone(), presence),
+            },
             Self::Eose(sub, more) => IncomingMessage::Eose(*sub, *more),
             Self::Closed(sub, text) => IncomingMessage::Closed(*sub, text.clone()),
             Self::Notice(text) => IncomingMessage::Notice(text.clone()),

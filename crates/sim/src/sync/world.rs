@@ -327,8 +327,9 @@ impl SyncWorld {
             InboundItem::Frame(frame) => {
                 let mut presence = EventPresence::New;
                 if let RelayFrame::Event(_, index, _) = &frame {
-                    presence = self.nodes[node].presence(corpus().event(*index).id);
-                    if presence != EventPresence::New {
+                    let is_known = self.nodes[node].has_event(corpus().event(*index).id);
+                    presence = if is_known { EventPresence::Known } else { EventPresence::New };
+                    if is_known || !matches!(corpus().received(*index), IncomingMessage::Event(..)) {
                         self.nodes[node].decided.insert(*index);
                     }
                 }

@@ -153,7 +153,7 @@ impl SyncWorld {
     /// Schedules submissions by clients: mostly announcements and states.
     fn schedule_client_submissions(&mut self, history: &RepoHistory, role: EventRole, index: EventIndex, created: u64) {
         for node in 0..self.nodes.len() {
-            if !history.services.contains(&node) {
+            if !history.services.contains(&node) || role == EventRole::Unparsable {
                 continue;
             }
             let one_of = match role {
@@ -359,7 +359,9 @@ fn choose_histories(rng: &mut Rng) -> Vec<(&'static RepoHistory, Vec<(EventRole,
             let is_included = match role {
                 EventRole::Announcement | EventRole::State => true,
                 EventRole::Burst => has_bursts,
-                EventRole::Root | EventRole::Discussion | EventRole::Removal => rng.below(100) < percentage,
+                EventRole::Root | EventRole::Discussion | EventRole::Removal | EventRole::Unparsable => {
+                    rng.below(100) < percentage
+                }
             };
             if is_included {
                 events.push((*role, *index));

@@ -95,6 +95,11 @@ impl HistoricSync {
                 (RequestKind::QueryingLocalIds(filter), None)
             }
             QueuedRequest::FetchIds(mut ids, round) => {
+                // Another relay may have delivered some of them since they were looked up.
+                ids.retain(|id| !link.ctx.rejected.contains(id));
+                if ids.is_empty() {
+                    return;
+                }
                 // A relay limits the answer to ids like a page.
                 let max_ids =
                     (link.limits.current().filter_bytes / ID_BYTES).min(limit).clamp(1, limits::MAX_IDS_PER_REQUEST);
@@ -195,6 +200,23 @@ impl HistoricSync {
             _ => {}
         }
         Some(request.batch)
+    }
+
+    /// Counts a delivery of a request that is not a valid event. It takes a place in the page, and the relay does not
+    /// withhold the id that it claims: requesting it again would have the same result.
+    pub(in crate::sync) fn record_invalid_event(
+        &mut self,
+        link: &Link<'_, '_>,
+        sub: SubscriptionId,
+        claimed: Option<EventId>,
+    ) {
+        let request = self.extend_deadline(link, sub).and_then(|id| self.connection.requests.get_mut(&id));
+        match request.map(|request| &mut request.kind) {
+            Some(RequestKind::Group(_, count)) => *count += 1,
+            Some(RequestKind::Page(pages)) => pages.record_invalid_event(),
+            Some(RequestKind::FetchIds { missing, .. }) => drop(claimed.map(|id| missing.remove(&id))),
+            _ => {}
+        }
     }
 
     /// Counts an event that arrives for an ended request. Returns whether it shows that the relay sends stored events

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::limits;
-use grasp_core::nostr::{Filter, kinds};
+use grasp_core::nostr::{EventId, Filter, kinds};
 use grasp_core::sync::io::{IncomingMessage, OutgoingMessage, SessionId, SubscriptionId};
 use grasp_core::time::Now;
 
@@ -37,6 +37,8 @@ const MAX_POLLS_PER_DAY: u64 = 24 * 12 * 7;
 pub(super) struct RequestChecker {
     sessions: BTreeMap<SessionId, CheckedSession>,
     relays: BTreeMap<String, RelayUsage>,
+    /// Events above the size limit that the process has received.
+    oversized: BTreeSet<EventId>,
     requests: u64,
     maxima: (u64, u64),
 }
@@ -143,6 +145,7 @@ impl RequestChecker {
 
     pub(super) fn on_crash(&mut self) {
         self.sessions.clear();
+        self.oversized.clear();
         for usage in self.relays.values_mut() {
             usage.cooldown_until = None;
         }
@@ -178,9 +181,15 @@ impl RequestChecker {
         relay_key: Option<&str>,
     ) {
         let Some(session_state) = self.sessions.get_mut(&session) else { return };
-        if !matches!(message, IncomingMessage::Alive | IncomingMessage::Auth(_) | IncomingMessage::Event(..))
-            && session_state.live_state != LiveState::NotRequested
-        {
+        let is_answer = !matches!(
+            message,
+            IncomingMessage::Alive
+                | IncomingMessage::Auth(_)
+                | IncomingMessage::Event(..)
+                | IncomingMessage::TooLarge(..)
+                | IncomingMessage::InvalidEvent(..)
+        );
+        if is_answer && session_state.live_state != LiveState::NotRequested {
             session_state.live_state = LiveState::Confirmed;
         }
         match message {
@@ -190,6 +199,7 @@ impl RequestChecker {
                 }
             }
             IncomingMessage::Closed(sub, _) | IncomingMessage::NegErr(sub, ..) => drop(session_state.open.remove(sub)),
+            IncomingMessage::TooLarge(_, event, _) => drop(self.oversized.insert(event.id)),
             IncomingMessage::Notice(text) | IncomingMessage::Ok(false, text) => {
                 session_state.on_unnamed_rejection(text)
             }
@@ -251,6 +261,10 @@ impl RequestChecker {
             || format!("{} of {}", filters.len(), limits.max_filters),
         );
         violations.require(!filters.is_empty(), "every request has a filter", String::new);
+        let oversized = filters.iter().flat_map(|filter| filter.ids.iter().flatten());
+        let oversized = oversized.filter(|id| self.oversized.contains(id)).count();
+        violations
+            .require(oversized == 0, "an event above the size limit is fetched once", || format!("{oversized} ids"));
         session_state.open.insert(*sub, OpenRequest { is_negentropy, is_answered: false, closed_at: None });
         session_state.open.retain(|_, open| open.is_counted(now));
         let used = session_state.open.len();

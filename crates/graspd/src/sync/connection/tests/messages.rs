@@ -45,13 +45,17 @@ async fn messages_are_sent_and_received() {
 
     // The content does not match the id.
     send(&mut server, text.replace("xx", "xy")).await;
-    send(&mut server, event(2, 65 * 1024).1).await;
+    let (large_id, large) = event(2, 65 * 1024);
+    send(&mut server, large).await;
+    let (message, permit) = driver.received().await;
+    assert_eq!((message, permit.is_none()), (IncomingMessage::InvalidEvent(SubscriptionId(1), Some(id)), true));
+    let (message, permit) = driver.received().await;
+    assert!(matches!(&message, IncomingMessage::TooLarge(SubscriptionId(1), event, _) if event.id == large_id));
+    assert!(permit.is_none(), "an event that is not submitted needs no permit");
     send(&mut server, r#"["EOSE","g1",["finish"]]"#).await;
     server.send(Message::Binary(vec![1].into())).await.expect("sent");
     server.send(Message::Ping(vec![1].into())).await.expect("sent");
     for expected in [
-        IncomingMessage::Invalid,
-        IncomingMessage::TooLarge(SubscriptionId(1)),
         IncomingMessage::Eose(SubscriptionId(1), Some(EoseHint::Complete)),
         IncomingMessage::Invalid,
         IncomingMessage::Alive,
