@@ -442,11 +442,22 @@ pub const WIDE_SUBSCRIPTION_SAMPLE_EVENTS: u32 = 1_000;
 /// Seconds between two requests for what does not fit into the live subscriptions.
 pub const SYNC_POLL_INTERVAL_SECS: u64 = 5 * 60;
 
+/// Seconds by which an event is usually older than its arrival at a relay, and twice the time between two pongs. An event
+/// that is older than the end of a live subscription by more should have arrived on it.
+pub const SYNC_ARRIVAL_DELAY_SECS: u64 = 60;
+
 /// Seconds until a failed batch is tried again. Doubled each time.
 pub const BATCH_RETRY_SECS: u64 = 10 * 60;
 
 /// Seconds until a failed batch is tried again, at most.
 pub const MAX_BATCH_RETRY_SECS: u64 = 2 * 3_600;
+
+/// Seconds until a batch is tried again whose only failure is that the relay offered events in a reconciliation and did
+/// not send them. Doubled each time. Such a relay usually stores them a moment later, and a reconciliation costs little.
+pub const WITHHELD_EVENTS_RETRY_SECS: u64 = 30;
+
+/// Seconds until such a batch is tried again, at most.
+pub const MAX_WITHHELD_EVENTS_RETRY_SECS: u64 = 15 * 60;
 
 /// Retries of a failed batch.
 pub const MAX_BATCH_RETRIES: u32 = 12;

@@ -7,6 +7,7 @@ use super::io::{EoseHint, SubscriptionId, SyncSource};
 use super::live::LiveSetId;
 use super::negentropy::NegentropySession;
 use super::pagination::PaginationState;
+use crate::limits;
 use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
 use crate::time::{MonoTime, Timestamp};
@@ -38,7 +39,7 @@ pub(super) struct PendingBatch {
     /// Number of submitted events without a result.
     pub(super) pending_events: u32,
     /// Why the batch failed, if it did.
-    pub(super) failure: Option<&'static str>,
+    pub(super) failure: Option<BatchFailure>,
     /// Its live set, if that was not confirmed in time.
     pub(super) unconfirmed_live_set: Option<LiveSetId>,
     /// Whether it belongs to the historic run of the connection.
@@ -46,6 +47,9 @@ pub(super) struct PendingBatch {
     pub(super) started_at: Timestamp,
     /// Number of new events.
     pub(super) events: u64,
+    /// Events that were created before this time should have been delivered by live sync. `None` if it did not follow
+    /// the scope.
+    pub(super) live_until: Option<Timestamp>,
     /// Events that live sync should have delivered: their number, and up to three ids.
     pub(super) gaps: (u64, Vec<EventId>),
     /// Local events that the relay lacks, if they were compared.
@@ -67,6 +71,49 @@ pub(super) enum BatchOrigin {
     Poll,
     /// Events that are fetched by id.
     Ids,
+}
+
+/// Why a batch failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BatchFailure {
+    /// A request was not answered in time.
+    NoAnswer,
+    /// A request was rejected.
+    Rejected,
+    /// The live subscription was not confirmed in time.
+    LiveUnconfirmed,
+    /// The live subscription was rejected.
+    LiveRejected,
+    /// A filter has too many pages.
+    TooManyPages,
+    /// The relay offered events in a reconciliation and does not send them.
+    EventsWithheld,
+    /// There is no space for the events of the relay.
+    NoSpace,
+}
+
+impl BatchFailure {
+    /// Returns the reason in logs and on the status page.
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::NoAnswer => "request not answered in time",
+            Self::Rejected => "request rejected",
+            Self::LiveUnconfirmed => "live subscription not confirmed in time",
+            Self::LiveRejected => "live subscription rejected",
+            Self::TooManyPages => "too many pages for one filter",
+            Self::EventsWithheld => "relay does not serve the events that it offers",
+            Self::NoSpace => "no space for the events of the relay",
+        }
+    }
+
+    /// Returns the seconds until a batch that has failed this often is tried again.
+    pub(super) fn retry_secs(self, attempts: u32) -> u64 {
+        let (base, max) = match self {
+            Self::EventsWithheld => (limits::WITHHELD_EVENTS_RETRY_SECS, limits::MAX_WITHHELD_EVENTS_RETRY_SECS),
+            _ => (limits::BATCH_RETRY_SECS, limits::MAX_BATCH_RETRY_SECS),
+        };
+        base.saturating_mul(1 << attempts.saturating_sub(1).min(8)).min(max)
+    }
 }
 
 /// Phase of a batch.
@@ -155,6 +202,7 @@ impl PendingBatch {
             in_historic_run: false,
             started_at,
             events: 0,
+            live_until: None,
             gaps: (0, Vec::new()),
             lacking: None,
         }
@@ -188,9 +236,12 @@ impl PendingBatch {
         }
     }
 
-    /// Marks the batch as failed. The first reason is kept.
-    pub(super) fn fail(&mut self, reason: &'static str) {
-        self.failure.get_or_insert(reason);
+    /// Marks the batch as failed. The first reason is kept, except that every other one replaces withheld events, for
+    /// which the batch is retried soon.
+    pub(super) fn fail(&mut self, failure: BatchFailure) {
+        if self.failure.is_none_or(|first| first == BatchFailure::EventsWithheld) {
+            self.failure = Some(failure);
+        }
     }
 }
 

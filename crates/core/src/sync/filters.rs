@@ -79,6 +79,16 @@ impl SyncScope {
         self.roots = merged;
     }
 
+    /// Whether both scopes contain the same announcements, repository or root events.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        let is_shared = |range: &RootRange, other: &RootRange| {
+            range.repo == other.repo && range.after < other.up_to && other.after < range.up_to
+        };
+        (self.announcements.is_some() && other.announcements.is_some())
+            || self.repos.iter().any(|repo| other.repos.contains(repo))
+            || self.roots.iter().any(|range| other.roots.iter().any(|other| is_shared(range, other)))
+    }
+
     /// Returns its repositories, each once.
     pub(super) fn all_repos(&self) -> BTreeSet<RepoKey> {
         self.repos.iter().copied().chain(self.roots.iter().map(|range| range.repo)).collect()

@@ -9,7 +9,7 @@ mod requests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::{
-    ActiveRequest, BatchId, BatchOrigin, BatchPhase, PendingBatch, QueuedRequest, RequestId, RequestKind,
+    ActiveRequest, BatchFailure, BatchId, BatchOrigin, BatchPhase, PendingBatch, QueuedRequest, RequestId, RequestKind,
 };
 use super::filters::{BatchCapacity, FilterSize, IdentifierSet, SyncScope};
 use super::io::{ReconnectKind, Seq, SubmitResult, SubscriptionId, SyncNote, SyncSource};
@@ -79,6 +79,9 @@ struct ConnectionSync {
     empty_answers: VecDeque<EmptyAnswer>,
     /// Number of resubmitted events without a result. The historic run waits for them.
     resubmitted: u32,
+    /// After a short absence: what was created before this time should have been delivered by the live subscriptions
+    /// of the connection before.
+    live_until: Option<Timestamp>,
 }
 
 /// Phase of historic sync on a connection.
@@ -164,6 +167,8 @@ struct FailedBatch {
     retry_at: MonoTime,
     attempts: u32,
     live_set: LiveSetStatus,
+    /// See [`PendingBatch::live_until`].
+    live_until: Option<Timestamp>,
 }
 
 /// State of the live set of a failed batch.
@@ -503,8 +508,11 @@ impl HistoricSync {
         }
         let has_coverage = self.announcements_synced || self.coverage.values().any(|coverage| coverage.tags_complete);
         let absence_secs = |message: Now| ctx.now.mono.since(message.mono).as_secs();
+        let mut live_until = None;
         let kind = match last_message {
             Some(message) if absence_secs(message) < limits::QUICK_RECONNECT_SECS && has_coverage => {
+                let absent_since = earlier(self.catch_up_since, message.wall);
+                live_until = Some(gap_end(absent_since, relay_limits.is_grasp()));
                 let since = message.wall.0.saturating_sub(self.overlap_secs(relay_limits.is_grasp()));
                 self.catch_up_since = Some(earlier(self.catch_up_since, Timestamp(since)));
                 ReconnectKind::Quick
@@ -540,8 +548,8 @@ impl HistoricSync {
         };
         self.next_full_sync = next_full_sync.max(ctx.now.mono.plus_secs(1));
         self.has_ready_repos = true;
-        self.connection =
-            ConnectionSync { phase: HistoricPhase::CatchUp(HistoricRun { events: 0, pass }), ..Default::default() };
+        let phase = HistoricPhase::CatchUp(HistoricRun { events: 0, pass });
+        self.connection = ConnectionSync { phase, live_until, ..Default::default() };
         kind
     }
 
@@ -601,7 +609,8 @@ impl HistoricSync {
         (link.totals.compared, link.totals.shared) = (0, 0);
         // Announcements too. Live subscriptions are not touched.
         let scope = SyncScope::announcements(self.announcement_identifiers(link));
-        let batch = PendingBatch::new(scope, BatchOrigin::Pass, SyncSource::Daily, link.ctx.now.wall);
+        let mut batch = PendingBatch::new(scope, BatchOrigin::Pass, SyncSource::Daily, link.ctx.now.wall);
+        batch.live_until = (!link.live.is_polled(&batch.scope)).then_some(link.ctx.now.wall);
         self.add_batch(link, batch, false);
     }
 
@@ -665,7 +674,7 @@ impl HistoricSync {
             self.connection.layer_one = LayerOne::Done(identifiers.clone());
         }
         match batch.failure {
-            Some(reason) => self.fail_batch(link, batch, reason),
+            Some(failure) => self.fail_batch(link, batch, failure),
             None => self.confirm_batch(link.ctx, &batch),
         }
     }
@@ -684,14 +693,14 @@ impl HistoricSync {
     }
 
     /// Schedules the retry of a failed batch. After too many of them its history counts as incomplete.
-    fn fail_batch(&mut self, link: &mut Link<'_, '_>, batch: PendingBatch, reason: &'static str) {
-        link.ctx.note(SyncNote::BatchFailed(link.url.clone(), reason));
+    fn fail_batch(&mut self, link: &mut Link<'_, '_>, batch: PendingBatch, failure: BatchFailure) {
+        link.ctx.note(SyncNote::BatchFailed(link.url.clone(), failure.label()));
         let attempts = match batch.origin {
             BatchOrigin::Ids => return,
             BatchOrigin::Retry(attempts) => attempts + 1,
             _ => 1,
         };
-        let PendingBatch { scope, since, source, origin, unconfirmed_live_set, .. } = batch;
+        let PendingBatch { scope, since, source, origin, unconfirmed_live_set, live_until, .. } = batch;
         if attempts > limits::MAX_BATCH_RETRIES {
             // The daily reconciliation will request it again.
             self.is_incomplete = true;
@@ -701,24 +710,24 @@ impl HistoricSync {
         if matches!(origin, BatchOrigin::Pass | BatchOrigin::Poll) {
             self.count_open_batch(&scope);
         }
-        let wait_secs = limits::BATCH_RETRY_SECS
-            .saturating_mul(1 << attempts.saturating_sub(1).min(8))
-            .min(limits::MAX_BATCH_RETRY_SECS);
-        let retry_at = link.ctx.now.mono.plus_secs(link.ctx.jitter(wait_secs));
+        let retry_at = link.ctx.now.mono.plus_secs(link.ctx.jitter(failure.retry_secs(attempts)));
         let live_set = unconfirmed_live_set.map_or(LiveSetStatus::Open, LiveSetStatus::Unconfirmed);
-        self.failed_batches.push(FailedBatch { scope, since, source, retry_at, attempts, live_set });
+        self.failed_batches.push(FailedBatch { scope, since, source, retry_at, attempts, live_set, live_until });
     }
 
-    /// Schedules a scope whose live subscription has ended to be followed again.
+    /// Schedules a scope whose live subscription has ended to be followed again. `was_live` if the relay had confirmed
+    /// that subscription.
     pub(super) fn reopen_live(
         &mut self,
         ctx: &SyncContext<'_>,
         scope: SyncScope,
         relay_limits: &RelayLimits,
         wait_secs: u64,
+        was_live: bool,
     ) {
         self.count_open_batch(&scope);
         let overlap_secs = self.overlap_secs(relay_limits.is_grasp());
+        let live_until = was_live.then(|| gap_end(ctx.now.wall, relay_limits.is_grasp()));
         self.failed_batches.push(FailedBatch {
             scope,
             since: Some(Timestamp(ctx.now.wall.0.saturating_sub(overlap_secs))),
@@ -726,6 +735,7 @@ impl HistoricSync {
             retry_at: ctx.now.mono.plus_secs(wait_secs),
             attempts: 0,
             live_set: LiveSetStatus::Closed,
+            live_until,
         });
     }
 
@@ -810,10 +820,10 @@ impl HistoricSync {
             let Some(batch) = self.connection.batches.get_mut(id) else { continue };
             match unconfirmed {
                 Some(_) => {
-                    batch.fail("live subscription not confirmed in time");
+                    batch.fail(BatchFailure::LiveUnconfirmed);
                     batch.unconfirmed_live_set = unconfirmed;
                 }
-                None => batch.fail("live subscription rejected"),
+                None => batch.fail(BatchFailure::LiveRejected),
             }
         }
         self.start_batches(link, batches);
@@ -839,25 +849,16 @@ impl HistoricSync {
     }
 
     /// Records the result of an event of a batch. `is_new` if this relay delivered it first and it was not known.
-    pub(super) fn record_result(
-        &mut self,
-        batch: BatchId,
-        event: &Event,
-        result: &SubmitResult,
-        is_new: bool,
-        now: Timestamp,
-    ) {
+    pub(super) fn record_result(&mut self, batch: BatchId, event: &Event, result: &SubmitResult, is_new: bool) {
         let Some(batch) = self.connection.batches.get_mut(&batch) else { return };
         batch.pending_events = batch.pending_events.saturating_sub(1);
         if is_new {
             batch.events += 1;
-            // A gap: it was created while everything of this relay was live and complete.
+            // A gap: it was created while everything of this relay was complete and its scope was live.
             let from = self.completed_at.map(|at| at.plus_secs(limits::SYNC_OVERLAP_SECS));
-            let is_gap = from.is_some_and(|from| event.created_at > from)
-                && self.catch_up_since.is_none_or(|since| event.created_at < since)
-                && event.created_at < now
-                && batch.since.is_none() == (batch.source == SyncSource::Daily);
-            if is_gap {
+            if from.is_some_and(|from| event.created_at > from)
+                && batch.live_until.is_some_and(|until| event.created_at < until)
+            {
                 batch.gaps.0 += 1;
                 if batch.gaps.1.len() < 3 {
                     batch.gaps.1.push(event.id);
@@ -867,9 +868,16 @@ impl HistoricSync {
         if let SubmitResult::Rejected(rejection) = result
             && rejection.is_temporary()
         {
-            batch.fail("no space for the events of the relay");
+            batch.fail(BatchFailure::NoSpace);
         }
     }
+}
+
+/// Returns the time before which events should have arrived on a live subscription that ended at `ended_at`. Events are
+/// older than their arrival, most of all on a GRASP server, which holds them until their git data arrives.
+fn gap_end(ended_at: Timestamp, is_grasp: bool) -> Timestamp {
+    let delay_secs = if is_grasp { limits::PURGATORY_EXPIRY_SECS } else { limits::SYNC_ARRIVAL_DELAY_SECS };
+    Timestamp(ended_at.0.saturating_sub(delay_secs))
 }
 
 #[cfg(test)]

@@ -195,14 +195,12 @@ impl SyncMachine {
             // The dependency may have arrived while the event was in flight, so it is submitted again.
             return self.submit(event, None, waiters, offered);
         }
-        let now = self.now;
-        let is_new = matches!(result, SubmitResult::Stored | SubmitResult::Held);
-        let mut is_first = true;
+        // A new event counts once: for the first of its relays, and for the first batch that still waits for it.
+        let mut is_new_for_relay = matches!(result, SubmitResult::Stored | SubmitResult::Held);
+        let mut is_new_for_batch = is_new_for_relay;
         for waiter in &waiters {
             let Some(relay) = self.relays.get_mut(&waiter.relay) else { continue };
-            if is_new && is_first {
-                relay.totals.received += 1;
-            }
+            relay.totals.received += u64::from(std::mem::take(&mut is_new_for_relay));
             let Some(session) = relay.session_mut(waiter.session) else { continue };
             if result == SubmitResult::InvalidSignature {
                 session.record_invalid();
@@ -210,10 +208,10 @@ impl SyncMachine {
             if waiter.is_resubmitted {
                 relay.historic.finish_resubmitted();
             }
+            let is_new = std::mem::take(&mut is_new_for_batch);
             if let Some(batch) = waiter.batch {
-                relay.historic.record_result(batch, &event, &result, is_new && is_first, now.wall);
+                relay.historic.record_result(batch, &event, &result, is_new);
             }
-            is_first = false;
             let is_useful = !matches!(
                 &result,
                 SubmitResult::Rejected(

@@ -496,6 +496,11 @@ impl LiveSync {
         self.sets.values().map(|set| set.filters).sum()
     }
 
+    /// Whether part of a scope is polled.
+    pub(super) fn is_polled(&self, scope: &SyncScope) -> bool {
+        self.polled.iter().any(|polled| polled.scope.overlaps(scope))
+    }
+
     /// Returns the number of polled scopes.
     pub(super) fn polled_count(&self) -> usize {
         self.polled.len()

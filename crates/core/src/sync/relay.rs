@@ -486,8 +486,10 @@ fn on_closed(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: Subscrip
                     return true;
                 }
                 LiveFailure::Batches(scope, batches) => {
+                    // Batches wait for a live set until it is confirmed.
+                    let was_live = batches.is_empty();
                     historic.start_batches_without_live(link, batches, None);
-                    historic.reopen_live(link.ctx, scope, link.limits, limits::LIVE_REOPEN_SECS);
+                    historic.reopen_live(link.ctx, scope, link.limits, limits::LIVE_REOPEN_SECS, was_live);
                 }
             }
         }
@@ -577,7 +579,7 @@ fn apply_rejection(
     // Live subscriptions above the limits are closed. Their scopes are opened again, merged with others, or polled, and
     // events received in the meantime are requested.
     while let Some(scope) = link.live.shrink(link.ctx, link.session, link.limits.current()) {
-        historic.reopen_live(link.ctx, scope, link.limits, 0);
+        historic.reopen_live(link.ctx, scope, link.limits, 0, true);
     }
     false
 }

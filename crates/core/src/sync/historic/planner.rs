@@ -40,6 +40,7 @@ impl HistoricSync {
         let scope = SyncScope::announcements(identifiers);
         let mut batch = PendingBatch::new(scope, BatchOrigin::Announcements, SyncSource::CatchUp, link.ctx.now.wall);
         batch.since = since;
+        batch.live_until = since.and(self.connection.live_until);
         self.add_batch(link, batch, true);
         true
     }
@@ -91,6 +92,7 @@ impl HistoricSync {
         let failed = self.failed_batches.swap_remove(at);
         let mut batch = PendingBatch::new(failed.scope, BatchOrigin::Retry(failed.attempts), failed.source, now.wall);
         batch.since = failed.since;
+        batch.live_until = failed.live_until;
         if batch.scope.announcements.is_none() && !batch.scope.wide {
             batch.scope.retain(|repo| self.coverage.contains_key(&repo));
             if batch.scope.is_empty() {
@@ -153,6 +155,10 @@ impl HistoricSync {
         pass.open_batches += 1;
         let mut batch = PendingBatch::new(scope, BatchOrigin::Pass, source, link.ctx.now.wall);
         batch.since = since;
+        batch.live_until = match source {
+            SyncSource::Daily => (!link.live.is_polled(&batch.scope)).then_some(link.ctx.now.wall),
+            _ => self.connection.live_until,
+        };
         self.add_batch(link, batch, is_live);
         true
     }

@@ -1,6 +1,6 @@
 //! Requests of batches: pages, negentropy and ids. Starts them, and handles their answers, rejections and timeouts.
 
-use super::super::batch::AnswerState;
+use super::super::batch::{AnswerState, BatchFailure};
 use super::super::filters::{ID_BYTES, is_state_filter, json_bytes, pack_requests};
 use super::super::io::{EoseHint, LocalIds, OutgoingMessage, SyncOutput};
 use super::super::negentropy::{NegentropySession, NegentropyStep};
@@ -297,11 +297,11 @@ impl HistoricSync {
                 }
             }
             RequestKind::Page(pages) => {
-                batch.fail("request not answered in time");
+                batch.fail(BatchFailure::NoAnswer);
                 let started_at = batch.started_at;
                 self.save_page_cursor(&pages, started_at, link.ctx.now.mono);
             }
-            _ => batch.fail("request not answered in time"),
+            _ => batch.fail(BatchFailure::NoAnswer),
         }
     }
 
@@ -359,7 +359,7 @@ impl HistoricSync {
                     }
                     batch.queue.push_front(QueuedRequest::Page(pages));
                 }
-                PageOutcome::GaveUp => batch.fail("too many pages for one filter"),
+                PageOutcome::GaveUp => batch.fail(BatchFailure::TooManyPages),
             },
             RequestKind::FetchIds { missing, count, remaining, round } => {
                 if !remaining.is_empty() {
@@ -396,7 +396,7 @@ impl HistoricSync {
                 }
                 _ => fallback_request(batch.page_filter(filter), limit, &mut self.is_incomplete),
             }),
-            _ if is_lasting && batch.origin != BatchOrigin::Ids => batch.fail("request rejected"),
+            _ if is_lasting => batch.fail(BatchFailure::Rejected),
             RequestKind::Group(filters, _)
                 if rejection == RelayRejection::TooManyFilters || rejection == RelayRejection::ResultTooLarge =>
             {
@@ -441,7 +441,7 @@ impl HistoricSync {
         match round {
             _ if ids.is_empty() => {}
             0 | 1 => batch.queue.push_front(QueuedRequest::FetchIds(ids, round)),
-            _ => batch.fail("relay does not serve the events that it offers"),
+            _ => batch.fail(BatchFailure::EventsWithheld),
         }
     }
 

@@ -77,8 +77,14 @@ impl RejectionClass {
     #[must_use]
     pub fn from_rejection(rejection: &Rejection) -> Option<Self> {
         match rejection {
-            Rejection::Malformed(_) | Rejection::Forged(_) => None,
-            rejection if rejection.is_temporary() => None,
+            Rejection::Malformed(_)
+            | Rejection::Forged(_)
+            | Rejection::TooManyHeld
+            | Rejection::PurgatoryFull
+            | Rejection::RateLimited
+            | Rejection::DiskFull
+            | Rejection::NoNewRepositories
+            | Rejection::StoreFailed => None,
             Rejection::Unrelated => Some(Self::Unrelated),
             Rejection::NoAnnouncement
             | Rejection::TooManyRepositories(_)
@@ -93,7 +99,14 @@ impl RejectionClass {
             | Rejection::RepositoryBanned
             | Rejection::EventBanned => Some(Self::Policy),
             Rejection::Expired | Rejection::Deleted | Rejection::Vanished | Rejection::Withdrawn => Some(Self::Removed),
-            _ => Some(Self::Invalid),
+            Rejection::TooManyTags(_)
+            | Rejection::Protected
+            | Rejection::AuthEvent
+            | Rejection::InvalidIdentifier
+            | Rejection::NoCommit
+            | Rejection::ForeignDeletionTarget
+            | Rejection::DeletionTargetCount(_)
+            | Rejection::NoVanishRelay => Some(Self::Invalid),
         }
     }
 
