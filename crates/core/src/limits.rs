@@ -509,6 +509,10 @@ pub const MAX_NEGENTROPY_NEEDED_IDS: usize = 100_000;
 /// small.
 pub const MAX_REJECTED_DEPENDENCIES: usize = 16;
 
+/// Events from which the share that a relay has is measured: half a megabyte per relay during a full pass. A sample of so
+/// many is accurate to about one percent.
+pub const MAX_COVERAGE_SAMPLE_EVENTS: usize = 8_192;
+
 /// Reference tags that are passed on of an event above the size limit. Several of them often name the same thing, so this
 /// is more than [`MAX_REJECTED_DEPENDENCIES`].
 pub const MAX_OVERSIZED_EVENT_REFERENCES: usize = 64;

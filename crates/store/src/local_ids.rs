@@ -154,6 +154,22 @@ impl Store {
         Ok((served, if full { reached } else { reached.max(last) }))
     }
 
+    /// Returns those of the events that are served.
+    pub fn served_events(&self, ids: &[EventId]) -> Result<Vec<ServedEvent>> {
+        let mut found = Vec::new();
+        for slice in ids.chunks(limits::SCAN_SLICE_ROWS) {
+            let txn = self.env.read_txn()?;
+            let visibility = Visibility::read(self, &txn)?;
+            for id in slice {
+                let Some(seq) = self.tables.ids.get(&txn, &id.0)?.map(read_u64) else { continue };
+                let record = self.find_by_seq(&txn, seq)?;
+                let visible = record.filter(|record| visibility.is_visible(record, seq, BEFORE_ALL_EXPIRY));
+                found.extend(visible.map(|record| read_served_event(seq, &record).0));
+            }
+        }
+        Ok(found)
+    }
+
     /// Returns the held events that match.
     fn held_ids(&self, filter: &Filter) -> Result<Vec<NegentropyItem>> {
         let matcher = PreparedFilter::new(filter.clone());

@@ -315,6 +315,9 @@ impl MachineDriver {
                 self.inputs.push_back(SyncInput::LocalIds(query, LocalIds { items: Vec::new(), complete_since: None }));
             }
             SyncOutput::QueryMissingIds(query, ids) => self.inputs.push_back(SyncInput::MissingIds(query, ids)),
+            SyncOutput::QueryServedEvents(query, _) => {
+                self.inputs.push_back(SyncInput::ServedEvents(query, Vec::new()));
+            }
             SyncOutput::Note(SyncNote::CaughtUp { .. }) => self.caught_up += 1,
             SyncOutput::Send(..)
             | SyncOutput::Submit(_)
@@ -402,6 +405,7 @@ fn input_label(input: &SyncInput) -> &'static str {
         SyncInput::Disconnected(..) => "disconnected",
         SyncInput::LocalIds(..) => "local_ids",
         SyncInput::MissingIds(..) => "missing_ids",
+        SyncInput::ServedEvents(..) => "served_events",
         SyncInput::SubmitResult(..) => "submit_result",
         SyncInput::Command(_) => "command",
         SyncInput::PolicyChanged(_) => "policy_changed",

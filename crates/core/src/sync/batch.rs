@@ -52,8 +52,6 @@ pub(super) struct PendingBatch {
     pub(super) live_until: Option<Timestamp>,
     /// Events that live sync should have delivered: their number, and up to three ids.
     pub(super) gaps: (u64, Vec<EventId>),
-    /// Local events that the relay lacks, if they were compared.
-    pub(super) lacking: Option<BTreeSet<EventId>>,
 }
 
 /// Why a batch was created.
@@ -204,7 +202,6 @@ impl PendingBatch {
             events: 0,
             live_until: None,
             gaps: (0, Vec::new()),
-            lacking: None,
         }
     }
 

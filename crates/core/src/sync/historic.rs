@@ -3,16 +3,18 @@
 //! Needs that are not covered become batches (`planner`), each with requests for pages, negentropy or ids (`requests`).
 //! Coverage and failed batches outlive a connection; batches and requests end with it.
 
+mod peer_coverage;
 mod planner;
 mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use self::peer_coverage::{ComparedEvents, PeerCoverage};
 use super::batch::{
     ActiveRequest, BatchFailure, BatchId, BatchOrigin, BatchPhase, PendingBatch, QueuedRequest, RequestId, RequestKind,
 };
 use super::filters::{BatchCapacity, FilterSize, IdentifierSet, SyncScope};
-use super::io::{ReconnectKind, Seq, SubmitResult, SubscriptionId, SyncNote, SyncSource};
+use super::io::{ReconnectKind, Seq, ServedEvent, SubmitResult, SubscriptionId, SyncNote, SyncOutput, SyncSource};
 use super::live::LiveSetId;
 use super::pagination::{PageSizeTracker, PaginationState};
 use super::relay::Link;
@@ -64,6 +66,8 @@ pub(super) struct HistoricSync {
     /// Rejected events whose dependency has arrived and that are fetched by id.
     ids_to_fetch: BTreeSet<EventId>,
     late_delivery: LateDelivery,
+    /// The comparison of the last full run, while the store looks up which of its events are served.
+    compared: Option<(RequestId, ComparedEvents)>,
     connection: ConnectionSync,
 }
 
@@ -101,6 +105,10 @@ struct HistoricRun {
     /// Number of new events of its completed batches.
     events: u64,
     pass: Option<CoveragePass>,
+    /// Local events that were compared with the relay. Only in a run over everything that began on this connection.
+    compared: Option<ComparedEvents>,
+    /// Whether one of its batches failed.
+    has_failed: bool,
 }
 
 /// Iteration over all needs that are already covered, to request them again.
@@ -257,6 +265,7 @@ impl HistoricSync {
             page_cursors: BTreeMap::new(),
             ids_to_fetch: BTreeSet::new(),
             late_delivery: LateDelivery::No,
+            compared: None,
             connection: ConnectionSync::default(),
         }
     }
@@ -548,7 +557,8 @@ impl HistoricSync {
         };
         self.next_full_sync = next_full_sync.max(ctx.now.mono.plus_secs(1));
         self.has_ready_repos = true;
-        let phase = HistoricPhase::CatchUp(HistoricRun { events: 0, pass });
+        let compared = pass.is_none().then(ComparedEvents::default);
+        let phase = HistoricPhase::CatchUp(HistoricRun { pass, compared, ..HistoricRun::default() });
         self.connection = ConnectionSync { phase, live_until, ..Default::default() };
         kind
     }
@@ -599,14 +609,14 @@ impl HistoricSync {
         if self.next_full_sync > link.ctx.now.mono || !self.connection.phase.is_idle() {
             return;
         }
+        let compared = self.daily_cursor.is_none().then(ComparedEvents::default);
         let position = self.daily_cursor.take().or_else(|| self.coverage.keys().next().map(|key| (*key, 0)));
         self.next_full_sync = link.ctx.now.mono.plus_secs(link.ctx.daily_interval_secs());
         self.is_incomplete = false;
         *link.is_unsaved = true;
         let pass = Some(CoveragePass { since: None, position, open_batches: 1 });
-        self.connection.phase = HistoricPhase::Daily(HistoricRun { events: 0, pass });
+        self.connection.phase = HistoricPhase::Daily(HistoricRun { pass, compared, ..HistoricRun::default() });
         link.live.reset_wide_deliveries();
-        (link.totals.compared, link.totals.shared) = (0, 0);
         // Announcements too. Live subscriptions are not touched.
         let scope = SyncScope::announcements(self.announcement_identifiers(link));
         let mut batch = PendingBatch::new(scope, BatchOrigin::Pass, SyncSource::Daily, link.ctx.now.wall);
@@ -650,17 +660,10 @@ impl HistoricSync {
             let (count, examples) = batch.gaps.clone();
             link.ctx.note(SyncNote::Gaps { relay: link.url.clone(), source: batch.source, count, examples });
         }
-        if let (Some(lacking), None) = (&batch.lacking, batch.failure) {
-            // If the batch has several repositories, it is not known to which of them the events belong.
-            let (repo_index, count) = (link.ctx.repo_index, lacking.len() as u64);
-            let repos = batch.scope.repos.iter().filter(|_| count == 0 || batch.scope.repos.len() == 1);
-            for repo in repos.filter_map(|repo| repo_index.repo(*repo)) {
-                link.ctx.note(SyncNote::RelayLacksEvents(link.url.clone(), repo.id.clone(), count));
-            }
-        }
         if let Some((_, run)) = self.connection.phase.run_mut() {
             if batch.in_historic_run {
                 run.events += batch.events;
+                run.has_failed |= batch.failure.is_some();
             }
             if batch.origin == BatchOrigin::Pass
                 && let Some(pass) = &mut run.pass
@@ -783,7 +786,8 @@ impl HistoricSync {
             return false;
         }
         let events = run.events;
-        self.connection.phase = HistoricPhase::Idle;
+        let phase = std::mem::take(&mut self.connection.phase);
+        self.query_compared(link, phase);
         *link.is_unsaved = true;
         self.clear_catch_up_since();
         self.completed_at = Some(link.ctx.now.wall);
@@ -792,6 +796,32 @@ impl HistoricSync {
         let is_complete = !self.has_failures();
         link.ctx.note(SyncNote::CaughtUp { relay: link.url.clone(), source, events, is_complete });
         true
+    }
+
+    /// After a run over everything without failures: looks up which of the compared events are served.
+    fn query_compared(&mut self, link: &mut Link<'_, '_>, phase: HistoricPhase) {
+        let (HistoricPhase::CatchUp(run) | HistoricPhase::Daily(run)) = phase else { return };
+        let Some(compared) = run.compared.filter(|_| !run.has_failed && link.can_use_negentropy()) else { return };
+        let request = RequestId(link.ctx.new_id());
+        let query = link.ctx.new_query(link.id, request);
+        link.ctx.outputs.push_back(SyncOutput::QueryServedEvents(query, compared.ids()));
+        self.compared = Some((request, compared));
+    }
+
+    /// Returns the result of the comparison that a query belongs to.
+    pub(super) fn finish_coverage(
+        &mut self,
+        query: RequestId,
+        served: &[ServedEvent],
+        repo_index: &RepoSyncIndex,
+    ) -> Option<PeerCoverage> {
+        let (_, compared) = self.compared.take_if(|(request, _)| *request == query)?;
+        Some(compared.result(served, repo_index, |key| self.coverage.contains_key(&key)))
+    }
+
+    /// Returns the comparison of the current run, if it is one over everything.
+    fn compared_mut(&mut self) -> Option<&mut ComparedEvents> {
+        self.connection.phase.run_mut().and_then(|(_, run)| run.compared.as_mut())
     }
 
     /// Forgets the start of the last absence if everything since then has been requested.
@@ -850,6 +880,12 @@ impl HistoricSync {
 
     /// Records the result of an event of a batch. `is_new` if this relay delivered it first and it was not known.
     pub(super) fn record_result(&mut self, batch: BatchId, event: &Event, result: &SubmitResult, is_new: bool) {
+        if *result == SubmitResult::Stored
+            && let Some(compared) = self.compared_mut()
+        {
+            compared.add_local(event.id);
+            compared.add_remote(&event.id);
+        }
         let Some(batch) = self.connection.batches.get_mut(&batch) else { return };
         batch.pending_events = batch.pending_events.saturating_sub(1);
         if is_new {

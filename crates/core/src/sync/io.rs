@@ -51,6 +51,8 @@ pub enum SyncInput {
     LocalIds(QueryId, LocalIds),
     /// Answer to [`SyncOutput::QueryMissingIds`]: the ids that are neither served nor held here.
     MissingIds(QueryId, Vec<EventId>),
+    /// Answer to [`SyncOutput::QueryServedEvents`]: those of the events that are served.
+    ServedEvents(QueryId, Vec<ServedEvent>),
     /// Result of a submitted event, after the commit.
     SubmitResult(SyncSubmissionId, SubmitResult),
     /// Command of the operator about one relay.
@@ -73,6 +75,7 @@ crate::label_table! {
         Self::Disconnected(..) => "down",
         Self::LocalIds(..) => "ids",
         Self::MissingIds(..) => "missing",
+        Self::ServedEvents(..) => "served_events",
         Self::SubmitResult(..) => "submit_result",
         Self::Command(_) => "command",
         Self::PolicyChanged(_) => "policy",
@@ -259,6 +262,8 @@ pub enum SyncOutput {
     QueryLocalIds(QueryId, Filter),
     /// Look up which of these ids are not here.
     QueryMissingIds(QueryId, Vec<EventId>),
+    /// Look up these events, as far as they are served.
+    QueryServedEvents(QueryId, Vec<EventId>),
     /// Submit an event to admission, like an event of a client.
     Submit(SyncSubmission),
     /// Report to admission that a relay serves a held event, so that its git data is fetched soon.
@@ -282,6 +287,7 @@ crate::label_table! {
         Self::QueryRootEvents(_) => "query_roots",
         Self::QueryLocalIds(..) => "query_ids",
         Self::QueryMissingIds(..) => "query_missing",
+        Self::QueryServedEvents(..) => "query_served",
         Self::Submit(_) => "submit",
         Self::HeldEventSeen(_) => "held_seen",
         Self::ReleasePermit(_) => "release",
@@ -394,8 +400,9 @@ pub enum SyncNote {
         /// Up to three of them.
         examples: Vec<EventId>,
     },
-    /// Number of local events of a repository that a relay lacks, possibly 0. From the daily reconciliation.
-    RelayLacksEvents(RelayUrl, RepoId, u64),
+    /// Repositories of which a relay lacks served events, with their number. Empty if it lacks none. From a run over
+    /// everything; replaces the result of the last one.
+    RelayLacksEvents(RelayUrl, Vec<(RepoId, u64)>),
     /// The local states were compared with those of a relay.
     StatesCompared {
         /// The relay.

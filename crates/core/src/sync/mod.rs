@@ -372,6 +372,11 @@ impl StateMachine for SyncMachine {
                     self.runnable.insert(id);
                 }
             }
+            SyncInput::ServedEvents(query, events) => {
+                if let Some((id, request)) = self.queries.remove(&query) {
+                    self.with_relay(id, |relay, ctx| relay.on_served_events(ctx, request, &events));
+                }
+            }
             SyncInput::SubmitResult(id, result) => self.on_submit_result(id, result),
             SyncInput::Command(command) => self.run_command(&command),
             SyncInput::PolicyChanged(change) => self.change_policy(change),

@@ -134,12 +134,6 @@ impl NegentropySession {
         self.our_ids.iter().filter(|id| self.missing_remotely.binary_search(id).is_err()).copied().collect()
     }
 
-    /// Returns the number of our items.
-    #[must_use]
-    pub fn item_count(&self) -> usize {
-        self.our_ids.len()
-    }
-
     /// Returns the number of messages received from the relay.
     #[must_use]
     pub fn rounds(&self) -> usize {

@@ -15,7 +15,7 @@
 use super::batch::{BatchId, RequestId};
 use super::health::{BackoffConfig, RelayHealth};
 use super::historic::HistoricSync;
-use super::io::{EoseHint, IncomingMessage, LocalIds, SessionId, SubscriptionId, SyncNote, SyncSource};
+use super::io::{EoseHint, IncomingMessage, LocalIds, ServedEvent, SessionId, SubscriptionId, SyncNote, SyncSource};
 use super::live::{LiveFailure, LiveSync};
 use super::rejection_text::RelayRejection;
 use super::relay_limits::RelayLimits;
@@ -387,6 +387,17 @@ impl Relay {
         if let Some((historic, mut link)) = self.link(ctx) {
             historic.on_missing_ids(&mut link, request, ids);
         }
+    }
+
+    /// Handles the served events that the store returned: sets the share of them that the relay has, and notes how many
+    /// it lacks of each repository.
+    pub(super) fn on_served_events(&mut self, ctx: &mut SyncContext<'_>, query: RequestId, events: &[ServedEvent]) {
+        let Some(coverage) = self.historic.finish_coverage(query, events, ctx.repo_index) else { return };
+        (self.totals.compared, self.totals.shared) = (coverage.compared, coverage.shared);
+        self.is_unsaved = true;
+        let lacking = coverage.lacking.into_iter();
+        let lacking = lacking.filter_map(|(key, count)| Some((ctx.repo_index.repo(key)?.id.clone(), count))).collect();
+        ctx.note(SyncNote::RelayLacksEvents(self.url.clone(), lacking));
     }
 
     /// Counts an event for its request or live set, and returns what it belongs to.

@@ -126,7 +126,7 @@ pub struct RelayTotals {
     pub received: u64,
     /// New events that historic sync found although live sync should have delivered them.
     pub gaps: u64,
-    /// Own events compared with the relay by negentropy since the last full pass began.
+    /// Served events that were compared with the relay in the last full run, each once.
     pub compared: u64,
     /// Compared events that the relay has too.
     pub shared: u64,

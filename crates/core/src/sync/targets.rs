@@ -101,6 +101,16 @@ impl RepoSyncIndex {
         self.keys.get(repo).copied()
     }
 
+    /// Iterates over all followed repositories.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RepoKey, &IndexedRepo)> {
+        self.repos.iter().map(|(key, repo)| (*key, repo))
+    }
+
+    /// Returns the followed repositories with an identifier.
+    pub(super) fn repos_named(&self, identifier: &Identifier) -> &[RepoKey] {
+        self.by_identifier.get(identifier).map(Vec::as_slice).unwrap_or_default()
+    }
+
     pub(super) fn relay_needs(&self, relay_key: &str) -> Option<&RelayNeeds> {
         self.relays.get(relay_key)
     }

@@ -154,6 +154,7 @@ impl SyncMetrics {
             relays.into_iter().partition(|relay| known.labelled.contains(&relay.url));
         for relay in &labelled {
             let labels = RelayLabels { relay: relay.url.to_string() };
+            self.create_counters(&labels);
             self.received.get_or_create(&labels).inner().store(relay.totals.received, Ordering::Relaxed);
             self.set_gauges(labels, RelaySample::new(relay));
         }
@@ -163,7 +164,10 @@ impl SyncMetrics {
             self.received.get_or_create(&other).inc_by(relay.totals.received.saturating_sub(before));
         }
         match others.iter().map(|relay| RelaySample::new(relay)).reduce(RelaySample::combine) {
-            Some(sample) => self.set_gauges(other, sample),
+            Some(sample) => {
+                self.create_counters(&other);
+                self.set_gauges(other, sample);
+            }
             None => self.remove_gauges(&other),
         }
         known.received = snapshot.relays.iter().map(|relay| (relay.url.clone(), relay.totals.received)).collect();
@@ -209,6 +213,16 @@ impl SyncMetrics {
     /// Counts events from clients that were stored or put into purgatory.
     pub(crate) fn count_direct(&self, events: u64) {
         self.events.get_or_create(&SourceLabels { source: DIRECT }).inc_by(events);
+    }
+
+    /// Creates the counters of a relay with value zero.
+    fn create_counters(&self, labels: &RelayLabels) {
+        for family in [&self.gaps, &self.rate_limited, &self.policy_refusals] {
+            family.get_or_create(labels).inc_by(0);
+        }
+        for result in [SUCCESS, FAILURE] {
+            self.attempts.get_or_create(&AttemptLabels { relay: labels.relay.clone(), result }).inc_by(0);
+        }
     }
 
     fn count_attempt(&self, relay: &RelayUrl, result: &'static str) {

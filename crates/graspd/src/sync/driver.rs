@@ -346,6 +346,9 @@ impl SyncDriver {
             SyncOutput::QueryMissingIds(query, ids) => {
                 answers.push_back(super::store_queries::missing_ids(store, query, ids))
             }
+            SyncOutput::QueryServedEvents(query, ids) => {
+                answers.push_back(super::store_queries::served_events(store, query, &ids))
+            }
             SyncOutput::Submit(submission) => {
                 self.sources.insert(submission.id, submission.source);
                 let permit = submission.session.and_then(|_| permit.take());

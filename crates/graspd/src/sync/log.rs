@@ -38,10 +38,12 @@ pub(crate) fn log_note(note: &SyncNote) {
             let examples = join_ids(examples);
             warn!(target: "sync", %relay, count, examples, "sync gap: events found by historic sync");
         }
-        SyncNote::RelayLacksEvents(_, _, 0) | SyncNote::StatesCompared { .. } => {}
+        SyncNote::StatesCompared { .. } => {}
         // URLs and repository names are percent-encoded.
-        SyncNote::RelayLacksEvents(relay, repo, count) => {
-            warn!(target: "sync", %relay, %repo, count, "relay lacks events that are served here");
+        SyncNote::RelayLacksEvents(relay, repos) => {
+            for (repo, count) in repos {
+                warn!(target: "sync", %relay, %repo, count, "relay lacks events that are served here");
+            }
         }
         SyncNote::BatchFailed(relay, reason) => warn!(target: "sync", %relay, reason, "historic sync batch failed"),
     }
@@ -118,7 +120,7 @@ mod tests {
             (SyncNote::Dead(relay(), 40), "ERROR", &["failures=40"]),
             (gaps(SyncSource::CatchUp), "WARN", &["count=7", "abab"]),
             (gaps(SyncSource::Daily), "ERROR", &["count=7", "abab"]),
-            (SyncNote::RelayLacksEvents(relay(), repo, 5), "WARN", &["count=5", "npub1", "/x"]),
+            (SyncNote::RelayLacksEvents(relay(), vec![(repo, 5)]), "WARN", &["count=5", "npub1", "/x"]),
             (SyncNote::RateLimited(relay(), "slow down".to_owned(), 65), "WARN", &["\"slow down\"", "pause_secs=65"]),
             (SyncNote::NoNegentropy(relay()), "WARN", &["pages"]),
             (SyncNote::Parked(relay(), "go away".to_owned()), "WARN", &["\"go away\""]),
@@ -142,7 +144,8 @@ mod tests {
         let name = Identifier::new("x\u{202e}y");
         let notes = [SyncNote::RateLimited(relay(), text.clone(), 1), SyncNote::Parked(relay(), text)];
         let lacks = name
-            .map(|identifier| SyncNote::RelayLacksEvents(relay(), RepoId { owner: PublicKey([1; 32]), identifier }, 1));
+            .map(|identifier| RepoId { owner: PublicKey([1; 32]), identifier })
+            .map(|repo| SyncNote::RelayLacksEvents(relay(), vec![(repo, 1)]));
         for note in notes.into_iter().chain(lacks) {
             let line = log_line(&note);
             let line = line.strip_suffix('\n').expect("one line");

@@ -295,15 +295,11 @@ impl StatusTracker {
             SyncNote::RateLimited(relay, text, _) => (relay, format!("rate limited: {}", truncate(text))),
             SyncNote::Parked(relay, text) => (relay, format!("rejected by the relay: {}", truncate(text))),
             SyncNote::BatchFailed(relay, text) => (relay, format!("historic sync batch failed: {text}")),
-            SyncNote::RelayLacksEvents(relay, repo, 0) => {
-                self.lacking.remove(&(relay.clone(), repo.clone()));
-                return;
-            }
-            SyncNote::RelayLacksEvents(relay, repo, count) => {
-                if self.lacking.len() >= MAX_LACKING {
-                    self.lacking.pop_first();
+            SyncNote::RelayLacksEvents(relay, repos) => {
+                self.lacking.retain(|(other, _), _| other != relay);
+                for (repo, count) in repos.iter().take(MAX_LACKING.saturating_sub(self.lacking.len())) {
+                    self.lacking.insert((relay.clone(), repo.clone()), (*count, now));
                 }
-                self.lacking.insert((relay.clone(), repo.clone()), (*count, now));
                 return;
             }
             SyncNote::CaughtUp { relay, is_complete: true, .. } => {

@@ -36,6 +36,15 @@ pub(super) fn missing_ids(store: &Store, query: QueryId, ids: Vec<EventId>) -> S
     SyncInput::MissingIds(query, missing)
 }
 
+/// Returns those of the events that are served. If the store cannot be read, none.
+pub(super) fn served_events(store: &Store, query: QueryId, ids: &[EventId]) -> SyncInput {
+    let events = store.served_events(ids).unwrap_or_else(|error| {
+        error!(target: "sync", %error, "cannot read served events");
+        Vec::new()
+    });
+    SyncInput::ServedEvents(query, events)
+}
+
 /// Returns summaries of events that both sides have. If the store cannot be read, the result is empty.
 pub(super) fn state_summaries(store: &Store, ids: &[EventId]) -> Vec<EventSummary> {
     store.summaries(ids).unwrap_or_else(|error| {

@@ -67,6 +67,9 @@ impl SyncWorld {
             SyncOutput::QueryMissingIds(query_id, ids) => {
                 self.query_store(node, process, StoreQuery::MissingIds(query_id, ids))
             }
+            SyncOutput::QueryServedEvents(query_id, ids) => {
+                self.query_store(node, process, StoreQuery::ServedEvents(query_id, ids))
+            }
             SyncOutput::Submit(submission) => {
                 let real = corpus().index_of(&submission.event.id).map(|index| corpus().unverified(index));
                 let is_genuine = real.is_some_and(|real| real.sig == submission.event.sig);
@@ -188,6 +191,9 @@ impl SyncWorld {
             }
             StoreQuery::MissingIds(query_id, ids) => {
                 SyncInput::MissingIds(query_id, ids.into_iter().filter(|id| !server.store().is_known(*id)).collect())
+            }
+            StoreQuery::ServedEvents(query_id, ids) => {
+                SyncInput::ServedEvents(query_id, local_events::served_events(server, &ids))
             }
         };
         self.handle_input(node, input);

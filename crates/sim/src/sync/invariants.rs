@@ -118,6 +118,7 @@ impl SyncChecker {
             | SyncInput::Unsent(..)
             | SyncInput::LocalIds(..)
             | SyncInput::MissingIds(..)
+            | SyncInput::ServedEvents(..)
             | SyncInput::PolicyChanged(_) => {}
         }
     }
@@ -150,7 +151,7 @@ impl SyncChecker {
             SyncOutput::QueryRootEvents(_)
             | SyncOutput::QueryLocalIds(..)
             | SyncOutput::QueryMissingIds(..)
-            | SyncOutput::HeldEventSeen(_)
+            | SyncOutput::QueryServedEvents(..)
             | SyncOutput::ReleasePermit(_)
             | SyncOutput::StoreRow(_)
             | SyncOutput::DeleteRow(_)

@@ -27,6 +27,15 @@ pub(super) fn served_event(seq: Seq, event: &SignedEvent) -> ServedEvent {
     ServedEvent { seq, id: event.id, kind: event.kind, author: event.pubkey, coordinate, ids, coordinates }
 }
 
+/// Returns those of the events that are served.
+pub(super) fn served_events(server: &mut TestServer, ids: &[EventId]) -> Vec<ServedEvent> {
+    let found = ids.iter().filter_map(|id| {
+        let seq = server.store().seq_of(*id)?;
+        Some(served_event(seq, corpus().event(corpus().index_of(id)?)))
+    });
+    found.collect()
+}
+
 /// Returns whether events of a kind are root events, to which others reply.
 pub(super) fn is_root(kind: u16) -> bool {
     matches!(kind, kinds::PATCH | kinds::PULL_REQUEST | kinds::ISSUE)

@@ -52,6 +52,7 @@ pub fn describe_output(output: &SyncOutput) -> String {
             format!("query local ids {} {}", query_id.0, format_filter(filter))
         }
         SyncOutput::QueryMissingIds(query_id, ids) => format!("query missing ids {} of {}", query_id.0, ids.len()),
+        SyncOutput::QueryServedEvents(query_id, ids) => format!("query served events {} of {}", query_id.0, ids.len()),
         SyncOutput::Submit(submission) => {
             let id = submission.event.id;
             let index = corpus().index_of(&id);

@@ -72,6 +72,8 @@ pub enum StoreQuery {
     LocalIds(QueryId, Filter),
     /// Which of these ids are not here.
     MissingIds(QueryId, Vec<EventId>),
+    /// Which of these events are served.
+    ServedEvents(QueryId, Vec<EventId>),
 }
 
 /// Time after healing within which all nodes must have converged.

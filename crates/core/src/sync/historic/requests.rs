@@ -192,6 +192,9 @@ impl HistoricSync {
         event: &Event,
     ) -> Option<BatchId> {
         let id = self.extend_deadline(link, sub)?;
+        if let Some(compared) = self.compared_mut() {
+            compared.add_remote(&event.id);
+        }
         let request = self.connection.requests.get_mut(&id)?;
         match &mut request.kind {
             RequestKind::Group(_, count) => *count += 1,
@@ -447,6 +450,9 @@ impl HistoricSync {
 
     /// Handles the local ids from the store: opens a reconciliation with them, or falls back to pages.
     pub(in crate::sync) fn on_local_ids(&mut self, link: &mut Link<'_, '_>, id: RequestId, ids: LocalIds) {
+        if let Some(compared) = self.compared_mut() {
+            ids.items.iter().for_each(|item| compared.add_local(EventId(item.id)));
+        }
         let Some(request) = self.connection.requests.get_mut(&id) else { return };
         let RequestKind::QueryingLocalIds(filter) = &request.kind else { return };
         let mut filter = filter.clone();
@@ -507,19 +513,13 @@ impl HistoricSync {
             }
             NegentropyStep::Send(message) => link.session.send(link.ctx, OutgoingMessage::NegMsg(sub, message)),
             NegentropyStep::Done => {
-                let need = session.take_needed();
-                let lacking = session.missing_remotely();
-                let compared = session.item_count() as u64;
-                link.totals.compared += compared;
-                link.totals.shared += compared.saturating_sub(lacking.len() as u64);
-                if is_state_filter(filter) {
-                    let (shared, lacking) = (session.shared(), lacking.to_vec());
-                    link.ctx.note(SyncNote::StatesCompared { relay: link.url.clone(), shared, lacking });
+                let (need, shared) = (session.take_needed(), session.shared());
+                let states_lacking = is_state_filter(filter).then(|| session.missing_remotely().to_vec());
+                if let Some(compared) = self.compared_mut() {
+                    shared.iter().for_each(|id| compared.add_remote(id));
                 }
-                if let Some(batch) = self.connection.batches.get_mut(&batch_id)
-                    && batch.source == SyncSource::Daily
-                {
-                    batch.lacking.get_or_insert_default().extend(lacking);
+                if let Some(lacking) = states_lacking {
+                    link.ctx.note(SyncNote::StatesCompared { relay: link.url.clone(), shared, lacking });
                 }
                 link.session.raise_concurrency();
                 link.session.close(link.ctx, sub, true);

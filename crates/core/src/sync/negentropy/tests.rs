@@ -63,7 +63,6 @@ fn both_responders_yield_exactly_the_difference() {
                     let what = format!("{size} {percent} {seconds}: {} rounds", session.rounds());
                     assert_eq!(step, NegentropyStep::Done, "{what}");
                     assert!(session.take_needed() == ids(&yours) && session.missing_remotely() == ids(&mine), "{what}");
-                    assert_eq!(session.item_count(), ours.len());
                     assert!(session.take_needed().is_empty(), "already taken");
                     assert_eq!(session.handle_message(&[0x61]), NegentropyStep::ProtocolError, "the session has ended");
                 }

@@ -207,6 +207,22 @@ impl SyncScript {
                     self.machine.handle(self.now(), SyncInput::MissingIds(*query_id, missing));
                     continue;
                 }
+                SyncOutput::QueryServedEvents(query_id, ids) => {
+                    let coordinate =
+                        Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo().owner, d: "thing".to_owned() };
+                    let served = ids.iter().map(|id| ServedEvent {
+                        seq: 1,
+                        id: *id,
+                        kind: 1111,
+                        author: PublicKey([9; 32]),
+                        coordinate: None,
+                        ids: vec![],
+                        coordinates: vec![coordinate.clone()],
+                    });
+                    let served = served.collect();
+                    self.machine.handle(self.now(), SyncInput::ServedEvents(*query_id, served));
+                    continue;
+                }
                 SyncOutput::Submit(submission) if self.stores_at_once => {
                     self.local_items.push(item(&submission.event));
                     self.machine.handle(self.now(), SyncInput::SubmitResult(submission.id, SubmitResult::Stored));
@@ -254,7 +270,10 @@ impl SyncScript {
             SyncOutput::Note(SyncNote::Parked(_, text)) => format!("parked: {text}"),
             SyncOutput::Note(SyncNote::IsSelf(_)) => "relay is this server".to_owned(),
             SyncOutput::Note(SyncNote::BatchFailed(_, reason)) => format!("batch failed: {reason}"),
-            SyncOutput::Note(SyncNote::RelayLacksEvents(_, _, count)) => format!("relay lacks {count} events"),
+            SyncOutput::Note(SyncNote::RelayLacksEvents(_, repos)) => {
+                let count = repos.iter().map(|(_, count)| count).sum::<u64>();
+                return (count > 0).then(|| format!("relay lacks {count} events"));
+            }
             SyncOutput::Note(SyncNote::StatesCompared { shared, lacking, .. }) => {
                 format!("states: {} shared, {} lacking", shared.len(), lacking.len())
             }
