@@ -58,6 +58,15 @@ struct Hosts {
 }
 
 impl FetchMetrics {
+    /// Registers the metrics and creates the series of all outcomes with value zero.
+    pub(super) fn new(registry: &mut MetricRegistry) -> Self {
+        let metrics = Self::register(registry);
+        for outcome in FetchOutcome::LABELS {
+            metrics.fetches.get_or_create(&FetchLabels { outcome }).inc_by(0);
+        }
+        metrics
+    }
+
     /// Sets the number of repositories with missing data and the values of all git servers.
     pub(crate) fn update<'a>(&self, queue: usize, hosts: impl Iterator<Item = HostSample<'a>>) {
         self.queue.set(gauge_value(queue as u64));

@@ -65,10 +65,10 @@ impl Metrics {
     /// Creates all metrics with value zero.
     pub(crate) fn with_limits(limits: MetricsLimits) -> Self {
         let mut registry = MetricRegistry::default();
-        let relay = RelayMetrics::register(&mut registry, limits.abuse_threshold);
+        let relay = RelayMetrics::new(&mut registry, limits.abuse_threshold);
         let git = GitMetrics::new(&mut registry, limits.top_repos);
         let sync = SyncMetrics::new(&mut registry);
-        let fetch = FetchMetrics::register(&mut registry);
+        let fetch = FetchMetrics::new(&mut registry);
         let server = ServerMetrics::new(&mut registry);
         let process = ProcessMetrics::new(&mut registry);
         Self(Arc::new(AllMetrics { registry, relay, git, sync, fetch, server, process }))

@@ -155,8 +155,8 @@ impl MetricRegistry {
             );
         }
         text += "\n## Label values\n\n\
-            All values of the labels whose values are fixed. A series may be missing until its value occurs for the \
-            first time.\n\n\
+            All values of the labels whose values are fixed. A counter with only such labels has a series of each value \
+            from the start; other series may be missing until their value occurs for the first time.\n\n\
             | Label | Metrics | Values |\n|---|---|---|\n";
         for LabelValuesRow { label, metrics, values } in label_values(&descriptions) {
             let _ = writeln!(text, "| {label} | {} | {values} |", metrics.join(", "));
@@ -334,6 +334,26 @@ mod tests {
                 assert_eq!(unique.len(), values.len(), "{}: {values:?}", description.name);
                 let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
                 assert!(values.iter().all(|value| value.bytes().all(is_plain)), "{}: {values:?}", description.name);
+            }
+        }
+    }
+
+    /// A query cannot tell zero from a missing metric, so an alert could not use the counter.
+    #[test]
+    fn counters_with_fixed_labels_exist_from_the_start() {
+        let metrics = Metrics::new();
+        let text = metrics.encode();
+        let is_fixed = |label: &LabelDescription| !label.values.is_empty();
+        for MetricDescription { name, kind, labels, .. } in &metrics.registry().descriptions {
+            if !matches!(kind, MetricType::Counter) || !labels.iter().all(is_fixed) {
+                continue;
+            }
+            for label in *labels {
+                for value in label.values.iter().flat_map(|table| table.values) {
+                    let pair = format!("{}=\"{value}\"", label.key());
+                    let is_series = |line: &str| line.starts_with(&format!("{name}{{")) && line.contains(&pair);
+                    assert!(text.lines().any(is_series), "{name} has no series with {pair}");
+                }
             }
         }
     }

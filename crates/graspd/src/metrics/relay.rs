@@ -127,6 +127,29 @@ struct ClientAddresses {
 }
 
 impl RelayMetrics {
+    /// Registers the metrics and creates the series of all fixed labels with value zero, so that a query can tell zero
+    /// from a missing metric. Of the pairs of kind and reason there are about a thousand, so each kind and each reason is
+    /// in one of them.
+    pub(super) fn new(registry: &mut MetricRegistry, abuse_threshold: usize) -> Self {
+        let metrics = Self::register(registry, abuse_threshold);
+        for kind in EVENT_KINDS {
+            for family in [&metrics.received, &metrics.stored, &metrics.held] {
+                family.get_or_create(&EventKindLabels { kind }).inc_by(0);
+            }
+            let reason = Rejection::Unrelated.label();
+            metrics.rejected.get_or_create(&RejectionLabels { kind, reason }).inc_by(0);
+        }
+        for reason in Rejection::LABELS {
+            metrics.rejected.get_or_create(&RejectionLabels { kind: event_kind(None), reason }).inc_by(0);
+        }
+        for route in HttpRoute::LABELS {
+            for class in STATUS_CLASSES {
+                metrics.requests.get_or_create(&ResponseLabels { route, class }).inc_by(0);
+            }
+        }
+        metrics
+    }
+
     /// Counts a message from a client by the index of its type in [`RECEIVED_TYPES`].
     pub(crate) fn count_received(&self, type_index: usize, bytes: usize) {
         if let Some(counter) = self.messages_received.get(type_index) {

@@ -163,6 +163,19 @@ impl ServerMetrics {
         for result in [STORED, FAILED] {
             metrics.commits.get_or_create(&CommitLabels { result }).inc_by(0);
         }
+        for (machine, inputs, outputs) in [
+            (MachineKind::Admission, AdmissionInput::LABELS, AdmissionOutput::LABELS),
+            (MachineKind::Sync, SyncInput::LABELS, SyncOutput::LABELS),
+            (MachineKind::Fetch, FetchInput::LABELS, FetchOutput::LABELS),
+        ] {
+            let machine = machine.label();
+            for variant in inputs {
+                metrics.inputs.get_or_create(&InputLabels { machine, variant }).inc_by(0);
+            }
+            for variant in outputs {
+                metrics.outputs.get_or_create(&OutputLabels { machine, variant }).inc_by(0);
+            }
+        }
         metrics
     }
 

@@ -67,7 +67,7 @@ metric_set! {
         uptime: Family<RelayLabels, RatioGauge>, "ngit_sync_peer_uptime_ratio",
             "Connected share of the time in which the relay was followed, across restarts";
         coverage: Family<RelayLabels, RatioGauge>, "ngit_sync_peer_coverage_ratio",
-            "Share of the compared events of this server that the relay also has, from the last reconciliation";
+            "Share of the served events of its repositories that the relay also has, from the last full reconciliation";
         subscriptions: Family<SubscriptionLabels, Gauge>, "ngit_sync_subscriptions",
             "Open subscriptions: live ones and requests for stored events";
         received: Family<RelayLabels, Counter>, "ngit_sync_peer_events_received_total",
