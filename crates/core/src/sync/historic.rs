@@ -14,7 +14,9 @@ use super::batch::{
     ActiveRequest, BatchFailure, BatchId, BatchOrigin, BatchPhase, PendingBatch, QueuedRequest, RequestId, RequestKind,
 };
 use super::filters::{BatchCapacity, FilterSize, IdentifierSet, SyncScope};
-use super::io::{ReconnectKind, Seq, ServedEvent, SubmitResult, SubscriptionId, SyncNote, SyncOutput, SyncSource};
+use super::io::{
+    ReconnectKind, Seq, ServedEvent, SubmitResult, SubscriptionId, SyncNote, SyncOutput, SyncSource, SyncSubmissionId,
+};
 use super::live::LiveSetId;
 use super::pagination::{PageSizeTracker, PaginationState};
 use super::relay::Link;
@@ -81,8 +83,8 @@ struct ConnectionSync {
     page_sizes: PageSizeTracker,
     /// The most recent requests with an empty answer.
     empty_answers: VecDeque<EmptyAnswer>,
-    /// Number of resubmitted events without a result. The historic run waits for them.
-    resubmitted: u32,
+    /// Resubmitted events without a result. The historic run waits for them.
+    resubmitted: BTreeSet<SyncSubmissionId>,
     /// After a short absence: what was created before this time should have been delivered by the live subscriptions
     /// of the connection before.
     live_until: Option<Timestamp>,
@@ -773,8 +775,8 @@ impl HistoricSync {
         let Some((source, run)) = self.connection.phase.run() else { return false };
         let repo_index = link.ctx.repo_index;
         let is_loading = |key: &RepoKey| repo_index.repo(*key).is_some_and(|repo| !repo.roots_loaded);
-        let has_batches =
-            self.connection.batches.values().any(|batch| batch.in_historic_run) || self.connection.resubmitted > 0;
+        let has_batches = self.connection.batches.values().any(|batch| batch.in_historic_run)
+            || !self.connection.resubmitted.is_empty();
         let is_passing = run.pass.as_ref().is_some_and(|pass| pass.position.is_some() || pass.open_batches > 0);
         if has_batches
             || is_passing
@@ -864,29 +866,40 @@ impl HistoricSync {
         self.connection.batches.get(&batch).map(|batch| batch.source)
     }
 
-    /// Counts a submitted event for the batch, or for the run if it was submitted again.
-    pub(super) fn count_pending(&mut self, batch: Option<BatchId>, is_resubmitted: bool) {
-        if let Some(batch) = batch.and_then(|batch| self.connection.batches.get_mut(&batch)) {
+    /// Counts a submitted event for the batch.
+    pub(super) fn count_pending(&mut self, batch: BatchId) {
+        if let Some(batch) = self.connection.batches.get_mut(&batch) {
             batch.pending_events += 1;
         }
-        self.connection.resubmitted += u32::from(is_resubmitted);
+    }
+
+    /// Records that an event was submitted again after a rejection.
+    pub(super) fn add_resubmitted(&mut self, id: SyncSubmissionId) {
+        self.connection.resubmitted.insert(id);
     }
 
     /// Records that an event which was submitted again has its result.
-    pub(super) fn finish_resubmitted(&mut self) {
-        self.connection.resubmitted = self.connection.resubmitted.saturating_sub(1);
-        self.has_ready_repos = true;
+    pub(super) fn finish_resubmitted(&mut self, id: SyncSubmissionId) {
+        self.has_ready_repos |= self.connection.resubmitted.remove(&id);
     }
 
-    /// Records the result of an event of a batch. `is_new` if this relay delivered it first and it was not known.
-    pub(super) fn record_result(&mut self, batch: BatchId, event: &Event, result: &SubmitResult, is_new: bool) {
+    /// Records that an event which was submitted again is submitted once more.
+    pub(super) fn replace_resubmitted(&mut self, id: SyncSubmissionId, new_id: SyncSubmissionId) {
+        if self.connection.resubmitted.remove(&id) {
+            self.connection.resubmitted.insert(new_id);
+        }
+    }
+
+    /// Records the result of an event of a batch. `is_new` if it was not known and no other batch has counted it. Returns
+    /// whether the batch exists.
+    pub(super) fn record_result(&mut self, batch: BatchId, event: &Event, result: &SubmitResult, is_new: bool) -> bool {
         if *result == SubmitResult::Stored
             && let Some(compared) = self.compared_mut()
         {
             compared.add_local(event.id);
             compared.add_remote(&event.id);
         }
-        let Some(batch) = self.connection.batches.get_mut(&batch) else { return };
+        let Some(batch) = self.connection.batches.get_mut(&batch) else { return false };
         batch.pending_events = batch.pending_events.saturating_sub(1);
         if is_new {
             batch.events += 1;
@@ -906,6 +919,7 @@ impl HistoricSync {
         {
             batch.fail(BatchFailure::NoSpace);
         }
+        true
     }
 }
 

@@ -40,16 +40,13 @@ struct InFlightEvent {
     submitted_at: ArrivalTick,
 }
 
-/// A delivery of an event that waits for its result. It is ignored if its session has ended.
+/// A delivery of an event that waits for its result. Its batch ends with its session.
 #[derive(Clone, Copy, Debug)]
 struct EventWaiter {
     relay: RelayId,
-    session: SessionId,
     batch: Option<BatchId>,
     source: SyncSource,
     is_wide: bool,
-    /// Whether it was resubmitted after a rejection. Then the historic run waits for it.
-    is_resubmitted: bool,
 }
 
 impl InFlightEvents {
@@ -96,14 +93,7 @@ impl SyncMachine {
             self.count_wide_delivery(id, delivery.is_wide, true);
             return;
         }
-        let waiter = EventWaiter {
-            relay: id,
-            session,
-            batch: delivery.batch,
-            source,
-            is_wide: delivery.is_wide,
-            is_resubmitted: false,
-        };
+        let waiter = EventWaiter { relay: id, batch: delivery.batch, source, is_wide: delivery.is_wide };
         let url = self.relays.get(&id).map(|relay| relay.url.clone()).unwrap_or_default();
         if let OfferResult::Rejected(row) = self.rejected.record_offer(&event.id, &url) {
             if let Some(row) = row {
@@ -147,12 +137,10 @@ impl SyncMachine {
         }
     }
 
-    /// Counts an event for the batch or historic run that waits for it.
+    /// Counts an event for the batch that waits for it.
     fn count_pending(&mut self, waiter: EventWaiter) {
-        if let Some(relay) = self.relays.get_mut(&waiter.relay)
-            && relay.session_mut(waiter.session).is_some()
-        {
-            relay.historic.count_pending(waiter.batch, waiter.is_resubmitted);
+        if let (Some(relay), Some(batch)) = (self.relays.get_mut(&waiter.relay), waiter.batch) {
+            relay.historic.count_pending(batch);
         }
     }
 
@@ -163,7 +151,7 @@ impl SyncMachine {
         session: Option<SessionId>,
         waiters: Vec<EventWaiter>,
         offered: Vec<RelayUrl>,
-    ) {
+    ) -> SyncSubmissionId {
         self.next_id += 1;
         let id = SyncSubmissionId(self.next_id);
         let source = waiters.first().map_or(SyncSource::CatchUp, |waiter| waiter.source);
@@ -177,6 +165,7 @@ impl SyncMachine {
         );
         let url = url.unwrap_or_default();
         self.outputs.push_back(SyncOutput::Submit(SyncSubmission { id, event, session, relay: url, source }));
+        id
     }
 
     /// Handles the result of a submitted event.
@@ -193,7 +182,14 @@ impl SyncMachine {
             && self.recent_arrivals.may_change_rejection(&event, submitted_at)
         {
             // The dependency may have arrived while the event was in flight, so it is submitted again.
-            return self.submit(event, None, waiters, offered);
+            let relays: Vec<RelayId> = waiters.iter().map(|waiter| waiter.relay).collect();
+            let new_id = self.submit(event, None, waiters, offered);
+            for relay in relays {
+                if let Some(relay) = self.relays.get_mut(&relay) {
+                    relay.historic.replace_resubmitted(id, new_id);
+                }
+            }
+            return;
         }
         // A new event counts once: for the first of its relays, and for the first batch that still waits for it.
         let mut is_new_for_relay = matches!(result, SubmitResult::Stored | SubmitResult::Held);
@@ -201,17 +197,15 @@ impl SyncMachine {
         for waiter in &waiters {
             let Some(relay) = self.relays.get_mut(&waiter.relay) else { continue };
             relay.totals.received += u64::from(std::mem::take(&mut is_new_for_relay));
-            let Some(session) = relay.session_mut(waiter.session) else { continue };
+            let Some(connection) = relay.connection_mut() else { continue };
             if result == SubmitResult::InvalidSignature {
-                session.record_invalid();
+                connection.session.record_invalid();
             }
-            if waiter.is_resubmitted {
-                relay.historic.finish_resubmitted();
-            }
-            let is_new = std::mem::take(&mut is_new_for_batch);
-            if let Some(batch) = waiter.batch {
-                relay.historic.record_result(batch, &event, &result, is_new);
-            }
+            relay.historic.finish_resubmitted(id);
+            is_new_for_batch &= match waiter.batch {
+                Some(batch) => !relay.historic.record_result(batch, &event, &result, is_new_for_batch),
+                None => false,
+            };
             let is_useful = !matches!(
                 &result,
                 SubmitResult::Rejected(
@@ -258,29 +252,18 @@ impl SyncMachine {
             self.outputs.push_back(SyncOutput::DeleteRow(SyncRowKey::Rejected(id)));
         }
         for (event, relay_urls) in woken.cached {
-            let relay = relay_urls.iter().find_map(|url| {
-                let id = self.relay_ids.get(url.without_scheme())?;
-                let session = self.relays.get(id)?.connection()?.session.id();
-                Some((*id, session))
-            });
-            let waiters: Vec<EventWaiter> = relay
-                .into_iter()
-                .map(|(relay, session)| EventWaiter {
-                    relay,
-                    session,
-                    batch: None,
-                    source: SyncSource::CatchUp,
-                    is_wide: false,
-                    is_resubmitted: true,
-                })
-                .collect();
+            let is_connected = |id: &RelayId| self.relays.get(id).is_some_and(|relay| relay.connection().is_some());
+            let mut ids = relay_urls.iter().filter_map(|url| self.relay_ids.get(url.without_scheme()).copied());
+            let relay = ids.find(is_connected);
             let identity = (event.id, event.sig);
             if self.in_flight.ids.contains_key(&identity) {
                 continue;
             }
-            self.submit(event, None, waiters.clone(), relay_urls);
-            for waiter in waiters {
-                self.count_pending(waiter);
+            let source = SyncSource::CatchUp;
+            let waiter = relay.map(|relay| EventWaiter { relay, batch: None, source, is_wide: false });
+            let id = self.submit(event, None, waiter.into_iter().collect(), relay_urls);
+            if let Some(relay) = relay.and_then(|relay| self.relays.get_mut(&relay)) {
+                relay.historic.add_resubmitted(id);
             }
         }
         for (id, relay_urls) in woken.to_fetch {

@@ -240,3 +240,115 @@ fn stop_closes_relay_connections_properly() {
         });
     }
 }
+
+/// The size limit of the servers in the tests of larger events.
+const SIZE_LIMIT: (&str, &str) = ("RELAY_MAX_EVENT_SIZE_BYTES", "4096");
+
+/// Returns an issue of a repository that is larger than [`SIZE_LIMIT`].
+fn large_issue(project: &Project, at: u64) -> Arc<SignedEvent> {
+    Author::new(8).sign(1621, at, &[&["a", &project.coordinate()], &["subject", "large"]], &"x".repeat(5_000))
+}
+
+/// A relay counts events above our limit as part of its page. If they were not counted, the page would look shorter than
+/// the one before and therefore like the last one, and all older events would be missing.
+#[test]
+fn events_above_the_size_limit_count_in_pages() {
+    let relay = ScriptedRelay::start(RelayScript { page_size: 50, ..RelayScript::default() });
+    let mut server = SyncServer::start(&[SIZE_LIMIT]);
+    let project = Project::new(1, "large", &[server.address], &[&relay.url()]);
+    let mut events = Vec::new();
+    for nth in 0..200 {
+        let at = BASE_TIME + 10 + nth;
+        // In the second page, counted from the newest event.
+        if (105..130).contains(&nth) {
+            relay.publish(&large_issue(&project, at));
+        } else {
+            let issue = project.issue(&Author::new(9), at);
+            relay.publish(&issue);
+            events.push(issue);
+        }
+    }
+    server.host(&project);
+    let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
+    server.eventually_served(&all);
+    server.eventually_state(&relay.url(), 3.0);
+    server.eventually_metric("ngit_sync_rejected_cold_index_current", 25.0);
+}
+
+/// A relay offers events above our limit in a reconciliation. They are downloaded once and remembered as rejected, so the
+/// relay does not seem to withhold them.
+#[test]
+fn events_above_the_size_limit_do_not_fail_a_reconciliation() {
+    let (here, there) = (unused_address(), unused_address());
+    let project = Project::new(1, "both", &[here, there], &[]);
+    let events = history(&project, 30);
+    let mut first = SyncServer::start_at(there, &[("SYNC_ENABLE", "false")]);
+    first.host(&project);
+    let mut second = SyncServer::start_at(here, &[("SYNC_ENABLE", "false"), SIZE_LIMIT]);
+    second.host(&project);
+    for event in &events {
+        first.publish(event);
+        second.publish(event);
+    }
+    for nth in 0..3 {
+        first.publish(&large_issue(&project, BASE_TIME + 500 + nth));
+    }
+    let missing = project.issue(&Author::new(7), BASE_TIME + 600);
+    first.publish(&missing);
+    second.stop();
+    second.set("SYNC_ENABLE", "true");
+    second.start_again();
+    second.eventually_served(&[&missing]);
+    second.eventually_state(&first.relay_url(), 3.0);
+    second.eventually_metric("ngit_sync_rejected_cold_index_current", 3.0);
+    assert!(!second.log().contains("batch failed"), "{}", second.log());
+
+    // They are requested again when the limit has been raised.
+    second.stop();
+    second.set(SIZE_LIMIT.0, "100000");
+    second.start_again();
+    second.eventually_served(&[&large_issue(&project, BASE_TIME + 500)]);
+}
+
+/// The share counts each served event once. Events that this server rejected, and announcements of repositories that do
+/// not name the relay, do not count.
+#[test]
+fn coverage_and_missing_events_are_counted_per_event_and_repository() {
+    let (here, there) = (unused_address(), unused_address());
+    let mut first = SyncServer::start_at(there, &[("SYNC_ENABLE", "false")]);
+    let mut second = SyncServer::start_at(here, &[("SYNC_ENABLE", "false")]);
+    let projects = [Project::new(1, "one", &[here, there], &[]), Project::new(2, "two", &[here, there], &[])];
+    for (project, lacking) in projects.iter().zip([3, 5]) {
+        first.host(project);
+        second.host(project);
+        let issues = project.issues(&Author::new(9), BASE_TIME + 10, 10);
+        for (nth, issue) in issues.iter().enumerate() {
+            second.publish(issue);
+            if nth >= lacking {
+                first.publish(issue);
+            }
+        }
+    }
+    // Rejected here.
+    for owner in 3..8 {
+        first.host(&Project::new(owner, "elsewhere", &[there], &[]));
+    }
+    // Not expected there.
+    second.host(&Project::new(8, "only-here", &[here], &[]));
+    second.stop();
+    second.set("SYNC_ENABLE", "true");
+    second.start_again();
+    let relay = first.relay_url();
+    second.eventually_state(&relay, 3.0);
+    let coverage =
+        eventually("the coverage is measured", || second.relay_metric("ngit_sync_peer_coverage_ratio", &relay));
+    // Of two announcements, two states and twenty issues, eight issues are missing.
+    assert_eq!(coverage, 16.0 / 24.0, "{}", second.log());
+    let log = second.log();
+    for (project, count) in projects.iter().zip(["count=3", "count=5"]) {
+        let is_about = |line: &&str| line.contains("relay lacks events") && line.contains(&format!("/{}", project.d));
+        let line = log.lines().find(is_about).unwrap_or_else(|| panic!("nothing about {}: {log}", project.d));
+        assert!(line.contains(count), "{line}");
+    }
+    assert_eq!(second.relay_metric("ngit_sync_gap_events_total", &relay), Some(0.0), "exists before the first gap");
+}

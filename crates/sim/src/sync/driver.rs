@@ -349,6 +349,8 @@ impl SyncWorld {
         if needs_changed || !newer.is_empty() {
             self.nodes[node].claims.clear();
         }
+        let served = newer.iter().filter_map(|(_, event)| corpus().index_of(&event.id)).collect();
+        self.nodes[node].ever_served.extend(&served);
         for (seq, event) in &newer {
             self.handle_input(node, SyncInput::Served(local_events::served_event(*seq, event)));
         }

@@ -232,6 +232,28 @@ impl SyncWorld {
         }
     }
 
+    /// Checks the counters of the relays. Rows that were not written are lost, so the counters may be too small.
+    pub(super) fn check_totals(&mut self, node: usize) {
+        let snapshot = self.nodes[node].snapshot().unwrap_or_default();
+        let received: u64 = snapshot.relays.iter().map(|relay| relay.totals.received).sum();
+        let new_events = self.checkers[node].new_events();
+        if received > new_events {
+            let detail = format!("node {node}: {received} counted, {new_events} submitted");
+            self.sim.report(Violation::new("a new event is counted for one relay", detail));
+        }
+        // A crash can hide that an event was stored.
+        let mut served = self.nodes[node].ever_served;
+        let ids = self.nodes[node].server.event_ids().0;
+        ids.iter().filter_map(|id| corpus().index_of(id)).for_each(|index| {
+            served.insert(index);
+        });
+        let served = served.len() as u64;
+        for relay in snapshot.relays.iter().filter(|relay| relay.totals.compared > served) {
+            let detail = format!("node {node}, {}: {:?}, {served} events were served", relay.url, relay.totals);
+            self.sim.report(Violation::new("only served events are compared with a relay", detail));
+        }
+    }
+
     /// Returns the events that cannot be fetched completely: a tag value has more of them in one second than the relay
     /// sends in a page, and more than it compares by negentropy.
     fn unpageable_events(&mut self, node: usize, relay: usize, expected: &EventSet) -> EventSet {

@@ -199,6 +199,11 @@ impl SyncChecker {
         self.violations.require(false, invariant, detail);
     }
 
+    /// Returns the number of new events from relays.
+    pub fn new_events(&self) -> u64 {
+        self.submissions.new_events()
+    }
+
     /// Takes the first violation.
     pub fn take_violation(&mut self) -> Option<Violation> {
         self.violations.take()

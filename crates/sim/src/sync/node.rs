@@ -52,6 +52,8 @@ pub struct Node {
     pub cancelled_dials: BTreeSet<SessionId>,
     /// All events that were ever decided.
     pub decided: EventSet,
+    /// All events that were ever served.
+    pub ever_served: EventSet,
     /// All events that clients ever submitted.
     pub from_clients: EventSet,
     /// Whether its clock was ever set.
@@ -98,6 +100,7 @@ impl Node {
             dialling: BTreeSet::new(),
             cancelled_dials: BTreeSet::new(),
             decided: EventSet::default(),
+            ever_served: EventSet::default(),
             from_clients: EventSet::default(),
             clock_was_set: false,
             has_slow_disk: false,

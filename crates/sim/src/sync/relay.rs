@@ -133,6 +133,7 @@ impl SimRelay {
             return response;
         }
         match message {
+            OutgoingMessage::Req(..) if self.profile.lost_requests > 0 && rng.one_in(self.profile.lost_requests) => {}
             OutgoingMessage::Req(sub, filters) => {
                 if self.allows(now, connection, *sub, false, &mut response) {
                     self.handle_req(now, connection, *sub, filters, &mut response, rng);

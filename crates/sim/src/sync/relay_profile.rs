@@ -60,6 +60,8 @@ pub struct RelayProfile {
     pub is_unreachable: bool,
     /// Whether it reads but does not answer.
     pub is_silent: bool,
+    /// Loses one of this many REQ messages without an answer, if not 0.
+    pub lost_requests: usize,
     /// What its NIP-11 document states.
     pub nip11: Nip11Behavior,
     /// Whether it is a GRASP server.
@@ -184,6 +186,7 @@ impl RelayProfile {
             connection_lifetime: 0,
             is_unreachable: false,
             is_silent: false,
+            lost_requests: 0,
             nip11: Nip11Behavior::Accurate,
             is_grasp: false,
             clock_skew_secs: 0,
@@ -262,7 +265,7 @@ impl RelayProfile {
 
     /// Adds one random kind of misbehaviour.
     pub fn add_misbehavior(&mut self, rng: &mut Rng, authors: &[PublicKey]) {
-        match rng.below(17) {
+        match rng.below(19) {
             0 => self.eose = EoseBehavior::Never,
             1 => self.eose = EoseBehavior::Twice,
             2 => self.eose = EoseBehavior::Early,
@@ -277,6 +280,7 @@ impl RelayProfile {
             12 => self.connection_lifetime = (20 + rng.next_u64() % 3_600) * 1_000,
             13 => self.nip11 = if rng.one_in(2) { Nip11Behavior::Exaggerated } else { Nip11Behavior::Alternating },
             14 => self.is_members_only = true,
+            16 | 17 => self.lost_requests = 2 + rng.below(4),
             15 => self.clock_skew_secs = rng.next_u64() as i64 % 86_400,
             _ => self.is_silent = rng.one_in(3),
         }
@@ -296,6 +300,7 @@ impl RelayProfile {
         self.connection_lifetime = 0;
         self.is_unreachable = false;
         self.is_silent = false;
+        self.lost_requests = 0;
         self.is_members_only = false;
         self.clock_skew_secs = 0;
         self.latency = defaults.latency;

@@ -180,6 +180,7 @@ impl World for SyncWorld {
             self.check_served(node);
             self.check_justified(node);
             self.check_statuses(node);
+            self.check_totals(node);
         }
     }
 

@@ -220,7 +220,8 @@ impl SyncWorld {
         let schedule = |world: &mut Self, at: Time, incident: Incident| {
             world.sim.queue.schedule(at, SyncStep::Incident(Box::new(incident)))
         };
-        match self.sim.rng.below(20) {
+        match self.sim.rng.below(22) {
+            20 | 21 => self.schedule_interrupted_arrivals(node, relay, begin),
             0 | 1 => {
                 // A restart, sometimes with a long downtime.
                 let stop = at(self);
@@ -309,6 +310,30 @@ impl SyncWorld {
             self.sim.queue.schedule(drop, SyncStep::Incident(Box::new(Incident::DropConnections(relay))));
             self.sim.queue.schedule(drop + after, SyncStep::Published(relay, index));
         }
+    }
+
+    /// Publishes many events long after their creation while the disk is very slow, and lets the process crash before all
+    /// of them are stored.
+    fn schedule_interrupted_arrivals(&mut self, node: usize, relay: usize, begin: Time) {
+        let is_old = |index: EventIndex| corpus().event(index).created_at.0 + 3_600 < WORLD_START + begin / SECOND;
+        let mut late: Vec<EventIndex> = self.publications.iter().map(|(_, index)| *index).collect();
+        late.retain(|index| is_old(*index));
+        let schedule = |world: &mut Self, at: Time, incident: Incident| {
+            world.sim.queue.schedule(at, SyncStep::Incident(Box::new(incident)))
+        };
+        for before in [10, 5] {
+            schedule(self, begin.saturating_sub(before * MINUTE), Incident::Pongs(node));
+        }
+        schedule(self, begin, Incident::SlowDisk(node, true));
+        for _ in 0..40 {
+            let Some(index) = self.sim.rng.pick(&late).copied() else { break };
+            let at = begin + self.sim.random_between(SECOND, 3 * SECOND);
+            self.sim.queue.schedule(at, SyncStep::Published(relay, index));
+        }
+        let crash = begin + self.sim.random_between(50 * SECOND, 150 * SECOND);
+        schedule(self, crash, Incident::Crash(node));
+        schedule(self, crash + SECOND, Incident::SlowDisk(node, false));
+        schedule(self, crash + 30 * SECOND, Incident::Start(node));
     }
 
     /// Schedules a slow disk and dropped connections for the first minutes, when nothing is synced.

@@ -172,7 +172,7 @@ impl HistoricSync {
         // A catch-up does not wait for the batch window: when nothing else of it is left, the needs that its own events
         // caused belong to it.
         let skips_window = !self.connection.phase.is_idle()
-            && self.connection.resubmitted == 0
+            && self.connection.resubmitted.is_empty()
             && self.connection.batches.values().all(|batch| !batch.in_historic_run || batch.is_complete());
         let repo_index = link.ctx.repo_index;
         let mut builder = ScopeBuilder::new(repo_index, capacity);

@@ -56,8 +56,9 @@ impl SyncWorld {
         });
         for relay_snapshot in &snapshot.relays {
             let relay = self.relay_at(&relay_snapshot.url).map(|relay| &self.relays[relay].profile);
-            let is_willing =
-                relay.is_some_and(|it| it.rate_limit.is_none() && !it.is_silent && it.eose != EoseBehavior::Never);
+            let is_willing = relay.is_some_and(|it| {
+                it.rate_limit.is_none() && !it.is_silent && it.lost_requests == 0 && it.eose != EoseBehavior::Never
+            });
             let is_pending = relay_snapshot.status == ConnectionStatus::Connected
                 && relay_snapshot.queued > 0
                 && !relay_snapshot.is_reconciling

@@ -29,11 +29,18 @@ pub(super) struct SubmissionChecker {
     /// Events that the relay of a session delivered while they were known here.
     known: BTreeSet<(SessionId, EventId)>,
     verifications: BTreeMap<EventIndex, (u32, Time)>,
+    /// Results of new events, of all processes.
+    new_events: u64,
 }
 
 impl SubmissionChecker {
     pub(super) fn on_start(&mut self) {
-        *self = Self::default();
+        *self = Self { new_events: self.new_events, ..Self::default() };
+    }
+
+    /// Returns the number of new events.
+    pub(super) fn new_events(&self) -> u64 {
+        self.new_events
     }
 
     pub(super) fn on_disconnected(&mut self, session: SessionId) {
@@ -95,6 +102,7 @@ impl SubmissionChecker {
             return;
         };
         self.in_flight.remove(&(index, is_genuine));
+        self.new_events += u64::from(matches!(result, SubmitResult::Stored | SubmitResult::Held));
         let is_permanent = match result {
             SubmitResult::Rejected(Rejection::InFuture) => false,
             SubmitResult::Rejected(rejection) => !rejection.is_temporary(),

@@ -108,6 +108,7 @@ fn negentropy_fetches_missing_events() {
         00:00:00.400   CLOSE 7
         00:00:00.400 > stored
         00:00:00.400   catchup complete: 1 events
+        00:00:00.400   relay lacks 1 events
         00:00:00.400 = status connected, health disconnected
         "#,
     );
@@ -320,10 +321,10 @@ fn missing_events_of_a_relay_are_reported_daily() {
         1d 00:21:05.400   CLOSE 10
         1d 00:21:05.400 > NEG-MSG 8
         1d 00:21:05.400   NEG-CLOSE 8
-        1d 00:21:05.400   relay lacks 1 events
         1d 00:21:05.400 > EOSE 11
         1d 00:21:05.400   CLOSE 11
         1d 00:21:05.400   daily complete: 0 events
+        1d 00:21:05.400   relay lacks 1 events
         2d 01:16:24.300   NEG-OPEN 12 {#a×1}
         2d 01:16:24.300   REQ 13 {kinds[30617], limit 500}
         2d 01:16:24.300   REQ 14 {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
@@ -334,10 +335,61 @@ fn missing_events_of_a_relay_are_reported_daily() {
         2d 01:16:25.400   CLOSE 14
         2d 01:16:25.400 > NEG-MSG 12
         2d 01:16:25.400   NEG-CLOSE 12
-        2d 01:16:25.400   relay lacks 0 events
         2d 01:16:25.400 > EOSE 15
         2d 01:16:25.400   CLOSE 15
         2d 01:16:25.400   daily complete: 0 events
         "#,
         );
+}
+
+/// The relay offers event 2 in reconciliations and does not send it.
+#[test]
+fn withheld_events_are_requested_again_after_half_a_minute() {
+    let mut script = SyncScript::new(config());
+    script.add_local_event(1, 100).set_relay_events(500, [(1, 100), (2, 90)]).withhold(2);
+    script.start().answer().advance_answering(8 * HOUR);
+    let failures = script.times_of("batch failed: relay does not serve the events that it offers");
+    let waits: Vec<u64> = failures.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let expected = [30, 60, 120, 240, 480, 900, 900, 900, 900, 900, 900, 900];
+    assert_eq!(waits.len(), expected.len(), "twelve retries: {waits:?}");
+    for (wait, expected) in waits.iter().zip(expected) {
+        let expected = expected * SECOND;
+        // The jitter is 20 %, and requests are answered every five seconds.
+        assert!((expected * 8 / 10..=expected * 12 / 10 + 10 * SECOND).contains(wait), "{waits:?}");
+    }
+}
+
+#[test]
+fn withheld_event_that_is_sent_later_completes_the_history() {
+    let mut script = SyncScript::new(config());
+    script.add_local_event(1, 100).set_relay_events(500, [(1, 100), (2, 90)]).withhold(2).store_at_once();
+    script.start().answer().show_status().send_withheld().advance_answering(MINUTE).show_status();
+    assert_eq!(script.times_of("status connected_historic_sync_failures").len(), 1);
+    assert_eq!(script.times_of("status connected,").len(), 1);
+}
+
+/// A rejection that does not pass ends the request. Sending it again at once would be an endless loop.
+#[test]
+fn rejected_fetch_of_withheld_ids_is_not_sent_again_at_once() {
+    let mut script = SyncScript::new(config());
+    script.add_local_event(1, 100).set_relay_events(500, [(1, 100), (2, 90)]).rejects_ids("error: not like this");
+    script.start().answer().advance_answering(MINUTE);
+    assert_eq!(script.times_of("{ids").len(), 1);
+    assert_eq!(script.times_of("batch failed: request rejected").len(), 1);
+}
+
+/// Returns the gaps that a quick reconnect finds after an hour, if event 7 was created `secs` after the start and not
+/// delivered live.
+fn gaps_after_quick_reconnect(secs: u64) -> usize {
+    let mut script = connected();
+    script.answer().advance_answering(HOUR).add_relay_event(7, secs).pong();
+    script.disconnect(DisconnectReason::Ended).advance(20 * SECOND).connect().advance(100).answer().store_submitted();
+    assert_eq!(script.times_of("submit #07 from catchup").len(), 1, "at {secs}");
+    script.times_of("gaps: 1").len()
+}
+
+#[test]
+fn quick_reconnect_finds_gaps() {
+    assert_eq!(gaps_after_quick_reconnect(3_000), 1, "live sync should have delivered it");
+    assert_eq!(gaps_after_quick_reconnect(3_570), 0, "it may have arrived after the connection ended");
 }

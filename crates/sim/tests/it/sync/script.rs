@@ -65,6 +65,10 @@ pub(crate) struct SyncScript {
     /// Events of the relay, and how many of them it sends per request.
     relay_events: Vec<Arc<Event>>,
     max_page: usize,
+    /// Event that the relay offers and does not send.
+    withheld: Option<u8>,
+    /// Text with which the relay rejects requests for ids.
+    ids_rejection: Option<&'static str>,
     /// Submissions without result.
     submitted: Vec<SyncSubmissionId>,
     /// Whether submissions are stored at once.
@@ -134,6 +138,8 @@ impl SyncScript {
             local_items: Vec::new(),
             relay_events: Vec::new(),
             max_page: 500,
+            withheld: None,
+            ids_rejection: None,
             submitted: Vec::new(),
             stores_at_once: false,
             steady_session: None,
@@ -430,6 +436,41 @@ impl SyncScript {
         self
     }
 
+    /// Lets the relay offer an event in reconciliations and not send it.
+    pub(crate) fn withhold(&mut self, number: u8) -> &mut Self {
+        self.withheld = Some(number);
+        self
+    }
+
+    /// Lets the relay send all its events.
+    pub(crate) fn send_withheld(&mut self) -> &mut Self {
+        self.withheld = None;
+        self
+    }
+
+    /// Lets the relay reject requests for ids with a text.
+    pub(crate) fn rejects_ids(&mut self, text: &'static str) -> &mut Self {
+        self.ids_rejection = Some(text);
+        self
+    }
+
+    /// Sends a pong of the relay.
+    pub(crate) fn pong(&mut self) -> &mut Self {
+        self.receive("", IncomingMessage::Alive)
+    }
+
+    /// Returns the times of the lines that contain a text, in milliseconds.
+    pub(crate) fn times_of(&self, text: &str) -> Vec<u64> {
+        let line_time = |line: &str| {
+            let (days, time) = line.split_once("d ").map_or(("0", line), |(days, rest)| (days, rest));
+            let time = time.split(' ').next().expect("a line has a time");
+            let parts: Vec<u64> = time.split([':', '.']).map(|part| part.parse().expect("a number")).collect();
+            let days: u64 = days.parse().expect("a number");
+            (((days * 24 + parts[0]) * 60 + parts[1]) * 60 + parts[2]) * 1_000 + parts[3]
+        };
+        self.transcript.lines().filter(|line| line.contains(text)).map(line_time).collect()
+    }
+
     /// Closes all open subscriptions with a text.
     pub(crate) fn reject_open(&mut self, text: &str) -> &mut Self {
         for (sub, _) in std::mem::take(&mut self.open_requests) {
@@ -475,8 +516,9 @@ impl SyncScript {
     fn send_page(&mut self, sub: SubscriptionId, filters: &[Filter]) {
         let is_requested =
             |event: &&Arc<Event>| filters.iter().any(|filter| filter.limit != Some(0) && matches(filter, &item(event)));
+        let is_sent = |event: &&Arc<Event>| self.withheld != Some(event.id.0[0]);
         let page: Vec<Arc<Event>> =
-            self.relay_events.iter().filter(is_requested).take(self.max_page).cloned().collect();
+            self.relay_events.iter().filter(is_requested).filter(is_sent).take(self.max_page).cloned().collect();
         if !page.is_empty() {
             let number = self.request_number(sub);
             self.write_line(&format!("> {number}: {} events", page.len()));
@@ -511,6 +553,11 @@ impl SyncScript {
                 break;
             }
             for (sub, filters) in requests {
+                if let Some(text) = self.ids_rejection.filter(|_| filters.iter().any(|filter| filter.ids.is_some())) {
+                    let number = self.request_number(sub);
+                    self.receive(&format!("CLOSED {number}"), IncomingMessage::Closed(sub, text.to_owned()));
+                    continue;
+                }
                 self.send_page(sub, &filters);
                 let number = self.request_number(sub);
                 self.receive(&format!("EOSE {number}"), IncomingMessage::Eose(sub, None));
