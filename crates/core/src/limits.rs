@@ -402,6 +402,15 @@ pub const MIN_LATE_EVENTS: u32 = 3;
 /// Empty answers that are remembered for this check on each connection: more than run at the same time.
 pub const MAX_LATE_REQUESTS: usize = 16;
 
+/// Part of the batch window after which it ends if nothing changed: 200 ms of 5 s. Events of one answer follow each
+/// other faster.
+pub const BATCH_WINDOW_QUIET_DIVISOR: u64 = 25;
+
+/// Batch windows that may end early in a burst. Each leads to two or three requests per relay, and relays that count
+/// requests allow about a hundred at once. One is regained per window, so that in the long run relays get no more
+/// requests than with full windows.
+pub const MAX_EARLY_BATCH_WINDOWS: u64 = 30;
+
 /// Relays that are created in one step at the start. Each visits every repository that names the relay, a millisecond
 /// for ten thousand.
 pub const SYNC_STARTUP_SLICE_RELAYS: usize = 16;

@@ -13,6 +13,7 @@
 //! It depends only on `nostr`, `repo`, `limits`, `time` and `state_machine` of this crate. Design: `docs/design/sync.md`.
 
 mod batch;
+mod batch_window;
 mod dialing;
 mod filters;
 pub mod health;
@@ -390,7 +391,7 @@ impl StateMachine for SyncMachine {
 
     fn alarm(&self) -> Option<(MonoTime, &'static str)> {
         let relays = self.wake_times.first().map(|(at, _)| (*at, "relay"));
-        let window = self.repo_index.window_closes_at.map(|at| (at, "batch window"));
+        let window = self.repo_index.window.closes_at().map(|at| (at, "batch window"));
         let dial = self.dialer.next().map(|at| (at, "dial"));
         let save = self.save_at.map(|at| (at, "save"));
         let has_more =
@@ -404,7 +405,7 @@ impl StateMachine for SyncMachine {
         if !self.pending_relays.is_empty() {
             self.create_pending_relays();
         }
-        if self.repo_index.window_closes_at.is_some_and(|at| at <= now.mono) {
+        if self.repo_index.window.closes_at().is_some_and(|at| at <= now.mono) {
             self.close_window();
         }
         while let Some((at, id)) = self.wake_times.first().copied() {

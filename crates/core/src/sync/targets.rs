@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::SyncMachine;
+use super::batch_window::BatchWindow;
 use super::io::{RepoNeeds, RootEvent, Seq, ServedEvent, SyncOutput};
 use super::relay::RelayId;
 use super::relay_url::RelayUrl;
@@ -61,8 +62,7 @@ pub(super) struct RepoSyncIndex {
     next_key: u32,
     /// Repositories that changed since the batch window opened.
     pub(super) changed_repos: BTreeSet<RepoKey>,
-    /// When the batch window closes. It opens with the first change and is not extended by later ones.
-    pub(super) window_closes_at: Option<MonoTime>,
+    pub(super) window: BatchWindow,
     /// The newest arrival that was reported.
     pub(super) newest_seq: Seq,
 }
@@ -261,9 +261,9 @@ impl RepoSyncIndex {
     }
 
     /// Marks a repository as changed, and opens the batch window if it is closed.
-    pub(super) fn mark_changed(&mut self, key: RepoKey, window_closes_at: MonoTime) {
+    pub(super) fn mark_changed(&mut self, key: RepoKey, now: MonoTime, window_millis: u64) {
         self.changed_repos.insert(key);
-        self.window_closes_at.get_or_insert(window_closes_at);
+        self.window.record_change(now, window_millis);
     }
 }
 
@@ -320,8 +320,7 @@ impl SyncMachine {
     /// Marks a repository as changed: it has needs that have not been requested from its relays.
     pub(super) fn mark_dirty(&mut self, key: RepoKey) {
         let window_millis = if self.is_ready { self.config.batch_window_millis } else { 0 };
-        let window_closes_at = MonoTime(self.now.mono.0.saturating_add(window_millis));
-        self.repo_index.mark_changed(key, window_closes_at);
+        self.repo_index.mark_changed(key, self.now.mono, window_millis);
         let relay_ids = self.repo_index.repo(key).map(|repo| repo.relay_ids.clone()).unwrap_or_default();
         for id in relay_ids {
             if let Some(relay) = self.relays.get_mut(&id) {
@@ -348,8 +347,15 @@ impl SyncMachine {
 
     /// Closes the batch window: the changes may be requested now.
     pub(super) fn close_window(&mut self) {
-        self.repo_index.window_closes_at = None;
-        for key in std::mem::take(&mut self.repo_index.changed_repos) {
+        let changed = std::mem::take(&mut self.repo_index.changed_repos);
+        let is_served = |key: &RepoKey| {
+            self.repo_index
+                .repo(*key)
+                .is_some_and(|repo| repo.status == EventStatus::Served && !repo.relay_ids.is_empty())
+        };
+        let leads_to_requests = changed.iter().any(is_served);
+        self.repo_index.window.close(self.now.mono, leads_to_requests);
+        for key in changed {
             let relay_ids = self.repo_index.repo(key).map(|repo| &repo.relay_ids);
             for id in relay_ids.into_iter().flatten() {
                 if let Some(relay) = self.relays.get_mut(id) {

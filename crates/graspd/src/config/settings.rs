@@ -222,8 +222,8 @@ settings! {
         /// Relay that is always followed, to find repositories that list this service. Separate several URLs with
         /// commas; a URL without a scheme means wss.
         bootstrap: Vec<RelayUrl> = Setting::new("SYNC_BOOTSTRAP_RELAY_URL", "TEXT", parse::relays);
-        /// Milliseconds for which new repositories, issues and pull requests are collected before other relays are
-        /// asked for them, counted from the first one.
+        /// Milliseconds for which new repositories, issues and pull requests are collected at most before other relays
+        /// are asked for them, counted from the first one. If no more follow for 1/25 of it, relays are asked at once.
         batch_window: Duration = milliseconds("SYNC_BATCH_WINDOW_MS", 0, 600_000).default("5000");
         /// Seconds before a relay that could not be reached is tried again; doubled after each failure. It is also the
         /// timeout for opening a connection.
