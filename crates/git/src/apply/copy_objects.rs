@@ -40,7 +40,7 @@ impl GitJobRunner {
         let arguments = ["pack-objects", "--quiet", "--delta-base-offset", "--threads=1", "--window-memory=64m"];
         let mut command = environment.command(self, &arguments);
         command.arg(base);
-        let git = self.git.clone().with_file_bytes(self.max_copy_bytes);
+        let git = self.git.clone().with_file_bytes((self.max_copy_bytes)());
         git.run(&mut command, ProcessInput::File(list), self.timeout, MAX_OUTPUT).context("copy objects")?;
         move_packs(&[scratch.to_owned()], into).context("move copied objects into the pool")
     }

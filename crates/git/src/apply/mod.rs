@@ -29,15 +29,18 @@ mod copy_objects;
 mod delete;
 mod update;
 
+/// Returns a limit in bytes under the current settings.
+pub type MaxBytesFn = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// Runs git jobs on a git data folder.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct GitJobRunner {
     git: Git,
     layout: Arc<Layout>,
     /// Time limit of each git process.
     timeout: Duration,
     /// Largest pack that is written to copy objects from other repositories.
-    max_copy_bytes: u64,
+    max_copy_bytes: MaxBytesFn,
 }
 
 /// The result of a git job.
@@ -55,13 +58,14 @@ impl GitJobRunner {
     /// Returns a runner for a git data folder. No git process takes longer than `timeout`.
     #[must_use]
     pub fn new(git: Git, layout: Arc<Layout>, timeout: Duration) -> Self {
-        Self { git, layout, timeout, max_copy_bytes: u64::MAX }
+        Self { git, layout, timeout, max_copy_bytes: Arc::new(|| u64::MAX) }
     }
 
-    /// Returns the same runner with a limit on the pack that is written to copy objects from other repositories.
+    /// Returns the same runner with a limit on the pack that is written to copy objects from other repositories. Each
+    /// copy uses the limit of that moment.
     #[must_use]
-    pub fn with_max_copy_bytes(self, bytes: u64) -> Self {
-        Self { max_copy_bytes: bytes, ..self }
+    pub fn with_max_copy_bytes(self, max_copy_bytes: MaxBytesFn) -> Self {
+        Self { max_copy_bytes, ..self }
     }
 
     /// Runs a job. At most one job per repository identifier may run at a time.

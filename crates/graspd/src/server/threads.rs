@@ -62,9 +62,10 @@ impl WorkerThreads {
             },
             inbox: worked_on,
         };
+        let settings = resources.settings.clone();
         let runner = Arc::new(
             GitJobRunner::new(resources.git.clone(), layout.clone(), config.git.process_timeout)
-                .with_max_copy_bytes(config.git.max_push_bytes),
+                .with_max_copy_bytes(Arc::new(move || settings.borrow().git.max_push_bytes)),
         );
         let on_done: JobDoneFn = {
             let event_queue = event_queue.clone();

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::slice::from_ref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use grasp_core::admission::git_job::{Alignment, AlignmentResult, GitJobOutcome, GitOperation, ReceivedPack};
 use grasp_core::repo::RepoPath;
@@ -86,6 +88,24 @@ fn objects_are_copied_only_when_a_pool_is_no_longer_readable() {
     assert_eq!(pack_sizes(&fixture, &follower).len(), 2);
     let copied = fs::read(fixture.layout.repo_dir(&follower).join("objects/info/alternates")).expect("read a file");
     assert_eq!(copied, b"../pool\n");
+}
+
+/// The limit follows a setting that can change while the server runs.
+#[test]
+fn copies_use_the_limit_of_the_moment() {
+    let (_folder, mut fixture, _author, [one, tag]) = start();
+    let limit = Arc::new(AtomicU64::new(1));
+    let current = limit.clone();
+    fixture.runner = fixture.runner.with_max_copy_bytes(Arc::new(move || current.load(Ordering::Relaxed)));
+    let (alternate, follower) = (announced(1), announced(2));
+    let state = with_head(1, &[("refs/heads/main", &one), ("refs/tags/v1", &tag)]);
+    fixture.align(&follower, with_alternates(from_ref(&alternate), follow_state(&[], state.clone())));
+    let alone = GitOperation::Align(follow_state(&[], state.clone()));
+    let outcome = fixture.run_twice(&follower, alone).outcome;
+    assert!(matches!(outcome, GitJobOutcome::Failed(_)), "{outcome:?}");
+    limit.store(1 << 20, Ordering::Relaxed);
+    assert_eq!(fixture.align(&follower, follow_state(&[], state)).chosen, Some(event(1)));
+    fixture.check_repo(&follower);
 }
 
 #[test]
