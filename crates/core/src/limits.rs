@@ -764,6 +764,10 @@ pub const FETCH_SAME_URL_SECS: u64 = 20;
 /// New events of one owner's repositories that bring a round forward, per minute. Further ones wait.
 pub const MAX_FETCH_RESETS_PER_MINUTE: usize = 6;
 
+/// Owners whose rounds are counted for that limit: a hundred bytes each. Only owners of the last minute are kept, so
+/// more of them are hardly ever active at once; beyond that, the one that has been inactive for longest is forgotten.
+pub const MAX_FETCH_RESET_OWNERS: usize = 4_096;
+
 /// Seconds without requests to a busy host that does not send `Retry-After`.
 pub const BUSY_HOST_QUIET_SECS: u64 = 60;
 
