@@ -54,8 +54,9 @@ impl FetchMachine {
         }
         let id = HostId(self.next_number());
         let chosen = self.config.host_limits.get(name).copied();
-        let domain =
-            DomainThrottle::new(authority.to_owned(), chosen.unwrap_or(self.config.default_limits), chosen.is_some());
+        let default_limits = chosen.unwrap_or(self.config.default_limits);
+        let max_limits = chosen.unwrap_or(self.config.max_limits);
+        let domain = DomainThrottle::new(authority.to_owned(), default_limits, max_limits);
         self.hosts.names.insert(authority.to_owned(), id);
         self.hosts.all.insert(id, domain);
         id

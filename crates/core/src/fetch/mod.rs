@@ -68,6 +68,12 @@ pub struct HostLimits {
     pub per_minute: u32,
 }
 
+impl HostLimits {
+    /// The highest limits that a server may state, unless the operator has set lower ones.
+    pub const MAX_STATED: Self =
+        Self { concurrent: limits::MAX_STATED_GIT_CONCURRENT, per_minute: limits::MAX_STATED_GIT_PER_MINUTE };
+}
+
 impl Default for HostLimits {
     fn default() -> Self {
         Self { concurrent: limits::FETCH_CONCURRENT_PER_HOST, per_minute: limits::FETCH_PER_MINUTE_PER_HOST }
@@ -81,6 +87,8 @@ pub struct FetchConfig {
     pub address_policy: AddressPolicy,
     /// Limits of any host.
     pub default_limits: HostLimits,
+    /// Limits up to which a server may raise `default_limits`. Where the operator has set a limit, both are equal.
+    pub max_limits: HostLimits,
     /// Limits that the operator set for single hosts, by name without port. A server may state lower limits, but not
     /// higher ones.
     pub host_limits: BTreeMap<String, HostLimits>,

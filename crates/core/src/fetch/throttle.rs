@@ -77,8 +77,8 @@ impl QuietReason {
 pub(super) struct DomainThrottle {
     pub(super) authority: String,
     default_limits: HostLimits,
-    /// Whether the operator has set limits for this host.
-    is_operator_set: bool,
+    /// Limits up to which the server may raise the default.
+    max_limits: HostLimits,
     pub(super) window: SlidingWindow,
     pub(super) in_flight: usize,
     /// No requests before this time, because it was busy.
@@ -109,11 +109,11 @@ pub(super) struct DomainThrottle {
 }
 
 impl DomainThrottle {
-    pub(super) fn new(authority: String, default_limits: HostLimits, is_operator_set: bool) -> Self {
+    pub(super) fn new(authority: String, default_limits: HostLimits, max_limits: HostLimits) -> Self {
         Self {
             authority,
             default_limits,
-            is_operator_set,
+            max_limits,
             window: SlidingWindow::default(),
             in_flight: 0,
             quiet_until: None,
@@ -138,20 +138,20 @@ impl DomainThrottle {
     }
 
     /// Returns the limits of this host: the default, or what the server states. A server may lower them without bound,
-    /// and raise them unless the operator has set them.
+    /// and raise them up to a maximum.
     pub(super) fn limits(&self) -> HostLimits {
         let mut own = self.default_limits;
         for stated in self.surveys.values().map(|record| record.limits) {
             let apply = |own: u32, default: u32, stated: Option<u32>, most: u32| match stated {
                 Some(stated) if stated < default => own.min(stated),
                 // Another origin of this host may have lowered it.
-                Some(stated) if !self.is_operator_set && own >= default => own.max(stated.min(most)),
+                Some(stated) if own >= default => own.max(stated.min(most)),
                 _ => own,
             };
-            let (concurrent, per_minute) = (self.default_limits.concurrent, self.default_limits.per_minute);
+            let (default, most) = (self.default_limits, self.max_limits);
             own = HostLimits {
-                concurrent: apply(own.concurrent, concurrent, stated.concurrent, limits::MAX_STATED_GIT_CONCURRENT),
-                per_minute: apply(own.per_minute, per_minute, stated.per_minute, limits::MAX_STATED_GIT_PER_MINUTE),
+                concurrent: apply(own.concurrent, default.concurrent, stated.concurrent, most.concurrent),
+                per_minute: apply(own.per_minute, default.per_minute, stated.per_minute, most.per_minute),
             };
         }
         own

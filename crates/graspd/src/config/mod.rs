@@ -244,6 +244,16 @@ impl Config {
         format!("{}://{}{}", self.relay_scheme(), self.domain, self.base_path)
     }
 
+    /// Returns the limits of fetches up to which a git server may raise ours: those that the operator has set.
+    pub(crate) fn max_git_limits(&self) -> HostLimits {
+        let or_stated = |name, own, stated| if *self.origin(name) == SettingOrigin::Default { stated } else { own };
+        let (own, stated) = (self.sync.git_limits(), HostLimits::MAX_STATED);
+        HostLimits {
+            concurrent: or_stated("SYNC_DOMAIN_CONCURRENT", own.concurrent, stated.concurrent),
+            per_minute: or_stated("SYNC_DOMAIN_RATE_LIMIT", own.per_minute, stated.per_minute),
+        }
+    }
+
     /// Returns where the value of a setting came from.
     fn origin(&self, name: &str) -> &SettingOrigin {
         self.effective

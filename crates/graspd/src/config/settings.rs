@@ -236,10 +236,11 @@ settings! {
         /// Number of values in one filter that is sent to another relay. A filter gets more values if the relay's
         /// limits would otherwise leave some of them out.
         values_per_filter: usize = number("SYNC_MAX_TAGS_PER_FILTER", 1, 1_000).default("100");
-        /// Maximum number of simultaneous fetches of missing git data from one git server. If a GRASP server states
-        /// limits of its own, those apply instead.
+        /// Maximum number of simultaneous fetches of missing git data from one git server. If it is not set, a GRASP
+        /// server that states a higher limit of its own can raise it.
         git_concurrent: u32 = number("SYNC_DOMAIN_CONCURRENT", 1, 64).default("5");
-        /// Maximum number of fetches of missing git data from one git server within any minute.
+        /// Maximum number of fetches of missing git data from one git server within any minute. If it is not set, a
+        /// GRASP server that states a higher limit of its own can raise it.
         git_per_minute: u32 = number("SYNC_DOMAIN_RATE_LIMIT", 1, 6_000).default("30");
         /// Both limits for particular git servers, separated by spaces: github.com=10,60 means 10 fetches at a time and
         /// 60 per minute. github.com:10,60 means the same.

@@ -118,6 +118,7 @@ pub(crate) fn config(config: &Config) -> Result<FetchConfig> {
     Ok(FetchConfig {
         address_policy: if config.sync.allow_non_global { AddressPolicy::Any } else { AddressPolicy::PublicOnly },
         default_limits: config.sync.git_limits(),
+        max_limits: config.max_git_limits(),
         host_limits: config.sync.git_host_limits.clone(),
         mirror_checks: mirror_check_schedule(),
         seed: u64::from_le_bytes(random::bytes()?),

@@ -95,6 +95,8 @@ pub struct EventFixture {
 pub struct WorldFixture {
     /// Limits of any host.
     pub default_limits: HostLimits,
+    /// Whether the operator set the limits of any host. No server may raise them then.
+    pub has_operator_limits: bool,
     /// Limits that the operator set for single hosts.
     pub host_limits: Vec<(String, HostLimits)>,
     /// The servers.

@@ -137,9 +137,10 @@ impl InvariantChecker {
         let default_limits = host_limits.unwrap_or(fixture.default_limits);
         let stated = self.hosts.get(&server).and_then(|host| host.stated_limits).filter(|(_, at)| now < at + HOUR);
         let stated = stated.map(|(limits, _)| limits).unwrap_or_default();
+        let is_operator_set = host_limits.is_some() || fixture.has_operator_limits;
         let of = |default_limits: u32, stated: Option<u32>, max: u32| match stated {
             Some(stated) if stated < default_limits => stated,
-            Some(stated) if host_limits.is_none() => default_limits.max(stated.min(max)),
+            Some(stated) if !is_operator_set => default_limits.max(stated.min(max)),
             _ => default_limits,
         };
         HostLimits {

@@ -7,7 +7,7 @@ use grasp_core::fetch::io::{
     SurveyResult,
 };
 use grasp_core::fetch::origin::Origin;
-use grasp_core::fetch::{FetchConfig, FetchMachine, MirrorCheckSchedule};
+use grasp_core::fetch::{FetchConfig, FetchMachine, HostLimits, MirrorCheckSchedule};
 use grasp_core::net::AddressPolicy;
 use grasp_core::repo::Identifier;
 
@@ -182,6 +182,10 @@ impl FetchWorld {
         let config = FetchConfig {
             address_policy: AddressPolicy::Any,
             default_limits: self.fixture.default_limits,
+            max_limits: match self.fixture.has_operator_limits {
+                true => self.fixture.default_limits,
+                false => HostLimits::MAX_STATED,
+            },
             host_limits: self.fixture.host_limits.iter().cloned().collect(),
             mirror_checks: MirrorCheckSchedule {
                 after_change_secs: 30,

@@ -143,6 +143,7 @@ pub(super) fn generate(seed: u64) -> WorldFixture {
         events,
         restarts,
         has_local_errors: rng.one_in(5),
+        has_operator_limits: rng.one_in(3),
     }
 }
 

@@ -43,6 +43,7 @@ fn fixture() -> WorldFixture {
         events: (0..REPOSITORIES).map(event).collect(),
         restarts: Vec::new(),
         has_local_errors: false,
+        has_operator_limits: false,
     }
 }
 

@@ -46,6 +46,18 @@ fn stated_limits_lower_and_raise_the_default() {
 }
 
 #[test]
+fn limit_that_the_operator_has_set_is_not_raised() {
+    let default_limits = HostLimits { concurrent: 1, ..HostLimits::default() };
+    let max_limits = HostLimits { concurrent: 1, ..HostLimits::MAX_STATED };
+    let mut test = TestMachine::with(FetchConfig { default_limits, max_limits, ..config() });
+    let stated = GitFetchLimits { concurrent: Some(8), per_minute: Some(120) };
+    test.stated_limits.insert("grasp.example".to_owned(), stated);
+    assert_eq!(begun(&mut test, "grasp.example", 12), 1);
+    let limits: Vec<HostLimits> = test.machine.host_views().iter().map(|host| host.limits).collect();
+    assert_eq!(limits, [HostLimits { concurrent: 1, per_minute: 120 }]);
+}
+
+#[test]
 fn at_most_sixteen_fetches_and_hosts_take_turns() {
     let mut test = TestMachine::new();
     for host in 0..5 {

@@ -32,6 +32,7 @@ pub(super) fn config() -> FetchConfig {
     FetchConfig {
         address_policy: AddressPolicy::Any,
         default_limits: HostLimits::default(),
+        max_limits: HostLimits::MAX_STATED,
         host_limits: BTreeMap::new(),
         mirror_checks: MirrorCheckSchedule::default(),
         seed: 1,
