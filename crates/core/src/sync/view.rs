@@ -12,6 +12,8 @@ use crate::time::Timestamp;
 /// Snapshot of the whole sync machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SyncSnapshot {
+    /// Time of the snapshot.
+    pub at: Timestamp,
     /// All relays.
     pub relays: Vec<RelaySnapshot>,
     /// Number of followed repositories.
@@ -75,6 +77,19 @@ pub struct RelaySnapshot {
     pub is_self: bool,
     /// Whether the operator configured it.
     pub is_bootstrap: bool,
+}
+
+impl RelaySnapshot {
+    /// Returns the number of seconds for which events of the relay may be missing here: 0 if nothing is missing, `None`
+    /// if nothing was ever received from it.
+    #[must_use]
+    pub fn lag_secs(&self, now: Timestamp) -> Option<u64> {
+        if self.status == ConnectionStatus::Connected && self.covered >= self.repositories {
+            return Some(0);
+        }
+        let since = self.historic_sync_completed_at.or(self.last_message_at)?;
+        Some(now.secs_since(since))
+    }
 }
 
 /// Progress of a catch-up or daily reconciliation.
@@ -156,6 +171,7 @@ impl SyncMachine {
     #[must_use]
     pub fn snapshot(&self) -> SyncSnapshot {
         SyncSnapshot {
+            at: self.now.wall,
             relays: self.relays.values().map(|relay| self.relay_snapshot(relay)).collect(),
             repositories: self.repo_index.len(),
             in_flight: self.in_flight.len(),

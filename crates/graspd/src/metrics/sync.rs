@@ -64,6 +64,8 @@ metric_set! {
         status: Family<RelayLabels, Gauge>, "ngit_sync_relay_status",
             "Health status: 1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited";
         failures: Family<RelayLabels, Gauge>, "ngit_sync_relay_failures", "Consecutive connection failures";
+        lag: Family<RelayLabels, Gauge>, "ngit_sync_relay_lag_seconds",
+            "Seconds for which events of the relay may be missing here, 0 if it is in sync";
         uptime: Family<RelayLabels, RatioGauge>, "ngit_sync_peer_uptime_ratio",
             "Connected share of the time in which the relay was followed, across restarts";
         coverage: Family<RelayLabels, RatioGauge>, "ngit_sync_peer_coverage_ratio",
@@ -156,14 +158,14 @@ impl SyncMetrics {
             let labels = RelayLabels { relay: relay.url.to_string() };
             self.create_counters(&labels);
             self.received.get_or_create(&labels).inner().store(relay.totals.received, Ordering::Relaxed);
-            self.set_gauges(labels, RelaySample::new(relay));
+            self.set_gauges(labels, RelaySample::new(relay, snapshot.at));
         }
         let other = RelayLabels { relay: OTHER.to_owned() };
         for relay in &others {
             let before = known.received.get(&relay.url).copied().unwrap_or(relay.totals.received);
             self.received.get_or_create(&other).inc_by(relay.totals.received.saturating_sub(before));
         }
-        match others.iter().map(|relay| RelaySample::new(relay)).reduce(RelaySample::combine) {
+        match others.iter().map(|relay| RelaySample::new(relay, snapshot.at)).reduce(RelaySample::combine) {
             Some(sample) => {
                 self.create_counters(&other);
                 self.set_gauges(other, sample);
@@ -243,6 +245,14 @@ impl SyncMetrics {
         self.connected.get_or_create(&labels).set(sample.connected);
         self.status.get_or_create(&labels).set(sample.status);
         self.failures.get_or_create(&labels).set(sample.failures);
+        match sample.lag_secs {
+            Some(secs) => {
+                self.lag.get_or_create(&labels).set(secs);
+            }
+            None => {
+                self.lag.remove(&labels);
+            }
+        }
         set_ratio(&self.uptime, &labels, sample.uptime());
         set_ratio(&self.coverage, &labels, sample.coverage());
         for (kind, count) in [(LIVE, sample.live), (REQUEST, sample.requests)] {
@@ -264,7 +274,7 @@ impl SyncMetrics {
     }
 
     fn remove_gauges(&self, labels: &RelayLabels) {
-        for family in [&self.connected, &self.status, &self.failures] {
+        for family in [&self.connected, &self.status, &self.failures, &self.lag] {
             family.remove(labels);
         }
         for family in [&self.uptime, &self.coverage] {

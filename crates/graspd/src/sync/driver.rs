@@ -22,7 +22,7 @@ use grasp_core::sync::io::{
     SyncSubmissionId,
 };
 use grasp_core::sync::rejected::RejectedEventsConfig;
-use grasp_core::sync::{SyncConfig, SyncLimits, SyncMachine};
+use grasp_core::sync::{SyncConfig, SyncLimits, SyncMachine, SyncSnapshot};
 use grasp_store::Store;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -198,7 +198,8 @@ impl SyncDriver {
         }
         if self.status_at <= at {
             self.status_at = at + STATUS_INTERVAL;
-            let snapshot = self.machine.snapshot();
+            // The machine may have had no input for a while.
+            let snapshot = SyncSnapshot { at: self.deps.clock.wall(), ..self.machine.snapshot() };
             self.deps.metrics.sync().update(&snapshot);
             self.deps.status.send_replace(Arc::new(self.status.sync_status(snapshot)));
         }

@@ -2,6 +2,7 @@
 
 use grasp_core::sync::RelaySnapshot;
 use grasp_core::sync::relay::ConnectionStatus;
+use grasp_core::time::Timestamp;
 
 use crate::metrics::gauge_value;
 
@@ -12,6 +13,8 @@ pub(super) struct RelaySample {
     pub(super) connected: i64,
     pub(super) status: i64,
     pub(super) failures: i64,
+    /// Seconds for which events may be missing here, if something was ever received.
+    pub(super) lag_secs: Option<i64>,
     pub(super) live: i64,
     pub(super) requests: i64,
     /// Seconds connected, of all seconds.
@@ -29,12 +32,13 @@ fn worse_connection(left: i64, right: i64) -> i64 {
 }
 
 impl RelaySample {
-    pub(super) fn new(relay: &RelaySnapshot) -> Self {
+    pub(super) fn new(relay: &RelaySnapshot, now: Timestamp) -> Self {
         let totals = &relay.totals;
         Self {
             connected: if relay.is_paused || relay.is_self { NOT_DIALLED } else { relay.status as i64 },
             status: relay.health as i64,
             failures: i64::from(relay.failures),
+            lag_secs: relay.lag_secs(now).map(gauge_value),
             live: gauge_value(relay.subscriptions.0 as u64),
             requests: gauge_value(relay.subscriptions.1 as u64),
             up_secs: (totals.up_secs, totals.up_secs.saturating_add(totals.down_secs)),
@@ -50,6 +54,7 @@ impl RelaySample {
             connected: worse_connection(self.connected, other.connected),
             status: self.status.max(other.status),
             failures: self.failures.max(other.failures),
+            lag_secs: self.lag_secs.max(other.lag_secs),
             live: self.live.saturating_add(other.live),
             requests: self.requests.saturating_add(other.requests),
             up_secs: sum(self.up_secs, other.up_secs),

@@ -4,6 +4,7 @@ use grasp_core::nostr::rejection::Rejection;
 use grasp_core::sync::io::DisconnectReason;
 use grasp_core::sync::relay::ConnectionStatus;
 use grasp_core::sync::relay_record::{LearnedLimits, RelayTotals};
+use grasp_core::time::Timestamp;
 
 use super::super::Metrics;
 use super::*;
@@ -161,13 +162,18 @@ fn snapshot_sets_every_gauge() {
     good.status = ConnectionStatus::Syncing;
     good.totals =
         RelayTotals { up_secs: 30, down_secs: 10, received: 5, compared: 8, shared: 6, ..RelayTotals::default() };
-    metrics.sync().update(&SyncSnapshot { relays: vec![good, dead], repositories: 1, in_flight: 4, rejected: (9, 2) });
+    good.last_message_at = Some(Timestamp(70));
+    let relays = vec![good, dead];
+    let at = Timestamp(100);
+    metrics.sync().update(&SyncSnapshot { at, relays, repositories: 1, in_flight: 4, rejected: (9, 2) });
     for (name, wanted) in [
         (r#"ngit_sync_relay_connected{relay="wss://r001.example"}"#, Some("2")),
         (r#"ngit_sync_relay_connected{relay="wss://r002.example"}"#, Some("0")),
         (r#"ngit_sync_relay_status{relay="wss://r001.example"}"#, Some("1")),
         (r#"ngit_sync_relay_status{relay="wss://r002.example"}"#, Some("4")),
         (r#"ngit_sync_relay_failures{relay="wss://r002.example"}"#, Some("31")),
+        (r#"ngit_sync_relay_lag_seconds{relay="wss://r001.example"}"#, Some("30")),
+        (r#"ngit_sync_relay_lag_seconds{relay="wss://r002.example"}"#, None),
         (r#"ngit_sync_peer_uptime_ratio{relay="wss://r001.example"}"#, Some("0.75")),
         (r#"ngit_sync_peer_uptime_ratio{relay="wss://r002.example"}"#, None),
         (r#"ngit_sync_peer_coverage_ratio{relay="wss://r001.example"}"#, Some("0.75")),

@@ -3,6 +3,7 @@
 use grasp_core::fetch;
 use grasp_core::sync::RelaySnapshot;
 use grasp_core::sync::relay::ConnectionStatus;
+use grasp_core::time::Timestamp;
 
 use crate::monitor::health::ExpiringEvent;
 pub(crate) use crate::text_format::{bytes, count, duration};
@@ -73,9 +74,7 @@ pub(crate) fn source_outcome(source: &fetch::SourceView) -> (&str, String) {
 
 /// Returns the number of seconds for which events of a relay may be missing here; `None` if nothing is missing.
 pub(crate) fn lag(relay: &RelaySnapshot, now: u64) -> Option<u64> {
-    let is_complete = relay.status == ConnectionStatus::Connected && relay.covered >= relay.repositories;
-    let since = relay.historic_sync_completed_at.or(relay.last_message_at)?;
-    (!is_complete).then(|| now.saturating_sub(since.0))
+    relay.lag_secs(Timestamp(now)).filter(|secs| *secs > 0)
 }
 
 /// Formats a share in percent; `None` if the whole is zero.
