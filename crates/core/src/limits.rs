@@ -448,6 +448,30 @@ pub const WIDE_SUBSCRIPTION_FILTER_BYTES: usize = 256 * 1024;
 /// Events received without tags after which it is decided whether that subscription was worthwhile.
 pub const WIDE_SUBSCRIPTION_SAMPLE_EVENTS: u32 = 1_000;
 
+/// Descendants that are followed in all repositories together, in some 200 MB of memory. Those that arrive later are
+/// served, but events that reference only them are not requested.
+pub const MAX_FOLLOWED_DESCENDANTS: usize = 2_000_000;
+
+/// Authors of one repository's root events and descendants whose requests to vanish are followed: more than take part in
+/// the largest projects.
+pub const MAX_FOLLOWED_AUTHORS_PER_REPOSITORY: usize = 1_000;
+
+/// Bytes of the coordinate of an addressable descendant that is followed: twice the longest usual one.
+pub const MAX_FOLLOWED_COORDINATE_BYTES: usize = 512;
+
+/// Ids or coordinates of one query to the store when descendants are collected: enough to read in large slices.
+pub const DESCENDANT_QUERY_VALUES: usize = 500;
+
+/// Live subscriptions of a relay that descendants leave free, so that new repositories and root events are followed live
+/// at once.
+pub const LIVE_SUBSCRIPTIONS_BESIDE_DESCENDANTS: usize = 2;
+
+/// Seconds between two requests for descendants that do not fit into the live subscriptions. Each has one filter.
+pub const DESCENDANT_POLL_INTERVAL_SECS: u64 = 5;
+
+/// Seconds after all such descendants of a relay have been requested until the first of them is requested again.
+pub const DESCENDANT_ROUND_PAUSE_SECS: u64 = 60;
+
 /// Seconds between two requests for what does not fit into the live subscriptions.
 pub const SYNC_POLL_INTERVAL_SECS: u64 = 5 * 60;
 
@@ -585,6 +609,13 @@ pub const MAX_RELAY_SUBSCRIPTIONS: u32 = 500;
 
 /// Subscriptions that are kept free, so that the live subscriptions can be replaced one by one without a gap.
 pub const RESERVED_RELAY_SUBSCRIPTIONS: u32 = 2;
+
+/// Filters of layer 1: announcements and states.
+pub const LAYER_ONE_FILTERS: usize = 2;
+
+/// Subscriptions up to which a relay has so few that only one is kept free, and announcements share a live subscription
+/// with repositories.
+pub const FEW_RELAY_SUBSCRIPTIONS: u32 = 5;
 
 /// Requests that run at the same time besides the live subscriptions: enough to hide the round-trip time, few enough
 /// that relays do not limit us.

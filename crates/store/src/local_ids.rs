@@ -10,7 +10,8 @@ use grasp_core::nostr::negentropy::NegentropyItem;
 use grasp_core::nostr::{Filter, json, kinds};
 use grasp_core::repo::RepoId;
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::sync::io::{LocalIds, RootEvent, Seq, ServedEvent};
+use grasp_core::sync::descendants;
+use grasp_core::sync::io::{Descendants, LocalIds, RootEvent, Seq, ServedEvent};
 use grasp_core::time::Timestamp;
 
 use crate::error::Result;
@@ -133,6 +134,21 @@ impl Store {
         {}
         roots.sort_unstable();
         Ok(roots)
+    }
+
+    /// Returns the descendants of a repository: served events that reference it, its root events or each other.
+    pub fn descendants(&self, repo: &RepoId, roots: &[RootEvent], descendant_limit: usize) -> Result<Descendants> {
+        let last_seq = self.last_seq();
+        descendants::collect(repo, roots, descendant_limit, |filter| {
+            let mut found = Vec::new();
+            let mut scan = Scan::new(vec![filter.clone()], usize::MAX, last_seq);
+            while scan.run_slice_with_seqs(self, BEFORE_ALL_EXPIRY, |seq, record| {
+                found.push((record.created_at(), read_served_event(seq, &record).0));
+                ControlFlow::Continue(())
+            })? == ScanProgress::More
+            {}
+            Ok(found)
+        })
     }
 
     /// Returns at most `max_events` events that were served after a sequence number, in order, and the sequence number

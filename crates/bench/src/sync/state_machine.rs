@@ -168,6 +168,7 @@ impl MachineDriver {
             bootstrap: Vec::new(),
             batch_window_millis: 5_000,
             values_per_filter: 100,
+            descendant_limit: 500,
             use_negentropy: true,
             backoff: BackoffConfig { base_secs: 5, max_secs: 3_600 },
             rejected: RejectedEventsConfig::default(),
@@ -309,7 +310,7 @@ impl MachineDriver {
             }
             SyncOutput::QueryRootEvents(repo) => {
                 let roots = self.roots(&repo)?;
-                self.inputs.push_back(SyncInput::RootEvents(repo, roots));
+                self.inputs.push_back(SyncInput::RootEvents(repo, roots, Default::default()));
             }
             SyncOutput::QueryLocalIds(query, _) => {
                 self.inputs.push_back(SyncInput::LocalIds(query, LocalIds { items: Vec::new(), complete_since: None }));

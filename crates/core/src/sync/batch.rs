@@ -29,6 +29,8 @@ pub(super) struct PendingBatch {
     pub(super) origin: BatchOrigin,
     pub(super) source: SyncSource,
     pub(super) since: Option<Timestamp>,
+    /// The only filter of the scope that it requests, if not all.
+    pub(super) only_filter: Option<usize>,
     pub(super) phase: BatchPhase,
     /// Requests that have not been started.
     pub(super) queue: VecDeque<QueuedRequest>,
@@ -190,6 +192,7 @@ impl PendingBatch {
             origin,
             source,
             since: None,
+            only_filter: None,
             phase: BatchPhase::Historic,
             queue: VecDeque::new(),
             unmatched_filters: Vec::new(),

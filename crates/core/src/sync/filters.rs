@@ -5,16 +5,18 @@
 
 use std::collections::BTreeSet;
 
+use super::descendants::FollowedEvent;
 use super::io::Seq;
 use super::relay_limits::ConnectionLimits;
 use super::targets::{IndexedRepo, RepoKey, RepoSyncIndex};
+use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
-use crate::nostr::kinds;
+use crate::nostr::{PublicKey, hex, kinds};
 use crate::repo::Identifier;
 
-/// Root events of a repository that arrived after `after` and not later than `up_to`.
+/// Root events or descendants of a repository that arrived after `after` and not later than `up_to`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct RootRange {
+pub(super) struct ArrivalRange {
     pub(super) repo: RepoKey,
     pub(super) after: Seq,
     pub(super) up_to: Seq,
@@ -27,8 +29,10 @@ pub(super) struct SyncScope {
     pub(super) announcements: Option<IdentifierSet>,
     /// Layer 2: events that reference these repositories, and deletion requests of their maintainers.
     pub(super) repos: Vec<RepoKey>,
-    /// Layer 3: events that reference these root events.
-    pub(super) roots: Vec<RootRange>,
+    /// Layer 3: events that reference these root events, and requests of their authors to vanish.
+    pub(super) roots: Vec<ArrivalRange>,
+    /// Layer 4: the same for descendants. A scope with descendants contains nothing else.
+    pub(super) descendants: Vec<ArrivalRange>,
     /// Everything, with one filter without tags.
     pub(super) wide: bool,
 }
@@ -49,7 +53,13 @@ impl SyncScope {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.announcements.is_none() && self.repos.is_empty() && self.roots.is_empty() && !self.wide
+        let is_core_empty = self.announcements.is_none() && self.repos.is_empty() && self.roots.is_empty();
+        is_core_empty && self.descendants.is_empty() && !self.wide
+    }
+
+    /// Whether it consists of descendants. They are followed only where the other layers leave space.
+    pub(super) fn is_descendants(&self) -> bool {
+        !self.descendants.is_empty()
     }
 
     /// Returns the scope of layer 1.
@@ -65,18 +75,8 @@ impl SyncScope {
         self.repos.extend(&other.repos);
         self.repos.sort_unstable();
         self.repos.dedup();
-        self.roots.extend(&other.roots);
-        self.roots.sort_unstable();
-        let mut merged: Vec<RootRange> = Vec::with_capacity(self.roots.len());
-        for range in self.roots.drain(..) {
-            match merged.last_mut() {
-                Some(last) if last.repo == range.repo && range.after <= last.up_to => {
-                    last.up_to = last.up_to.max(range.up_to)
-                }
-                _ => merged.push(range),
-            }
-        }
-        self.roots = merged;
+        merge_ranges(&mut self.roots, &other.roots);
+        merge_ranges(&mut self.descendants, &other.descendants);
     }
 
     /// Whether both scopes contain the same announcements, repository or root events.
@@ -91,13 +91,15 @@ impl SyncScope {
 
     /// Returns its repositories, each once.
     pub(super) fn all_repos(&self) -> BTreeSet<RepoKey> {
-        self.repos.iter().copied().chain(self.roots.iter().map(|range| range.repo)).collect()
+        let ranges = self.roots.iter().chain(&self.descendants);
+        self.repos.iter().copied().chain(ranges.map(|range| range.repo)).collect()
     }
 
     /// Removes repositories that are not followed any more.
     pub(super) fn retain(&mut self, is_followed: impl Fn(RepoKey) -> bool) {
         self.repos.retain(|repo| is_followed(*repo));
         self.roots.retain(|range| is_followed(range.repo));
+        self.descendants.retain(|range| is_followed(range.repo));
     }
 
     /// Returns the size of its filters.
@@ -107,14 +109,24 @@ impl SyncScope {
             size.add_repo(repo);
         }
         for range in &self.roots {
-            let roots =
-                repo_index.repo(range.repo).map_or(0, |repo| repo.roots_between(range.after, range.up_to).len());
-            size.add_roots(roots);
+            let Some(repo) = repo_index.repo(range.repo) else { continue };
+            size.add_roots(repo.roots_between(range.after, range.up_to).len());
+            size.add_authors(repo.descendants.authors_between(range.after, range.up_to, true).count());
+        }
+        for range in &self.descendants {
+            let Some(repo) = repo_index.repo(range.repo) else { continue };
+            size.add_descendants(repo.descendants.between(range.after, range.up_to));
+            size.add_authors(repo.descendants.authors_between(range.after, range.up_to, false).count());
         }
         if let Some(IdentifierSet::Only(identifiers)) = &self.announcements {
             size.bytes += identifiers.iter().map(|identifier| json_len(identifier.as_str())).sum::<usize>();
         }
         size
+    }
+
+    /// Whether it has filters. A repository or event may have been removed since it was created.
+    pub(super) fn has_filters(&self, repo_index: &RepoSyncIndex) -> bool {
+        self.wide || self.announcements.is_some() || self.size(repo_index).bytes > 0
     }
 
     /// Returns the filters, without `since` and `limit`. Each has at most one tag, because the conditions of a filter
@@ -127,43 +139,87 @@ impl SyncScope {
         if let Some(identifiers) = &self.announcements {
             filters.extend([kinds::ANNOUNCEMENT, kinds::STATE].map(|kind| layer_one_filter(kind, identifiers)));
         }
+        let max_values = max_values.max(1);
         let mut coordinates = Vec::new();
-        let mut authors = Vec::new();
+        let mut maintainers = Vec::new();
         for repo in self.repos.iter().filter_map(|key| repo_index.repo(*key)) {
             coordinates.push(repo.coordinate.clone());
-            authors.extend(&repo.authors);
+            maintainers.extend(&repo.authors);
         }
-        authors.sort_unstable();
-        authors.dedup();
+        let mut ids: Vec<EventId> = Vec::new();
+        let mut authors: Vec<PublicKey> = Vec::new();
+        for ArrivalRange { repo, after, up_to } in &self.roots {
+            let Some(repo) = repo_index.repo(*repo) else { continue };
+            ids.extend(repo.roots_between(*after, *up_to).iter().map(|root| root.id));
+            authors.extend(repo.descendants.authors_between(*after, *up_to, true));
+        }
+        for ArrivalRange { repo, after, up_to } in &self.descendants {
+            let Some(repo) = repo_index.repo(*repo) else { continue };
+            for event in repo.descendants.between(*after, *up_to) {
+                ids.push(event.id);
+                coordinates.extend(event.coordinate.as_ref().map(|coordinate| coordinate.to_string()));
+            }
+            authors.extend(repo.descendants.authors_between(*after, *up_to, false));
+        }
         coordinates.sort_unstable();
-        for tag in [b'a', b'A', b'q'] {
-            filters.extend(coordinates.chunks(max_values.max(1)).map(|values| tag_filter(tag, values.to_vec())));
-        }
-        let mut ids: Vec<String> = Vec::new();
-        for range in &self.roots {
-            let roots = repo_index
-                .repo(range.repo)
-                .map(|repo| repo.roots_between(range.after, range.up_to))
-                .unwrap_or_default();
-            ids.extend(roots.iter().map(|root| root.id.to_string()));
-        }
+        coordinates.dedup();
+        filters.extend(reference_filters(*b"aAq", coordinates, max_values));
         ids.sort_unstable();
         ids.dedup();
-        for tag in [b'e', b'E', b'q'] {
-            filters.extend(ids.chunks(max_values.max(1)).map(|values| tag_filter(tag, values.to_vec())));
-        }
-        for authors in authors.chunks(max_values.max(1)) {
-            let kinds = Some(vec![kinds::DELETION, kinds::VANISH]);
-            filters.push(Filter { authors: Some(authors.to_vec()), kinds, ..Filter::default() });
+        let ids: Vec<String> = ids.iter().map(|id| hex::encode(&id.0)).collect();
+        filters.extend(reference_filters(*b"eEq", ids, max_values));
+        maintainers.sort_unstable();
+        maintainers.dedup();
+        authors.sort_unstable();
+        authors.dedup();
+        for (authors, kinds) in [(maintainers, vec![kinds::DELETION, kinds::VANISH]), (authors, vec![kinds::VANISH])] {
+            filters.extend(authors.chunks(max_values).map(|authors| Filter {
+                authors: Some(authors.to_vec()),
+                kinds: Some(kinds.clone()),
+                ..Filter::default()
+            }));
         }
         filters
     }
 }
 
-/// Returns a filter of layer 1.
+/// Adds ranges to sorted ranges, and joins those that touch.
+fn merge_ranges(ranges: &mut Vec<ArrivalRange>, other: &[ArrivalRange]) {
+    ranges.extend(other);
+    ranges.sort_unstable();
+    ranges.dedup_by(|range, last| {
+        let is_joined = last.repo == range.repo && range.after <= last.up_to;
+        if is_joined {
+            last.up_to = last.up_to.max(range.up_to);
+        }
+        is_joined
+    });
+}
+
+/// Returns the filters of events that reference one of these values with one of three tags.
+fn reference_filters([first, second, third]: [u8; 3], values: Vec<String>, max_values: usize) -> Vec<Filter> {
+    let mut filters = Vec::with_capacity(3 * values.len().div_ceil(max_values));
+    for letter in [first, second] {
+        filters.extend(values.chunks(max_values).map(|values| tag_filter(letter, values.to_vec())));
+    }
+    if values.len() <= max_values {
+        // The usual case, without a copy of the values.
+        filters.extend((!values.is_empty()).then(|| tag_filter(third, values)));
+    } else {
+        filters.extend(values.chunks(max_values).map(|values| tag_filter(third, values.to_vec())));
+    }
+    filters
+}
+
+/// Returns a filter of layer 1. Announcements are requested together with users' lists of GRASP servers, which have no
+/// identifier.
 pub(super) fn layer_one_filter(kind: u16, identifiers: &IdentifierSet) -> Filter {
+    let mut kinds = vec![kind];
     let tags = match identifiers {
-        IdentifierSet::All => Vec::new(),
+        IdentifierSet::All => {
+            kinds.extend((kind == kinds::ANNOUNCEMENT).then_some(kinds::GRASP_LIST));
+            Vec::new()
+        }
         IdentifierSet::Only(identifiers) => {
             let mut values: Vec<String> = identifiers.iter().map(|identifier| identifier.as_str().to_owned()).collect();
             values.sort_unstable();
@@ -171,7 +227,7 @@ pub(super) fn layer_one_filter(kind: u16, identifiers: &IdentifierSet) -> Filter
             vec![(b'd', values)]
         }
     };
-    Filter { kinds: Some(vec![kind]), tags, ..Filter::default() }
+    Filter { kinds: Some(kinds), tags, ..Filter::default() }
 }
 
 /// Whether a filter is the one of layer 1 for states.
@@ -185,19 +241,20 @@ fn tag_filter(tag: u8, values: Vec<String>) -> Filter {
 
 /// Returns the bytes of a value in a filter, with quotes, comma and escapes.
 pub(super) fn json_len(value: &str) -> usize {
-    let escape_bytes = |byte: u8| match byte {
-        b'"' | b'\\' => 1,
-        0..0x20 => 5,
-        _ => 0,
-    };
-    value.len() + 3 + value.bytes().map(escape_bytes).sum::<usize>()
+    // Two sums without branches, which the compiler turns into vector instructions: filters have many values.
+    let quotes = value.bytes().map(|byte| usize::from(byte == b'"' || byte == b'\\')).sum::<usize>();
+    let controls = value.bytes().map(|byte| usize::from(byte < 0x20)).sum::<usize>();
+    value.len() + 3 + quotes + 5 * controls
 }
 
 /// Size of the filters of a scope.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct FilterSize {
     pub(super) repos: usize,
+    /// Root events or descendants.
     pub(super) roots: usize,
+    /// Authors whose requests to vanish are followed.
+    pub(super) authors: usize,
     /// Bytes of all filters together.
     pub(super) bytes: usize,
 }
@@ -224,6 +281,17 @@ impl FilterSize {
         self.bytes += 3 * roots * ID_BYTES;
     }
 
+    fn add_descendants(&mut self, events: &[FollowedEvent]) {
+        self.add_roots(events.len());
+        let coordinates = events.iter().filter_map(|event| event.coordinate.as_ref());
+        self.bytes += coordinates.map(|coordinate| 3 * json_len(coordinate)).sum::<usize>();
+    }
+
+    fn add_authors(&mut self, authors: usize) {
+        self.authors += authors;
+        self.bytes += authors * ID_BYTES;
+    }
+
     /// Adds a number of root events.
     pub(super) fn with_roots(mut self, roots: usize) -> Self {
         self.add_roots(roots);
@@ -231,13 +299,18 @@ impl FilterSize {
     }
 
     pub(super) fn plus(self, other: Self) -> Self {
-        Self { repos: self.repos + other.repos, roots: self.roots + other.roots, bytes: self.bytes + other.bytes }
+        Self {
+            repos: self.repos + other.repos,
+            roots: self.roots + other.roots,
+            authors: self.authors + other.authors,
+            bytes: self.bytes + other.bytes,
+        }
     }
 
     /// Returns the number of filters with at most `max_values` values each.
     pub(super) fn filters(self, max_values: usize) -> usize {
         let chunks = |count: usize| count.div_ceil(max_values.max(1));
-        3 * chunks(self.repos) + 3 * chunks(self.roots) + chunks(self.repos)
+        3 * chunks(self.repos) + 3 * chunks(self.roots) + chunks(self.repos) + chunks(self.authors)
     }
 }
 
@@ -262,6 +335,12 @@ impl BatchCapacity {
         let fits =
             needed <= relay_limits.max_live_subscriptions as usize && total_size.bytes <= relay_limits.live_bytes;
         Self { values: if fits { usual } else { max_packed }, bytes }
+    }
+
+    /// Uses as many values as the relay's limits allow. Descendants are many, and few events reference them.
+    pub(super) fn packed(relay_limits: &ConnectionLimits) -> Self {
+        let bytes = relay_limits.req_bytes.saturating_sub(512).max(1_024);
+        Self { values: (relay_limits.filter_bytes / ID_BYTES).max(1), bytes }
     }
 }
 
@@ -307,7 +386,30 @@ impl<'w> ScopeBuilder<'w> {
         };
         if added > 0 {
             self.size.add_roots(added);
-            self.scope.roots.push(RootRange { repo: key, after, up_to: reached });
+            self.size.add_authors(repo.descendants.authors_between(after, reached, true).count());
+            self.scope.roots.push(ArrivalRange { repo: key, after, up_to: reached });
+        }
+        reached
+    }
+
+    /// Adds descendants of a repository, as many as there is space for. Returns the arrival up to which they were added.
+    pub(super) fn add_descendants(&mut self, key: RepoKey, after: Seq, up_to: Seq) -> Seq {
+        let Some(repo) = self.repo_index.repo(key) else { return up_to };
+        let events = repo.descendants.between(after, up_to);
+        let mut size = self.size;
+        let fits = |event: &FollowedEvent| {
+            size.add_descendants(std::slice::from_ref(event));
+            size.roots <= self.capacity.values && size.bytes <= self.capacity.bytes
+        };
+        let fitting = events.iter().map(fits).take_while(|fits| *fits).count();
+        // At least one fits into an empty scope.
+        let count = if self.scope.is_empty() { fitting.max(1).min(events.len()) } else { fitting };
+        let added = events.get(..count).unwrap_or_default();
+        let reached = if count == events.len() { up_to } else { added.last().map_or(after, |event| event.seq) };
+        if !added.is_empty() {
+            self.size.add_descendants(added);
+            self.size.add_authors(repo.descendants.authors_between(after, reached, false).count());
+            self.scope.descendants.push(ArrivalRange { repo: key, after, up_to: reached });
         }
         reached
     }

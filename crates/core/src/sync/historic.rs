@@ -38,6 +38,8 @@ pub(super) struct HistoricSync {
     held_repos: BTreeSet<RepoKey>,
     /// Repositories with needs that have not been requested from the relay.
     dirty: BTreeSet<RepoKey>,
+    /// Repositories with descendants that have not been requested from the relay. Their other needs have been.
+    dirty_descendants: BTreeSet<RepoKey>,
     /// Whether some of the dirty repositories may be ready to be requested. Saves a search through all of them.
     has_ready_repos: bool,
     /// Size of the filters for all needs of the relay.
@@ -55,7 +57,7 @@ pub(super) struct HistoricSync {
     /// Time of the next full reconciliation.
     next_full_sync: MonoTime,
     /// Position of the daily reconciliation when the connection ended.
-    daily_cursor: Option<(RepoKey, Seq)>,
+    daily_cursor: Option<PassPosition>,
     /// When historic sync was last completed.
     completed_at: Option<Timestamp>,
     /// Batches that failed and are retried.
@@ -117,10 +119,19 @@ struct HistoricRun {
 #[derive(Debug)]
 struct CoveragePass {
     since: Option<Timestamp>,
-    /// Repository, and arrival of its root events, up to which batches have been created; `None` at the end.
-    position: Option<(RepoKey, Seq)>,
+    /// Up to where batches have been created; `None` at the end.
+    position: Option<PassPosition>,
     /// Number of its open batches.
     open_batches: u32,
+}
+
+/// Position of a pass: first all repositories and their root events, then all descendants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct PassPosition {
+    is_descendants: bool,
+    repo: RepoKey,
+    /// Arrival of the root events or descendants of the repository up to which batches have been created.
+    after: Seq,
 }
 
 /// State of layer 1 (announcements and states) on a connection, with the identifiers that were requested.
@@ -143,6 +154,10 @@ struct RepoCoverage {
     roots_requested: Seq,
     /// Arrival up to which those events have all been received and have a result.
     roots_complete: Seq,
+    /// Arrival up to which events that reference its descendants have been requested.
+    descendants_requested: Seq,
+    /// Arrival up to which those events have all been received and have a result.
+    descendants_complete: Seq,
     /// Number of open batches that include it.
     open_batches: u32,
 }
@@ -229,19 +244,39 @@ impl RepoCoverage {
             tags_complete: true,
             roots_requested: up_to,
             roots_complete: up_to,
+            descendants_requested: up_to,
+            descendants_complete: up_to,
             open_batches: 0,
         }
     }
 
     /// Returns how far a repository with this coverage is synced.
     fn status(&self, repo: &IndexedRepo) -> RepoSyncStatus {
-        if self.tags_complete && repo.newest_root_seq() <= self.roots_complete {
+        let is_complete = self.tags_complete
+            && repo.newest_root_seq() <= self.roots_complete
+            && repo.descendants.newest_seq() <= self.descendants_complete;
+        if is_complete {
             RepoSyncStatus::Complete
         } else if self.open_batches > 0 {
             RepoSyncStatus::InProgress { batches: self.open_batches }
         } else {
             RepoSyncStatus::NotRequested
         }
+    }
+
+    /// Whether it has needs that have not been requested.
+    fn has_new_needs(&self, repo: &IndexedRepo) -> bool {
+        !self.tags_requested
+            || repo.newest_root_seq() > self.roots_requested
+            || repo.descendants.newest_seq() > self.descendants_requested
+    }
+
+    /// Forgets what has been requested but not received.
+    fn reset_requests(&mut self) {
+        self.open_batches = 0;
+        self.tags_requested = self.tags_complete;
+        self.roots_requested = self.roots_complete;
+        self.descendants_requested = self.descendants_complete;
     }
 }
 
@@ -252,6 +287,7 @@ impl HistoricSync {
             coverage: BTreeMap::new(),
             held_repos: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            dirty_descendants: BTreeSet::new(),
             has_ready_repos: true,
             total_size: FilterSize::default(),
             announcements_synced: covered.is_some_and(|covered| covered.announcements),
@@ -304,6 +340,7 @@ impl HistoricSync {
         for key in &gone {
             self.coverage.remove(key);
             self.dirty.remove(key);
+            self.dirty_descendants.remove(key);
         }
         for key in served {
             let Some(repo) = repo_index.repo(*key) else { continue };
@@ -412,6 +449,9 @@ impl HistoricSync {
             if let Some(root) = repo.roots.get(next) {
                 up_to = up_to.min(root.seq.saturating_sub(1));
             }
+            if let Some(event) = repo.descendants.between(coverage.descendants_complete, Seq::MAX).first() {
+                up_to = up_to.min(event.seq.saturating_sub(1));
+            }
         }
         up_to
     }
@@ -463,7 +503,9 @@ impl HistoricSync {
 
     /// Returns the number of requests and repositories that wait.
     pub(super) fn queued_count(&self) -> usize {
-        self.connection.batches.values().map(|batch| batch.queue.len()).sum::<usize>() + self.dirty.len()
+        self.connection.batches.values().map(|batch| batch.queue.len()).sum::<usize>()
+            + self.dirty.len()
+            + self.dirty_descendants.len()
     }
 
     /// Returns the progress of the current run. During a pass, a repository is done when the pass has left it behind
@@ -474,7 +516,8 @@ impl HistoricSync {
         let total = self.coverage.len();
         let done = match &run.pass {
             Some(pass) => {
-                let passed = pass.position.map_or(total, |(at, _)| self.coverage.range(..at).count());
+                let at = pass.position.filter(|position| !position.is_descendants);
+                let passed = at.map_or(total, |position| self.coverage.range(..position.repo).count());
                 let open: BTreeSet<RepoKey> = batches.clone().flat_map(|batch| batch.scope.all_repos()).collect();
                 passed.saturating_sub(open.len())
             }
@@ -545,11 +588,7 @@ impl HistoricSync {
         self.failed_batches.clear();
         let mut pass = None;
         let next_full_sync = if kind == ReconnectKind::Quick {
-            pass = Some(CoveragePass {
-                since: self.catch_up_since,
-                position: self.coverage.keys().next().map(|key| (*key, 0)),
-                open_batches: 0,
-            });
+            pass = Some(CoveragePass { since: self.catch_up_since, position: self.first_position(), open_batches: 0 });
             // `since` misses events that are older than the overlap, so a full pass has to follow. Where that is cheap,
             // it is moved to within one to three hours; the jitter spreads relays that reconnected together.
             let soon = ctx.now.mono.plus_secs(3_600 + ctx.rng.next_u64() % 7_200);
@@ -589,11 +628,15 @@ impl HistoricSync {
             self.next_full_sync = now;
         }
         for (key, coverage) in &mut self.coverage {
-            coverage.open_batches = 0;
-            coverage.roots_requested = coverage.roots_complete;
-            coverage.tags_requested = coverage.tags_complete;
+            coverage.reset_requests();
             self.dirty.insert(*key);
         }
+    }
+
+    /// Returns where a pass begins.
+    fn first_position(&self) -> Option<PassPosition> {
+        let repo = *self.coverage.keys().next()?;
+        Some(PassPosition { is_descendants: false, repo, after: 0 })
     }
 
     /// Keeps the position of interrupted pagination, so that it can be continued.
@@ -612,7 +655,7 @@ impl HistoricSync {
             return;
         }
         let compared = self.daily_cursor.is_none().then(ComparedEvents::default);
-        let position = self.daily_cursor.take().or_else(|| self.coverage.keys().next().map(|key| (*key, 0)));
+        let position = self.daily_cursor.take().or_else(|| self.first_position());
         self.next_full_sync = link.ctx.now.mono.plus_secs(link.ctx.daily_interval_secs());
         self.is_incomplete = false;
         *link.is_unsaved = true;
@@ -759,12 +802,9 @@ impl HistoricSync {
             if coverage.open_batches == 0 {
                 coverage.tags_complete = coverage.tags_requested;
                 coverage.roots_complete = coverage.roots_requested;
+                coverage.descendants_complete = coverage.descendants_requested;
             }
-            if ctx
-                .repo_index
-                .repo(repo)
-                .is_some_and(|repo| repo.newest_root_seq() > coverage.roots_requested || !coverage.tags_requested)
-            {
+            if ctx.repo_index.repo(repo).is_some_and(|repo| coverage.has_new_needs(repo)) {
                 self.dirty.insert(repo);
             }
         }
@@ -781,6 +821,7 @@ impl HistoricSync {
         if has_batches
             || is_passing
             || self.dirty.iter().any(|key| !is_loading(key))
+            || !self.dirty_descendants.is_empty()
             || !matches!(self.connection.layer_one, LayerOne::Done(_))
             || !self.ids_to_fetch.is_empty()
             || link.live.has_pending()

@@ -34,9 +34,9 @@ pub enum SyncInput {
     Ready,
     /// The complete needs of all followed repositories with this identifier. Empty if none is followed any more.
     RepoNeeds(Identifier, Vec<RepoNeeds>),
-    /// Answer to [`SyncOutput::QueryRootEvents`]: all root events of a repository in order of arrival. Root events that
-    /// are served later come as [`SyncInput::Served`].
-    RootEvents(RepoId, Vec<RootEvent>),
+    /// Answer to [`SyncOutput::QueryRootEvents`]: all root events of a repository in order of arrival, and the events
+    /// below them. Events that are served later come as [`SyncInput::Served`].
+    RootEvents(RepoId, Vec<RootEvent>, Descendants),
     /// An event that is served from now on, from a client or from a relay. In order of arrival.
     Served(ServedEvent),
     /// A connection is established, with the relay's NIP-11 document if it has one.
@@ -130,6 +130,41 @@ pub struct RootEvent {
     pub seq: Seq,
     /// Its id.
     pub id: EventId,
+}
+
+/// A served event that references a repository, one of its root events, or another descendant, and that is followed:
+/// events that reference it are requested.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Descendant {
+    /// Sequence number of its arrival.
+    pub seq: Seq,
+    /// Its id.
+    pub id: EventId,
+    /// Its coordinate, if it is addressable.
+    pub coordinate: Option<Coordinate>,
+    /// Arrival of the event that connects it with the repository or a root event: its own, or that of the event whose
+    /// descendant it is. The number of descendants of such an event is limited.
+    pub ancestor: Seq,
+}
+
+/// Author of a root event or descendant, whose request to vanish is followed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct EventAuthor {
+    /// Arrival of the author's first event below the repository.
+    pub seq: Seq,
+    /// Public key.
+    pub key: PublicKey,
+    /// Whether that event is a root event.
+    pub is_root: bool,
+}
+
+/// Everything below the root events of a repository. See [`super::descendants::collect`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Descendants {
+    /// Descendants in order of arrival.
+    pub events: Vec<Descendant>,
+    /// Authors of root events and descendants in order of arrival, each once.
+    pub authors: Vec<EventAuthor>,
 }
 
 /// The parts of a served event that sync uses.
@@ -256,7 +291,7 @@ pub enum SyncOutput {
     Disconnect(SessionId),
     /// Send a message to a relay.
     Send(SessionId, OutgoingMessage),
-    /// Look up the root events of a repository.
+    /// Look up the root events of a repository and their descendants.
     QueryRootEvents(RepoId),
     /// Look up the ids of local events that match a filter.
     QueryLocalIds(QueryId, Filter),

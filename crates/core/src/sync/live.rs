@@ -4,8 +4,11 @@
 //! Batches of historic sync wait until the live set of their scope is confirmed. The methods here return the batches
 //! that need not wait any longer.
 
+mod descendant_polling;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use self::descendant_polling::DescendantPolling;
 use super::batch::BatchId;
 use super::filters::{FilterSize, ID_BYTES, SyncScope, pack_requests};
 use super::io::{OutgoingMessage, SubscriptionId};
@@ -35,6 +38,8 @@ pub(super) struct LiveSync {
     /// Scopes for which there is no free live subscription.
     polled: VecDeque<PolledScope>,
     poll_at: Option<MonoTime>,
+    /// Descendants for which there is no free live subscription.
+    descendants: DescendantPolling,
     /// Whether a merged live subscription found no free slot or was refused. Reset when a live set is closed.
     cannot_merge: bool,
 }
@@ -83,6 +88,8 @@ pub(super) struct DuePoll {
     pub(super) requested_at: Timestamp,
     /// Whether a live subscription has become free for it. Otherwise it is polled again later.
     pub(super) has_free_slot: bool,
+    /// The only filter of the scope that is requested now; `None` for all.
+    pub(super) filter: Option<usize>,
 }
 
 /// Consequence of a live set that the relay did not confirm in time, or that it rejected or ended.
@@ -104,7 +111,7 @@ impl LiveSync {
             // Layer 1 may request other identifiers than before; its new live set replaces the old one.
             let is_old = |set: &LiveSet| set.scope.announcements.is_some() && scope.announcements.is_some();
             let old = self.sets.iter().filter(|(_, set)| is_old(set)).map(|(key, _)| *key).collect();
-            self.queue(ctx, scope.clone(), batch, old);
+            self.replace(ctx, scope.clone(), batch, old);
             return true;
         };
         match self.sets.get_mut(&key) {
@@ -120,12 +127,19 @@ impl LiveSync {
 
     /// Adds a live set for a batch that replaces one which the relay did not confirm.
     pub(super) fn resubscribe(&mut self, ctx: &mut SyncContext<'_>, scope: SyncScope, batch: BatchId, old: LiveSetId) {
-        self.queue(ctx, scope, batch, vec![old]);
+        self.replace(ctx, scope, batch, vec![old]);
     }
 
-    fn queue(&mut self, ctx: &mut SyncContext<'_>, scope: SyncScope, batch: BatchId, replaces: Vec<LiveSetId>) {
+    /// Queues a live set that replaces others and includes their scopes, before the queued ones of descendants.
+    fn replace(&mut self, ctx: &mut SyncContext<'_>, mut scope: SyncScope, batch: BatchId, replaces: Vec<LiveSetId>) {
+        for old in replaces.iter().filter_map(|key| self.sets.get(key)) {
+            scope.merge(&old.scope);
+        }
         let key = LiveSetId(ctx.new_id());
-        self.pending.push_back(PendingLiveSet { key, scope, batches: vec![batch], replaces });
+        let is_first_descendants = |pending: &PendingLiveSet| pending.scope.is_descendants();
+        let at = self.pending.iter().position(is_first_descendants).filter(|_| !scope.is_descendants());
+        let pending = PendingLiveSet { key, scope, batches: vec![batch], replaces };
+        self.pending.insert(at.unwrap_or(self.pending.len()), pending);
     }
 
     /// Queues a live set without tags that replaces all others.
@@ -136,6 +150,7 @@ impl LiveSync {
         let replaces = self.sets.keys().copied().collect();
         self.polled.clear();
         self.poll_at = None;
+        self.descendants = DescendantPolling::default();
         self.pending.push_back(PendingLiveSet { key, scope: SyncScope::wide(), batches, replaces });
     }
 
@@ -152,21 +167,23 @@ impl LiveSync {
         let pending = self.pending.front()?;
         let relay_limits = limits.current();
         let size = pending.scope.size(ctx.repo_index);
-        let filters = pending.scope.filters(ctx.repo_index, values_per_filter);
-        let filters: Vec<Filter> =
-            filters.into_iter().map(|filter| live_form(filter, limits.live_form(), ctx.now.wall)).collect();
+        let values_per_filter =
+            if pending.scope.is_descendants() { max_values(relay_limits) } else { values_per_filter };
+        let max_open = if !pending.replaces.is_empty() || pending.scope.wide {
+            relay_limits.max_subscriptions as usize
+        } else {
+            max_open_sets(&pending.scope, relay_limits)
+        };
+        let freed: usize = pending.replaces.iter().filter_map(|key| self.sets.get(key)).map(|set| set.size.bytes).sum();
+        let has_bytes = (self.bytes() + size.bytes).saturating_sub(freed) <= relay_limits.live_bytes;
+        if self.open_count() >= max_open || !has_bytes {
+            return self.merge_or_poll(ctx, session, limits, values_per_filter, is_followed);
+        }
+        let filters = live_filters(&pending.scope, ctx, limits, values_per_filter);
         let count = filters.len();
         let requests = pack_requests(filters, relay_limits);
-        let max_open = if !pending.replaces.is_empty() || pending.scope.wide {
-            relay_limits.max_subscriptions
-        } else {
-            relay_limits.max_live_subscriptions
-        } as usize;
-        let freed: usize = pending.replaces.iter().filter_map(|key| self.sets.get(key)).map(|set| set.size.bytes).sum();
-        let fits = self.open_count() + requests.len() <= max_open
-            && (self.bytes() + size.bytes).saturating_sub(freed) <= relay_limits.live_bytes;
-        if count == 0 || !fits {
-            return self.merge_or_poll(ctx, session, relay_limits, count == 0, is_followed);
+        if count == 0 || self.open_count() + requests.len() > max_open {
+            return self.merge_or_poll(ctx, session, limits, values_per_filter, is_followed);
         }
         if session.slot_count() + requests.len() > relay_limits.max_subscriptions as usize {
             // Historic requests, which end soon, occupy the slots.
@@ -197,30 +214,100 @@ impl LiveSync {
         Some(Vec::new())
     }
 
-    /// Handles the first queued live set if it does not fit: merges other live sets, or polls its scope.
+    /// Handles the first queued live set if it does not fit: merges other live sets, ends one of descendants, adds its
+    /// scope to an open live set, or polls its scope.
     fn merge_or_poll(
         &mut self,
         ctx: &mut SyncContext<'_>,
         session: &mut Session,
-        relay_limits: &ConnectionLimits,
-        is_empty: bool,
+        limits: &RelayLimits,
+        values_per_filter: usize,
         is_followed: impl Fn(RepoKey) -> bool,
     ) -> Option<Vec<BatchId>> {
         if self.is_merging() {
             return None;
         }
-        let is_merge = self.pending.front().is_some_and(|pending| !pending.replaces.is_empty());
-        if !is_empty && !is_merge && self.merge(ctx, session, relay_limits, is_followed) {
-            return Some(Vec::new());
+        let pending = self.pending.front()?;
+        let is_merge = !pending.replaces.is_empty();
+        let is_descendants = pending.scope.is_descendants();
+        let is_empty = !pending.scope.has_filters(ctx.repo_index);
+        if !is_empty && !is_merge {
+            if self.merge(ctx, session, limits.current(), is_descendants, is_followed) {
+                return Some(Vec::new());
+            }
+            if !is_descendants && (self.end_descendants(ctx, session) || self.join(ctx, limits, values_per_filter)) {
+                return Some(Vec::new());
+            }
         }
         let pending = self.pending.pop_front()?;
         // If a merged set does not fit, trying again would not help.
         self.cannot_merge |= is_merge;
-        if !is_empty && !is_merge {
-            self.polled.push_back(PolledScope { scope: pending.scope, requested_at: ctx.now.wall });
-            self.poll_at.get_or_insert(ctx.now.mono.plus_secs(limits::SYNC_POLL_INTERVAL_SECS));
+        if !is_empty && !pending.batches.is_empty() {
+            self.poll_scope(ctx, pending.scope);
         }
         Some(pending.batches)
+    }
+
+    /// Polls a scope for which there is no live subscription.
+    fn poll_scope(&mut self, ctx: &SyncContext<'_>, scope: SyncScope) {
+        let polled = PolledScope { scope, requested_at: ctx.now.wall };
+        if polled.scope.is_descendants() {
+            self.descendants.add(polled, ctx.now.mono);
+        } else {
+            self.polled.push_back(polled);
+            self.poll_at.get_or_insert(ctx.now.mono.plus_secs(limits::SYNC_POLL_INTERVAL_SECS));
+        }
+    }
+
+    /// Closes a live set of descendants, which are polled from now on, to make space for the other layers. Returns
+    /// `false` if there is none.
+    fn end_descendants(&mut self, ctx: &mut SyncContext<'_>, session: &mut Session) -> bool {
+        let can_end = |set: &LiveSet| set.scope.is_descendants() && set.awaiting_eose.is_empty();
+        let Some((key, set)) = self.sets.iter().rev().find(|(_, set)| can_end(set)) else { return false };
+        let (key, scope) = (*key, set.scope.clone());
+        self.close(ctx, session, key);
+        self.poll_scope(ctx, scope);
+        true
+    }
+
+    /// Adds the scope of the first queued live set to an open one, so that both share its subscriptions. The new set
+    /// replaces the open one when it is confirmed. Returns `false` if there is none with enough space.
+    fn join(&mut self, ctx: &mut SyncContext<'_>, limits: &RelayLimits, values_per_filter: usize) -> bool {
+        let relay_limits = limits.current();
+        let has_free_slot = self.open_count() < relay_limits.max_subscriptions as usize;
+        let Some(pending) = self.pending.front() else { return false };
+        if !has_free_slot || self.wide.is_some() {
+            return false;
+        }
+        let mut sets: Vec<_> = self
+            .sets
+            .iter()
+            .filter(|(_, set)| set.awaiting_eose.is_empty() && !set.scope.is_descendants())
+            .map(|(key, set)| (set.size.bytes, *key))
+            .collect();
+        sets.sort_unstable();
+        let pending_size = pending.scope.size(ctx.repo_index);
+        let joined = sets.into_iter().map(|(_, key)| key).find(|key| {
+            let Some(set) = self.sets.get(key) else { return false };
+            // An estimate, because filters are built only to be sent: there may be many other live sets.
+            let size = pending_size.plus(set.size);
+            let layer_one = if set.scope.announcements.is_some() { limits::LAYER_ONE_FILTERS } else { 0 };
+            let filters = size.filters(values_per_filter) + layer_one;
+            let requests = filters
+                .div_ceil(relay_limits.max_filters.max(1) as usize)
+                .max(size.bytes.div_ceil(relay_limits.req_bytes.max(1)));
+            self.open_count() - set.subscriptions.len() + requests <= relay_limits.max_live_subscriptions as usize
+                && self.open_count() + requests <= relay_limits.max_subscriptions as usize
+                && self.bytes() + pending_size.bytes <= relay_limits.live_bytes
+        });
+        let Some((key, set)) = joined.and_then(|key| Some((key, self.sets.get(&key)?))) else { return false };
+        let mut scope = pending.scope.clone();
+        scope.merge(&set.scope);
+        if let Some(pending) = self.pending.front_mut() {
+            pending.scope = scope;
+            pending.replaces.push(key);
+        }
+        true
     }
 
     /// Whether a live set waits to replace others.
@@ -228,13 +315,15 @@ impl LiveSync {
         self.sets.values().any(|set| !set.replaces.is_empty())
     }
 
-    /// Merges the smallest live sets into one, if at least two fit. The merged set is opened in the reserved slots, and
-    /// the old ones are closed when it is confirmed, so that no event is missed in between.
+    /// Merges the smallest live sets into one, if at least two fit: those of descendants, or the other ones. The merged
+    /// set is opened in the reserved slots, and the old ones are closed when it is confirmed, so that no event is missed
+    /// in between.
     fn merge(
         &mut self,
         ctx: &mut SyncContext<'_>,
         session: &mut Session,
         relay_limits: &ConnectionLimits,
+        is_descendants: bool,
         is_followed: impl Fn(RepoKey) -> bool,
     ) -> bool {
         let has_free_slot = self.open_count() < relay_limits.max_subscriptions as usize;
@@ -247,6 +336,7 @@ impl LiveSync {
             .sets
             .iter()
             .filter(|(_, set)| set.awaiting_eose.is_empty() && set.scope.announcements.is_none())
+            .filter(|(_, set)| set.scope.is_descendants() == is_descendants)
             .map(|(key, set)| (set.size.bytes, *key))
             .collect();
         sets.sort_unstable();
@@ -292,7 +382,8 @@ impl LiveSync {
         }
         let size = self.sets.values().fold(FilterSize::default(), |sum, set| sum.plus(set.size));
         filters > limits::CONSOLIDATION_SPARE_FILTERS + size.filters(max_values(relay_limits)) + 1
-            && self.merge(ctx, session, relay_limits, is_followed)
+            && (self.merge(ctx, session, relay_limits, false, &is_followed)
+                || self.merge(ctx, session, relay_limits, true, &is_followed))
     }
 
     /// Handles EOSE of a subscription. Returns the batches that need not wait any longer.
@@ -404,7 +495,8 @@ impl LiveSync {
                 && set.awaiting_eose.is_empty()
                 && set.replaces.is_empty()
         };
-        let smallest = self.sets.iter().filter(|(_, set)| can_close(set)).min_by_key(|(_, set)| set.size.bytes);
+        let order = |set: &LiveSet| (!set.scope.is_descendants(), set.size.bytes);
+        let smallest = self.sets.iter().filter(|(_, set)| can_close(set)).min_by_key(|(_, set)| order(set));
         let (key, scope) = smallest.map(|(key, set)| (*key, set.scope.clone()))?;
         self.close(ctx, session, key);
         Some(scope)
@@ -426,6 +518,11 @@ impl LiveSync {
         relay_limits: &ConnectionLimits,
         is_followed: impl Fn(RepoKey) -> bool,
     ) -> Option<DuePoll> {
+        let open_count = self.open_count();
+        let can_follow = |scope: &SyncScope| open_count < max_open_sets(scope, relay_limits);
+        if let Some(due) = self.descendants.next(ctx, max_values(relay_limits), can_follow, &is_followed) {
+            return Some(due);
+        }
         if self.poll_at.is_none_or(|at| at > ctx.now.mono) {
             return None;
         }
@@ -439,7 +536,7 @@ impl LiveSync {
         if !has_free_slot && !scope.is_empty() {
             self.polled.push_back(PolledScope { scope: scope.clone(), requested_at: ctx.now.wall });
         }
-        Some(DuePoll { scope, requested_at, has_free_slot })
+        Some(DuePoll { scope, requested_at, has_free_slot, filter: None })
     }
 
     /// Counts an event of the wide live set. Returns whether few of them are useful, so that the relay should be
@@ -463,12 +560,13 @@ impl LiveSync {
     /// Returns the times at which live sets or polled scopes are due.
     pub(super) fn wake_times(&self, now: MonoTime) -> impl Iterator<Item = MonoTime> {
         let sets = self.sets.values().filter(|set| !set.awaiting_eose.is_empty()).map(|set| set.deadline);
-        sets.chain(self.poll_at.filter(|at| *at > now))
+        sets.chain([self.poll_at, self.descendants.next_at].into_iter().flatten().filter(move |at| *at > now))
     }
 
     /// Returns the earliest time since which polled scopes have not been requested.
     pub(super) fn missed_since(&self, overlap_secs: u64) -> Option<Timestamp> {
-        self.polled.iter().map(|polled| Timestamp(polled.requested_at.0.saturating_sub(overlap_secs))).min()
+        let polled = self.polled.iter().chain(&self.descendants.scopes);
+        polled.map(|polled| Timestamp(polled.requested_at.0.saturating_sub(overlap_secs))).min()
     }
 
     /// Whether a live set was not confirmed in time and still is not.
@@ -503,7 +601,7 @@ impl LiveSync {
 
     /// Returns the number of polled scopes.
     pub(super) fn polled_count(&self) -> usize {
-        self.polled.len()
+        self.polled.len() + self.descendants.scopes.len()
     }
 
     /// Returns the bytes of all filters.
@@ -515,6 +613,27 @@ impl LiveSync {
     fn open_count(&self) -> usize {
         self.sets.values().map(|set| set.subscriptions.len()).sum()
     }
+}
+
+/// Returns how many live subscriptions may be open if one for this scope is among them.
+fn max_open_sets(scope: &SyncScope, relay_limits: &ConnectionLimits) -> usize {
+    let max_live = relay_limits.max_live_subscriptions as usize;
+    if scope.is_descendants() {
+        max_live.saturating_sub(limits::LIVE_SUBSCRIPTIONS_BESIDE_DESCENDANTS)
+    } else {
+        max_live
+    }
+}
+
+/// Returns the filters of a scope in the form for live subscriptions.
+fn live_filters(
+    scope: &SyncScope,
+    ctx: &SyncContext<'_>,
+    limits: &RelayLimits,
+    values_per_filter: usize,
+) -> Vec<Filter> {
+    let filters = scope.filters(ctx.repo_index, values_per_filter).into_iter();
+    filters.map(|filter| live_form(filter, limits.live_form(), ctx.now.wall)).collect()
 }
 
 /// Returns how many values fit into one filter.
@@ -534,76 +653,4 @@ fn live_form(mut filter: Filter, form: LiveFilterForm, now: Timestamp) -> Filter
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::filters::IdentifierSet;
-    use super::super::io::SessionId;
-    use super::super::tests::{at, sent, with_relay};
-    use super::*;
-
-    /// Runs a test with a connection, and a live set of announcements that is queued for a batch.
-    fn with_live(test: impl FnOnce(&mut LiveSync, &mut Session, &mut SyncContext<'_>)) {
-        with_relay(|_, ctx| {
-            let (mut live, mut session) = (LiveSync::default(), Session::new(SessionId(1), at(0).mono));
-            assert!(live.subscribe(ctx, &SyncScope::announcements(IdentifierSet::All), BatchId(7)));
-            test(&mut live, &mut session, ctx);
-        });
-    }
-
-    fn open(live: &mut LiveSync, session: &mut Session, ctx: &mut SyncContext<'_>) -> (LiveSetId, SubscriptionId) {
-        let batches = live.open_next(ctx, session, &RelayLimits::new(Default::default()), 100, |_| true);
-        assert_eq!(batches, Some(Vec::new()));
-        match sent(ctx).last() {
-            Some(OutgoingMessage::Req(sub, _)) => (*live.sets.keys().last().expect("a set"), *sub),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn batches_wait_until_their_live_set_is_confirmed() {
-        with_live(|live, session, ctx| {
-            let (key, sub) = open(live, session, ctx);
-            assert_eq!(live.on_eose(ctx, session, key, sub, true), [BatchId(7)]);
-            assert_eq!(live.on_eose(ctx, session, key, sub, false), []);
-        });
-    }
-
-    #[test]
-    fn unconfirmed_live_set_releases_its_batches() {
-        with_live(|live, session, ctx| {
-            let (key, _) = open(live, session, ctx);
-            assert!(live.unconfirmed(at(limits::LIVE_EOSE_TIMEOUT_SECS - 1).mono).is_empty());
-            assert_eq!(live.unconfirmed(at(limits::LIVE_EOSE_TIMEOUT_SECS).mono), [key]);
-            let failure = live.on_unconfirmed(ctx, session, key);
-            assert!(matches!(failure, LiveFailure::Batches(_, batches) if batches == [BatchId(7)]));
-            assert!(live.has_timed_out(key) && live.unconfirmed(at(100_000).mono).is_empty());
-        });
-    }
-
-    #[test]
-    fn rejected_live_set_is_opened_again_only_in_another_form() {
-        with_live(|live, session, ctx| {
-            let (key, sub) = open(live, session, ctx);
-            let failure = live.on_closed(ctx, session, (key, sub), RelayRejection::LimitZeroRejected);
-            assert!(matches!(failure, LiveFailure::Handled) && live.has_pending());
-            let (key, sub) = open(live, session, ctx);
-            let failure = live.on_closed(ctx, session, (key, sub), RelayRejection::NotAllowed);
-            assert!(matches!(failure, LiveFailure::Batches(_, batches) if batches == [BatchId(7)]));
-        });
-    }
-
-    #[test]
-    fn wide_live_set_replaces_all_others() {
-        with_live(|live, session, ctx| {
-            let (key, sub) = open(live, session, ctx);
-            live.on_eose(ctx, session, key, sub, true);
-            live.follow_widely(ctx);
-            let (wide, sub) = open(live, session, ctx);
-            assert_eq!(live.sets.len(), 2, "the old one stays open until the new one is confirmed");
-            live.on_eose(ctx, session, wide, sub, true);
-            assert_eq!(live.sets.keys().copied().collect::<Vec<_>>(), [wide]);
-            assert!(!live.subscribe(ctx, &SyncScope::default(), BatchId(8)), "nothing to wait for");
-            let deliveries = [true, false, false].map(|is_useful| live.record_wide_delivery(is_useful, 3));
-            assert_eq!(deliveries, [false, false, true]);
-        });
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@
 
 mod batch;
 mod batch_window;
+pub mod descendants;
 mod dialing;
 mod filters;
 pub mod health;
@@ -65,6 +66,8 @@ pub struct SyncConfig {
     pub batch_window_millis: u64,
     /// Number of values of one filter, if all needs fit into the relay's limits that way.
     pub values_per_filter: usize,
+    /// Maximum number of descendants of one event that references a repository or a root event.
+    pub descendant_limit: usize,
     /// Whether negentropy is used.
     pub use_negentropy: bool,
     /// Backoff after connection failures.
@@ -348,7 +351,7 @@ impl StateMachine for SyncMachine {
             SyncInput::Restored(row) => self.restore(row),
             SyncInput::Ready => self.start(),
             SyncInput::RepoNeeds(identifier, needs) => self.update_repo_needs(identifier, needs),
-            SyncInput::RootEvents(repo, roots) => self.on_root_events(&repo, roots),
+            SyncInput::RootEvents(repo, roots, descendants) => self.on_root_events(&repo, roots, descendants),
             SyncInput::Served(served) => self.on_served(&served),
             SyncInput::Connected(session, nip11) => self.on_connected(session, nip11),
             SyncInput::Message(session, message) => self.on_message(session, message),

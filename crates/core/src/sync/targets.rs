@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::SyncMachine;
 use super::batch_window::BatchWindow;
-use super::io::{RepoNeeds, RootEvent, Seq, ServedEvent, SyncOutput};
+use super::descendants::{DescendantIndex, RepoDescendants, can_be_descendant};
+use super::io::{Descendants, RepoNeeds, RootEvent, Seq, ServedEvent, SyncOutput};
 use super::relay::RelayId;
 use super::relay_url::RelayUrl;
 use crate::limits;
@@ -17,6 +18,21 @@ use crate::time::MonoTime;
 /// Id of a followed repository. Unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct RepoKey(u32);
+
+impl RepoKey {
+    pub(super) const MIN: Self = Self(0);
+    pub(super) const MAX: Self = Self(u32::MAX);
+
+    /// Returns the number that the descendant index stores, of which it uses 24 bits.
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the key of a number of the descendant index.
+    pub(super) fn from_number(number: u32) -> Self {
+        Self(number & 0xff_ffff)
+    }
+}
 
 /// A followed repository and its needs.
 #[derive(Clone, Debug)]
@@ -31,7 +47,9 @@ pub(super) struct IndexedRepo {
     pub(super) seq: Seq,
     /// Root events by arrival. Their ids are stored only here; a relay stores up to which arrival it is synced.
     pub(super) roots: Vec<RootEvent>,
-    /// Whether the root events that were stored before have been loaded.
+    /// Events that reference the repository, its root events or each other.
+    pub(super) descendants: RepoDescendants,
+    /// Whether the root events and descendants that were stored before have been loaded.
     pub(super) roots_loaded: bool,
     /// Followed relays that it lists.
     pub(super) relay_ids: BTreeSet<RelayId>,
@@ -59,6 +77,7 @@ pub(super) struct RepoSyncIndex {
     by_identifier: BTreeMap<Identifier, Vec<RepoKey>>,
     /// Repositories that need each relay, by its URL without scheme. Includes relays that are not followed.
     relays: BTreeMap<String, RelayNeeds>,
+    descendants: DescendantIndex,
     next_key: u32,
     /// Repositories that changed since the batch window opened.
     pub(super) changed_repos: BTreeSet<RepoKey>,
@@ -147,6 +166,7 @@ impl RepoSyncIndex {
             if let Some(repo) = self.repos.remove(&key) {
                 self.keys.remove(&repo.id);
                 self.changed_repos.remove(&key);
+                self.descendants.remove_repo(key, &repo.roots, &repo.descendants);
                 self.update_relay_needs(key, &repo.relays, None, &mut changes);
             }
         }
@@ -181,11 +201,22 @@ impl RepoSyncIndex {
         }
         self.keys.insert(id.clone(), key);
         let coordinate = format!("{}:{}:{}", kinds::ANNOUNCEMENT, id.owner, id.identifier.as_str());
-        let old = self.repos.remove(&key);
-        let (roots, roots_loaded, relay_ids) =
-            old.map(|old| (old.roots, old.roots_loaded, old.relay_ids)).unwrap_or((Vec::new(), false, BTreeSet::new()));
-        self.repos
-            .insert(key, IndexedRepo { id, coordinate, status, relays, authors, seq, roots, roots_loaded, relay_ids });
+        let repo = match self.repos.remove(&key) {
+            Some(old) => IndexedRepo { id, coordinate, status, relays, authors, seq, ..old },
+            None => IndexedRepo {
+                id,
+                coordinate,
+                status,
+                relays,
+                authors,
+                seq,
+                roots: Vec::new(),
+                descendants: RepoDescendants::default(),
+                roots_loaded: false,
+                relay_ids: BTreeSet::new(),
+            },
+        };
+        self.repos.insert(key, repo);
     }
 
     /// Updates which relays need a repository. `None` removes it.
@@ -221,11 +252,20 @@ impl RepoSyncIndex {
         }
     }
 
-    /// Adds the stored root events of a repository. Returns how many of them are new.
-    pub(super) fn add_root_events(&mut self, id: &RepoId, roots: Vec<RootEvent>) -> Option<(RepoKey, usize)> {
+    /// Adds the stored root events of a repository and their descendants. Returns how many root events are new.
+    pub(super) fn add_root_events(
+        &mut self,
+        id: &RepoId,
+        roots: Vec<RootEvent>,
+        descendants: Descendants,
+    ) -> Option<(RepoKey, usize)> {
         let key = self.key(id)?;
         let repo = self.repos.get_mut(&key)?;
         let before = repo.roots.len();
+        for root in &roots {
+            self.descendants.add_root(key, root.id);
+        }
+        self.descendants.add_stored(key, &mut repo.descendants, descendants);
         repo.roots.extend(roots);
         repo.roots.sort_unstable();
         repo.roots.dedup();
@@ -236,9 +276,46 @@ impl RepoSyncIndex {
     /// Adds a served event. Returns the repositories of which it is a new root event.
     pub(super) fn add_served_event(&mut self, served: &ServedEvent) -> Vec<RepoKey> {
         self.newest_seq = self.newest_seq.max(served.seq);
-        if !matches!(served.kind, kinds::PATCH | kinds::PULL_REQUEST | kinds::ISSUE) {
+        if !is_root_kind(served.kind) {
             return Vec::new();
         }
+        let mut keys = self.referenced_repos(served);
+        keys.retain(|key| {
+            let Some(repo) = self.repos.get_mut(key) else { return false };
+            // If the stored root events are not loaded yet, they will include it.
+            if !repo.roots_loaded || repo.newest_root_seq() >= served.seq {
+                return false;
+            }
+            repo.roots.push(RootEvent { seq: served.seq, id: served.id });
+            repo.descendants.add_root_author(served);
+            self.descendants.add_root(*key, served.id);
+            true
+        });
+        keys
+    }
+
+    /// Adds a served event that is no root event. Returns the repositories of which it is a new descendant.
+    pub(super) fn add_descendant(&mut self, served: &ServedEvent, descendant_limit: usize) -> Vec<RepoKey> {
+        if !can_be_descendant(served.kind) {
+            return Vec::new();
+        }
+        let direct = self.referenced_repos(served);
+        let mut keys = self.descendants.referenced_repos(served);
+        keys.extend(&direct);
+        let is_added = |key: &RepoKey| {
+            let Some(repo) = self.repos.get_mut(key) else { return false };
+            let is_direct = direct.contains(key);
+            let is_root = is_root_kind(served.kind) && is_direct;
+            // If the stored descendants are not loaded yet, they will include it.
+            repo.roots_loaded
+                && !is_root
+                && self.descendants.add_served(*key, &mut repo.descendants, served, is_direct, descendant_limit)
+        };
+        keys.into_iter().filter(is_added).collect()
+    }
+
+    /// Returns the repositories that a served event references by coordinate.
+    fn referenced_repos(&self, served: &ServedEvent) -> Vec<RepoKey> {
         let mut keys: Vec<RepoKey> = served
             .coordinates
             .iter()
@@ -248,15 +325,6 @@ impl RepoSyncIndex {
             .collect();
         keys.sort_unstable();
         keys.dedup();
-        keys.retain(|key| {
-            let Some(repo) = self.repos.get_mut(key) else { return false };
-            // If the stored root events are not loaded yet, they will include it.
-            if !repo.roots_loaded || repo.newest_root_seq() >= served.seq {
-                return false;
-            }
-            repo.roots.push(RootEvent { seq: served.seq, id: served.id });
-            true
-        });
         keys
     }
 
@@ -265,6 +333,11 @@ impl RepoSyncIndex {
         self.changed_repos.insert(key);
         self.window.record_change(now, window_millis);
     }
+}
+
+/// Whether events of a kind are root events of the repositories that they reference.
+fn is_root_kind(kind: u16) -> bool {
+    matches!(kind, kinds::PATCH | kinds::PULL_REQUEST | kinds::ISSUE)
 }
 
 /// Returns the valid relay URLs of a repository, each once and without this server.
@@ -305,9 +378,9 @@ impl SyncMachine {
         }
     }
 
-    /// Adds the stored root events of a repository.
-    pub(super) fn on_root_events(&mut self, repo: &RepoId, roots: Vec<RootEvent>) {
-        let Some((key, count)) = self.repo_index.add_root_events(repo, roots) else { return };
+    /// Adds the stored root events of a repository and their descendants.
+    pub(super) fn on_root_events(&mut self, repo: &RepoId, roots: Vec<RootEvent>, descendants: Descendants) {
+        let Some((key, count)) = self.repo_index.add_root_events(repo, roots, descendants) else { return };
         let relay_ids = self.repo_index.repo(key).map(|repo| repo.relay_ids.clone()).unwrap_or_default();
         for id in &relay_ids {
             if let Some(relay) = self.relays.get_mut(id) {
@@ -329,7 +402,7 @@ impl SyncMachine {
         }
     }
 
-    /// Handles a served event: new root events become needs, and rejected events that depend on it are tried again.
+    /// Handles a served event: new root events and descendants become needs, and rejected events that depend on it are tried again.
     pub(super) fn on_served(&mut self, served: &ServedEvent) {
         for key in self.repo_index.add_served_event(served) {
             let relay_ids = self.repo_index.repo(key).map(|repo| repo.relay_ids.clone()).unwrap_or_default();
@@ -338,6 +411,9 @@ impl SyncMachine {
                     relay.historic.add_roots(1);
                 }
             }
+            self.mark_dirty(key);
+        }
+        for key in self.repo_index.add_descendant(served, self.config.descendant_limit) {
             self.mark_dirty(key);
         }
         self.recent_arrivals.record(served);

@@ -20,6 +20,7 @@ pub(super) fn with_relay(test: impl FnOnce(&mut Relay, &mut SyncContext<'_>)) {
         bootstrap: Vec::new(),
         batch_window_millis: 5_000,
         values_per_filter: 100,
+        descendant_limit: 500,
         use_negentropy: true,
         backoff: Default::default(),
         rejected: Default::default(),

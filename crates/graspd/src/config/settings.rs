@@ -236,6 +236,10 @@ settings! {
         /// Number of values in one filter that is sent to another relay. A filter gets more values if the relay's
         /// limits would otherwise leave some of them out.
         values_per_filter: usize = number("SYNC_MAX_TAGS_PER_FILTER", 1, 1_000).default("100");
+        /// Maximum number of descendants of one comment or reaction whose replies, reactions and deletions are fetched
+        /// from other relays: events that reference it, events that reference those, and so on. With 0 only events that
+        /// reference the comment or reaction itself are fetched.
+        descendant_limit: usize = number("SYNC_RECURSIVE_DESCENDANT_LIMIT", 0, 10_000).default("500");
         /// Maximum number of simultaneous fetches of missing git data from one git server. If it is not set, a GRASP
         /// server that states a higher limit of its own can raise it.
         git_concurrent: u32 = number("SYNC_DOMAIN_CONCURRENT", 1, 64).default("5");

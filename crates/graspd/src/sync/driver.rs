@@ -73,6 +73,8 @@ pub(crate) struct SyncDeps {
 pub(crate) struct SyncDriver {
     deps: SyncDeps,
     machine: SyncMachine,
+    /// See [`SyncConfig::descendant_limit`].
+    descendant_limit: usize,
     inbox: mpsc::Receiver<ConnectionEvent>,
     outbox: mpsc::Sender<ConnectionEvent>,
     handles: HashMap<SessionId, ConnectionHandle>,
@@ -97,6 +99,7 @@ pub(crate) fn config(config: &Config, policy: &AdmissionPolicy, instance: &str) 
         bootstrap: basis.bootstrap_relays(&policy.lists),
         batch_window_millis: u64::try_from(settings.batch_window.as_millis()).unwrap_or(u64::MAX),
         values_per_filter: settings.values_per_filter,
+        descendant_limit: settings.descendant_limit,
         use_negentropy: !settings.disable_negentropy,
         backoff: BackoffConfig {
             base_secs: settings.base_backoff.as_secs(),
@@ -128,6 +131,7 @@ impl SyncDriver {
     /// Creates the driver and restores the machine's state from the store.
     pub(crate) fn new(deps: SyncDeps, config: SyncConfig) -> Self {
         let (outbox, inbox) = mpsc::channel(INBOX_CAPACITY);
+        let descendant_limit = config.descendant_limit;
         let mut machine = SyncMachine::new(config);
         let now = deps.clock.now();
         let mut rows = Vec::new();
@@ -147,6 +151,7 @@ impl SyncDriver {
             fed_up_to: deps.store.last_seq(),
             deps,
             machine,
+            descendant_limit,
             inbox,
             outbox,
             handles: HashMap::new(),
@@ -340,7 +345,9 @@ impl SyncDriver {
                     handle.send(message);
                 }
             }
-            SyncOutput::QueryRootEvents(repo) => answers.push_back(super::store_queries::root_events(store, repo)),
+            SyncOutput::QueryRootEvents(repo) => {
+                answers.push_back(super::store_queries::root_events(store, repo, self.descendant_limit))
+            }
             SyncOutput::QueryLocalIds(query, filter) => {
                 answers.push_back(super::store_queries::local_ids(store, query, &filter))
             }

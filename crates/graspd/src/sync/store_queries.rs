@@ -5,16 +5,21 @@ use grasp_core::limits;
 use grasp_core::nostr::{EventId, Filter};
 use grasp_core::repo::RepoId;
 use grasp_core::sync::io::{LocalIds, QueryId, SyncInput};
-use grasp_store::Store;
+use grasp_store::{Store, StoreError};
 use tracing::error;
 
-/// Returns all root events of a repository.
-pub(super) fn root_events(store: &Store, repo: RepoId) -> SyncInput {
-    let roots = store.root_events(&repo).unwrap_or_else(|error| {
+/// Returns all root events of a repository and their descendants.
+pub(super) fn root_events(store: &Store, repo: RepoId, descendant_limit: usize) -> SyncInput {
+    let read = || {
+        let roots = store.root_events(&repo)?;
+        let descendants = store.descendants(&repo, &roots, descendant_limit)?;
+        Ok::<_, StoreError>((roots, descendants))
+    };
+    let (roots, descendants) = read().unwrap_or_else(|error| {
         error!(target: "sync", %repo, %error, "cannot read the root events of a repository");
-        Vec::new()
+        Default::default()
     });
-    SyncInput::RootEvents(repo, roots)
+    SyncInput::RootEvents(repo, roots, descendants)
 }
 
 /// Returns the ids of stored events that match a filter. If the store cannot be read, the result is empty and sync uses

@@ -20,7 +20,7 @@ use crate::config::Config;
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Version of the filters that sync uses. Coverage that was reached with another version does not count.
-const FILTER_VERSION: u32 = 1;
+const FILTER_VERSION: u32 = 2;
 
 /// The policy that is in force. The lock is held only to copy or to replace the pointer.
 #[derive(Debug)]

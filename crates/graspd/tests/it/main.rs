@@ -57,6 +57,7 @@ mod status;
 mod storage;
 mod support;
 mod sync_catchup;
+mod sync_descendants;
 mod sync_latency;
 mod sync_limits;
 mod sync_peers;

@@ -153,7 +153,7 @@ fn quick_reconnect_requests_only_newer_events() {
 
     // After a stop and after a crash: the progress that the stop has written is used in both cases. Events that were
     // received between the stop and the crash are requested again.
-    let mut roots = Vec::new();
+    let mut new_values = Vec::new();
     for (connection, end) in [(2, SyncServer::stop as fn(&mut SyncServer)), (3, SyncServer::kill)] {
         let before = now();
         end(&mut server);
@@ -169,12 +169,13 @@ fn quick_reconnect_requests_only_newer_events() {
         assert_eq!(relay.connections(), connection);
 
         let filters = relay.filters(connection);
-        roots.push(Value::from(missed.id.to_string()));
+        new_values.extend([&missed, &late].map(|event| Value::from(event.id.to_string())));
+        new_values.extend([7, 6].map(|author| Value::from(Author::new(author).hex())));
         for filter in filters.iter().filter(|filter| !is_live(filter)) {
-            // Events that refer to a new root were never requested before.
-            let is_new = ["#e", "#E", "#q"]
-                .iter()
-                .any(|tag| filter[*tag].as_array().is_some_and(|ids| ids.iter().all(|id| roots.contains(id))));
+            // Events that refer to a new root or comment, or are by a new author, were never requested before.
+            let has_only_new = |values: &Vec<Value>| values.iter().all(|value| new_values.contains(value));
+            let is_new =
+                ["#e", "#E", "#q", "authors"].iter().any(|name| filter[*name].as_array().is_some_and(has_only_new));
             let since = filter["since"].as_u64();
             assert!(is_new || since.is_some(), "unexpected full request: {filter}");
             let newest = before - 15 * 60 + 60;

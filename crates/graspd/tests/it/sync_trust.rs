@@ -144,7 +144,7 @@ fn only_announcements_and_states_are_requested_for_held_repositories() {
     server.push(&project);
     server.eventually_served(&[&project.announcement, &project.state, &issue]);
     relay.eventually_requested("all announcements", |filter| {
-        filter["kinds"] == json!([30617]) && filter["#d"].is_null()
+        filter["kinds"] == json!([30617, 10317]) && filter["#d"].is_null()
     });
 }
 

@@ -184,7 +184,8 @@ impl SyncWorld {
         let input = match query {
             StoreQuery::RootEvents(repo) => {
                 let roots = local_events::root_events(server, &repo);
-                SyncInput::RootEvents(repo, roots)
+                let descendants = local_events::descendants(server, &repo, &roots);
+                SyncInput::RootEvents(repo, roots, descendants)
             }
             StoreQuery::LocalIds(query_id, filter) => {
                 SyncInput::LocalIds(query_id, local_events::local_ids(server, &filter))

@@ -40,9 +40,10 @@ pub(super) fn relays_of(node: usize, needs: &RepoNeeds) -> Vec<&'static RelayUrl
     urls
 }
 
-/// Returns all announcements and states.
+/// Returns all announcements, states and lists of GRASP servers.
 pub(super) fn announcements_and_states() -> EventSet {
-    corpus().matching(&Filter { kinds: Some(vec![kinds::ANNOUNCEMENT, kinds::STATE]), ..Filter::default() })
+    let kinds = Some(vec![kinds::ANNOUNCEMENT, kinds::STATE, kinds::GRASP_LIST]);
+    corpus().matching(&Filter { kinds, ..Filter::default() })
 }
 
 /// Returns the events related to the served repositories that list a relay. Only repositories and root events that
@@ -56,8 +57,17 @@ pub(super) fn related_events(node: &mut Node, needs: &[RepoNeeds], relay_key: &s
         let d = repo.repo.identifier.as_str().to_owned();
         let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.repo.owner, d }.to_string();
         let roots = local_events::root_events(&mut node.server, &repo.repo);
-        let ids: Vec<String> = roots.iter().filter(|root| root.seq <= up_to).map(|root| root.id.to_string()).collect();
-        for (letters, values) in [(b"aAq", vec![at]), (b"eEq", ids)] {
+        let below = local_events::descendants(&mut node.server, &repo.repo, &roots);
+        let (mut ids, mut coordinates) = (Vec::new(), vec![at]);
+        ids.extend(roots.iter().filter(|root| root.seq <= up_to).map(|root| root.id.to_string()));
+        for event in below.events.iter().filter(|event| event.seq <= up_to) {
+            ids.push(event.id.to_string());
+            coordinates.extend(event.coordinate.as_ref().map(ToString::to_string));
+        }
+        let authors = below.authors.iter().filter(|author| author.seq <= up_to).map(|author| author.key);
+        let (authors, kinds) = (Some(authors.collect()), Some(vec![kinds::VANISH]));
+        related.extend(&corpus().matching(&Filter { authors, kinds, ..Filter::default() }));
+        for (letters, values) in [(b"aAq", coordinates), (b"eEq", ids)] {
             for letter in letters {
                 let tags = vec![(*letter, values.clone())];
                 related.extend(&corpus().matching(&Filter { tags, ..Filter::default() }));

@@ -5,12 +5,17 @@ use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::negentropy::NegentropyItem;
 use grasp_core::nostr::{Filter, SignedEvent, kinds};
 use grasp_core::repo::RepoId;
-use grasp_core::sync::io::{LocalIds, RootEvent, Seq, ServedEvent};
+use grasp_core::sync::descendants;
+use grasp_core::sync::io::{Descendants, LocalIds, RootEvent, Seq, ServedEvent};
 use grasp_core::time::Timestamp;
 
 use super::corpus::corpus;
 use crate::store_contract::StoreUnderTest;
 use crate::test_server::TestServer;
+
+/// Maximum number of descendants of one event that references a repository or a root event. No discussion of the corpus
+/// has as many.
+pub(super) const DESCENDANT_LIMIT: usize = 500;
 
 /// Returns the parts of a served event that are reported to the sync machine.
 pub(super) fn served_event(seq: Seq, event: &SignedEvent) -> ServedEvent {
@@ -54,6 +59,20 @@ pub(super) fn root_events(server: &mut TestServer, repo: &RepoId) -> Vec<RootEve
     }
     roots.sort_unstable();
     roots
+}
+
+/// Returns the descendants of a repository, derived like those of the server.
+pub(super) fn descendants(server: &mut TestServer, repo: &RepoId, roots: &[RootEvent]) -> Descendants {
+    let collected = descendants::collect(repo, roots, DESCENDANT_LIMIT, |filter| {
+        let events = corpus().matching(filter);
+        let events = events.iter().map(|index| corpus().event(index));
+        let served = events.filter_map(|event| {
+            let seq = server.store().seq_of(event.id)?;
+            Some((event.created_at, served_event(seq, event)))
+        });
+        Ok::<_, std::convert::Infallible>(served.collect())
+    });
+    collected.unwrap_or_default()
 }
 
 /// Returns the served and held events that match a filter, for a negentropy exchange. If there are too many, only the

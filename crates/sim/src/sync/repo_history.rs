@@ -183,6 +183,7 @@ impl<'rng> HistoryBuilder<'rng> {
         let roots = self.roots();
         self.discussion(&roots);
         self.burst(&roots);
+        self.descendants(&roots);
         relays.sort_unstable();
         relays.dedup();
         RepoHistory { services, relays, events: self.events, indexed_events: Vec::new() }
@@ -334,5 +335,48 @@ impl<'rng> HistoryBuilder<'rng> {
             let event = author.sign(1111, at, &[&["E", &id], &["e", &id]], &format!("at once {number}"));
             self.add(EventRole::Burst, event);
         }
+    }
+
+    /// Adds events that reference only comments and reactions, deletions of such events by their authors, and a request
+    /// to vanish.
+    fn descendants(&mut self, roots: &[Arc<SignedEvent>]) {
+        let author = |number: usize| Author::in_group(5, (self.index * 8 + number) as u8);
+        let authors: Vec<Author> = (0..8).map(author).collect();
+        let mut rng = Rng::new(self.index as u64);
+        for (number, root) in roots.iter().enumerate().take(6) {
+            let (from, to) = if number % 2 == 0 { (-25 * DAY, -2 * DAY) } else { (0, 5 * DAY) };
+            let mut at = random_time(&mut rng, from, to);
+            let mut later = || {
+                at += 1 + rng.next_u64() % 7_200;
+                at
+            };
+            let comment = authors[0].comment(later(), root);
+            let id = comment.id.to_string();
+            let reaction = authors[1].sign(7, later(), &[&["e", &id]], "+");
+            let label = authors[2].sign(1985, later(), &[&["L", "review"], &["e", &id]], "");
+            let reply = authors[3].sign(1111, later(), &[&["e", &id], &["k", "1111"]], "only its parent");
+            let quote = authors[4].sign(1, later(), &[&["q", &reply.id.to_string()]], "look at this");
+            let article_tags: &[&[&str]] = &[&["d", &format!("notes {number}")], &["e", &id]];
+            let article = authors[5].sign(30_023, later(), article_tags, "a summary");
+            let address = authors[5].coordinate(30_023, &format!("notes {number}"));
+            let on_article = authors[6].sign(1111, later(), &[&["A", &address], &["a", &address]], "agreed");
+            let below = authors[1].sign(7, later(), &[&["e", &on_article.id.to_string()]], "+");
+            for event in [&comment, &reaction, &label, &reply, &quote, &article, &on_article, &below] {
+                self.add(EventRole::Discussion, event.clone());
+            }
+            // Only the authors delete them, not a maintainer.
+            let removal = match number {
+                0 => authors[4].delete(later(), &[&quote]),
+                1 => authors[3].delete(later(), &[&reply]),
+                2 => authors[0].delete(later(), &[&comment]),
+                3 => authors[6].delete(later(), &[&on_article]),
+                4 if self.index.is_multiple_of(3) => authors[2].vanish(later(), &["ALL_RELAYS"]),
+                _ => continue,
+            };
+            self.add(EventRole::Removal, removal);
+        }
+        let at = random_time(&mut rng, -3 * DAY, 3 * DAY);
+        let server = format!("wss://{}", SERVICES[self.index % SERVICES.len()]);
+        self.add(EventRole::Discussion, authors[7].sign(kinds::GRASP_LIST, at, &[&["g", &server]], ""));
     }
 }

@@ -19,7 +19,10 @@ pub(super) fn describe_input(input: &SyncInput) -> String {
             let repos = needs.iter().map(|it| format!("{:?} seq {} {:?}", it.status, it.seq, it.relays));
             format!("repo needs {}: {}", name.as_str(), repos.collect::<Vec<_>>().join("; "))
         }
-        SyncInput::RootEvents(repo, roots) => format!("root events of {}: {}", repo.identifier.as_str(), roots.len()),
+        SyncInput::RootEvents(repo, roots, descendants) => {
+            let (roots, events) = (roots.len(), descendants.events.len());
+            format!("root events of {}: {roots}, descendants: {events}", repo.identifier.as_str())
+        }
         SyncInput::Served(event) => {
             format!("served {} kind {} seq {}", short_id(&event.id.to_string()), event.kind, event.seq)
         }

@@ -101,6 +101,7 @@ impl SyncWorld {
             bootstrap,
             batch_window_millis: 5_000,
             values_per_filter: if self.sim.rng.one_in(3) { 10 } else { 100 },
+            descendant_limit: super::local_events::DESCENDANT_LIMIT,
             use_negentropy: !self.sim.rng.one_in(12),
             backoff: Default::default(),
             rejected: Default::default(),

@@ -23,6 +23,7 @@ impl HistoricSync {
             || self.retry_failed(link)
             || self.continue_pass(link)
             || self.request_new(link)
+            || self.request_descendants(link)
             || self.poll_next(link)
     }
 
@@ -93,11 +94,9 @@ impl HistoricSync {
         let mut batch = PendingBatch::new(failed.scope, BatchOrigin::Retry(failed.attempts), failed.source, now.wall);
         batch.since = failed.since;
         batch.live_until = failed.live_until;
-        if batch.scope.announcements.is_none() && !batch.scope.wide {
-            batch.scope.retain(|repo| self.coverage.contains_key(&repo));
-            if batch.scope.is_empty() {
-                return true;
-            }
+        batch.scope.retain(|repo| self.coverage.contains_key(&repo));
+        if batch.scope.is_empty() {
+            return true;
         }
         match failed.live_set {
             LiveSetStatus::Unconfirmed(old) if link.live.has_timed_out(old) => {
@@ -119,35 +118,20 @@ impl HistoricSync {
         let Some((source, HistoricRun { pass: Some(pass), .. })) = self.connection.phase.run_mut() else {
             return false;
         };
-        let Some((mut key, mut after)) = pass.position else { return false };
+        let Some(position) = pass.position else { return false };
         let since = pass.since;
         let (scope, is_live) = if link.live.is_wide() && since.is_some() {
             pass.position = None;
             (SyncScope::wide(), true)
         } else {
-            let mut builder = ScopeBuilder::new(link.ctx.repo_index, capacity);
-            let mut position = None;
-            for (repo, coverage) in self.coverage.range(key..) {
-                if *repo != key {
-                    (key, after) = (*repo, 0);
-                }
-                if !coverage.tags_complete {
-                    continue;
-                }
-                if after == 0 && !builder.add_repo(key) {
-                    position = Some((key, 0));
-                    break;
-                }
-                let reached = builder.add_roots(key, after, coverage.roots_complete);
-                let has_more = |repo: &IndexedRepo| !repo.roots_between(reached, coverage.roots_complete).is_empty();
-                if reached < coverage.roots_complete && link.ctx.repo_index.repo(key).is_some_and(has_more) {
-                    // At least 1, because 0 would include the repository itself again.
-                    position = Some((key, reached.max(1)));
-                    break;
-                }
-            }
-            pass.position = position;
-            (builder.scope, source != SyncSource::Daily)
+            let (scope, next) = if position.is_descendants {
+                let builder = ScopeBuilder::new(link.ctx.repo_index, BatchCapacity::packed(link.limits.current()));
+                pass_descendants(&self.coverage, builder, position)
+            } else {
+                pass_roots(&self.coverage, ScopeBuilder::new(link.ctx.repo_index, capacity), position)
+            };
+            pass.position = next;
+            (scope, source != SyncSource::Daily)
         };
         if scope.is_empty() {
             return true;
@@ -210,6 +194,9 @@ impl HistoricSync {
                 break;
             }
             requested.push(*key);
+            if repo.descendants.newest_seq() > coverage.descendants_requested {
+                self.dirty_descendants.insert(*key);
+            }
         }
         for key in requested {
             self.dirty.remove(&key);
@@ -223,10 +210,41 @@ impl HistoricSync {
         true
     }
 
+    /// Creates a batch of descendants that were never requested from this relay.
+    fn request_descendants(&mut self, link: &mut Link<'_, '_>) -> bool {
+        if self.dirty_descendants.is_empty() {
+            return false;
+        }
+        let repo_index = link.ctx.repo_index;
+        let mut builder = ScopeBuilder::new(repo_index, BatchCapacity::packed(link.limits.current()));
+        while let Some(key) = self.dirty_descendants.first().copied() {
+            let (Some(repo), Some(coverage)) = (repo_index.repo(key), self.coverage.get_mut(&key)) else {
+                self.dirty_descendants.remove(&key);
+                continue;
+            };
+            let (before, newest) = (coverage.descendants_requested, repo.descendants.newest_seq());
+            let reached = builder.add_descendants(key, before, newest.max(before));
+            if reached > before {
+                coverage.open_batches += 1;
+                coverage.descendants_requested = reached;
+            }
+            if reached < newest {
+                break;
+            }
+            self.dirty_descendants.remove(&key);
+        }
+        if builder.scope.is_empty() {
+            return false;
+        }
+        let batch = PendingBatch::new(builder.scope, BatchOrigin::New, SyncSource::CatchUp, link.ctx.now.wall);
+        self.add_batch(link, batch, true);
+        true
+    }
+
     /// Requests the next polled scope. It gets a live set if a slot has become free.
     fn poll_next(&mut self, link: &mut Link<'_, '_>) -> bool {
         let is_followed = |repo| self.coverage.contains_key(&repo);
-        let Some(DuePoll { scope, requested_at, has_free_slot }) =
+        let Some(DuePoll { scope, requested_at, has_free_slot, filter }) =
             link.live.next_poll(link.ctx, link.limits.current(), is_followed)
         else {
             return false;
@@ -235,8 +253,50 @@ impl HistoricSync {
             let mut batch = PendingBatch::new(scope, BatchOrigin::Poll, SyncSource::CatchUp, link.ctx.now.wall);
             let overlap_secs = self.overlap_secs(link.limits.is_grasp());
             batch.since = Some(Timestamp(requested_at.0.saturating_sub(overlap_secs)));
+            batch.only_filter = filter;
             self.add_batch(link, batch, has_free_slot);
         }
         true
     }
+}
+
+/// Returns the next scope of repositories and root events of a pass, and the position after it.
+fn pass_roots(
+    coverage: &BTreeMap<RepoKey, RepoCoverage>,
+    mut builder: ScopeBuilder<'_>,
+    position: PassPosition,
+) -> (SyncScope, Option<PassPosition>) {
+    let at = |repo, after| Some(PassPosition { is_descendants: false, repo, after });
+    for (repo, coverage) in coverage.range(position.repo..) {
+        let after = if *repo == position.repo { position.after } else { 0 };
+        if !coverage.tags_complete {
+            continue;
+        }
+        if after == 0 && !builder.add_repo(*repo) {
+            return (builder.scope, at(*repo, 0));
+        }
+        let reached = builder.add_roots(*repo, after, coverage.roots_complete);
+        if reached < coverage.roots_complete {
+            // At least 1, because 0 would include the repository itself again.
+            return (builder.scope, at(*repo, reached.max(1)));
+        }
+    }
+    let first = coverage.keys().next();
+    (builder.scope, first.map(|repo| PassPosition { is_descendants: true, repo: *repo, after: 0 }))
+}
+
+/// Returns the next scope of descendants of a pass, and the position after it.
+fn pass_descendants(
+    coverage: &BTreeMap<RepoKey, RepoCoverage>,
+    mut builder: ScopeBuilder<'_>,
+    position: PassPosition,
+) -> (SyncScope, Option<PassPosition>) {
+    for (repo, coverage) in coverage.range(position.repo..) {
+        let after = if *repo == position.repo { position.after } else { 0 };
+        let reached = builder.add_descendants(*repo, after, coverage.descendants_complete);
+        if reached < coverage.descendants_complete {
+            return (builder.scope, Some(PassPosition { is_descendants: true, repo: *repo, after: reached }));
+        }
+    }
+    (builder.scope, None)
 }

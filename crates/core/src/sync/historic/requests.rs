@@ -129,8 +129,13 @@ impl HistoricSync {
         batch.phase = BatchPhase::Historic;
         let since = batch.since;
         let with_since = |filter: Filter| Filter { since, ..filter };
-        let filters: Vec<Filter> =
-            batch.scope.filters(link.ctx.repo_index, capacity.values).into_iter().map(with_since).collect();
+        let max_values =
+            if batch.scope.is_descendants() { BatchCapacity::packed(relay_limits).values } else { capacity.values };
+        let mut filters: Vec<Filter> =
+            batch.scope.filters(link.ctx.repo_index, max_values).into_iter().map(with_since).collect();
+        if let Some(only) = batch.only_filter {
+            filters = filters.into_iter().skip(only).take(1).collect();
+        }
         // Needs that were never requested mostly match nothing here, and `since` brings few events: pages are cheaper.
         // Otherwise both sides have nearly the same events, and they are compared.
         let is_full = since.is_none()

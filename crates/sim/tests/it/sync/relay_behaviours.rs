@@ -181,7 +181,7 @@ fn events_after_eose_belong_to_the_page() {
     script.show_status().expect(
         r#"
         00:00:06.400 > EOSE 6
-        00:00:06.400   REQ 7 {#e×1, limit 500} {#E×1, limit 500} {#q×1, limit 500}
+        00:00:06.400   REQ 7 {#e×1, limit 500} {#E×1, limit 500} {#q×1, limit 500} {authors×1, kinds[62], limit 500}
         00:00:06.400 > EOSE 7
         00:00:06.400   CLOSE 7
         00:00:06.400 > 7: 5 events
@@ -191,15 +191,15 @@ fn events_after_eose_belong_to_the_page() {
         00:00:08.400   dial wss://r1.example
         00:00:16.400 > connected
         00:00:16.400   connected: fresh
-        00:00:16.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
+        00:00:16.400   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         00:00:16.500 > EOSE 1
-        00:00:16.500   REQ 2 {kinds[30617], limit 500}
+        00:00:16.500   REQ 2 {kinds[30617, 10317], limit 500}
         00:00:19.500 > EOSE 2
         00:00:21.500   CLOSE 2
         00:00:21.500   REQ 3 {kinds[30618], limit 500}
         00:00:22.500 > EOSE 3
         00:00:24.500   CLOSE 3
-        00:00:24.500   REQ 4 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {#e×1, limit 0} {#E×1, limit 0} {#q×1, limit 0} {authors×1, kinds[5, 62], limit 0}
+        00:00:24.500   REQ 4 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {#e×1, limit 0} {#E×1, limit 0} {#q×1, limit 0} {authors×1, kinds[5, 62], limit 0} {authors×1, kinds[62], limit 0}
         00:00:25.500 > EOSE 4
         00:00:25.500   NEG-OPEN 5 {#a×1}
         00:00:25.500   NEG-OPEN 6 {#e×1}
@@ -213,7 +213,7 @@ fn held_event_counts_as_new_and_as_a_gap() {
     let mut script = connected();
     script.answer().add_relay_event(7, 7_200).clear().advance_answering(26 * HOUR).hold_submitted().expect(
         r#"
-        1d 00:21:05.300   REQ 6 {kinds[30617], limit 500}
+        1d 00:21:05.300   REQ 6 {kinds[30617, 10317], limit 500}
         1d 00:21:05.300   REQ 7 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         1d 00:21:05.400 > EOSE 6
         1d 00:21:05.400   CLOSE 6
@@ -260,9 +260,9 @@ fn states_are_compared_once_after_a_restart() {
         00:00:00.000   dial wss://r1.example
         00:00:00.300 > connected
         00:00:00.300   connected: quick
-        00:00:00.300   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
+        00:00:00.300   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         00:00:00.400 > EOSE 1
-        00:00:00.400   REQ 2 {kinds[30617], since 1699999100, limit 500}
+        00:00:00.400   REQ 2 {kinds[30617, 10317], since 1699999100, limit 500}
         00:00:00.400 > EOSE 2
         00:00:00.400   CLOSE 2
         00:00:00.400   NEG-OPEN 3 {kinds[30618]}
@@ -280,9 +280,9 @@ fn states_are_compared_once_after_a_restart() {
         00:00:06.219   dial wss://r1.example
         00:00:20.400 > connected
         00:00:20.400   connected: quick
-        00:00:20.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
+        00:00:20.400   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         00:00:20.500 > EOSE 1
-        00:00:20.500   REQ 2 {kinds[30617], since 1699999100, limit 500}
+        00:00:20.500   REQ 2 {kinds[30617, 10317], since 1699999100, limit 500}
         00:00:20.500 > EOSE 2
         00:00:20.500   CLOSE 2
         00:00:20.500   REQ 3 {kinds[30618], since 1699999100, limit 500}
@@ -312,7 +312,7 @@ fn missing_events_of_a_relay_are_reported_daily() {
         .expect(
             r#"
         1d 00:21:05.300   NEG-OPEN 8 {#a×1}
-        1d 00:21:05.300   REQ 9 {kinds[30617], limit 500}
+        1d 00:21:05.300   REQ 9 {kinds[30617, 10317], limit 500}
         1d 00:21:05.300   REQ 10 {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         1d 00:21:05.400 > EOSE 9
         1d 00:21:05.400   CLOSE 9
@@ -326,7 +326,7 @@ fn missing_events_of_a_relay_are_reported_daily() {
         1d 00:21:05.400   daily complete: 0 events
         1d 00:21:05.400   relay lacks 1 events
         2d 01:16:24.300   NEG-OPEN 12 {#a×1}
-        2d 01:16:24.300   REQ 13 {kinds[30617], limit 500}
+        2d 01:16:24.300   REQ 13 {kinds[30617, 10317], limit 500}
         2d 01:16:24.300   REQ 14 {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         2d 01:16:25.400 > EOSE 13
         2d 01:16:25.400   CLOSE 13

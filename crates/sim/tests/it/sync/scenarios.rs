@@ -41,7 +41,7 @@ fn fresh_start_requests_everything() {
         00:00:00.000   dial wss://r1.example
         00:00:00.300 > connected
         00:00:00.300   connected: fresh
-        00:00:00.300   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
+        00:00:00.300   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         00:00:00.400 ~ complete catch-up without events
         00:00:10.400 = status connected, health disconnected
         "#,
@@ -66,7 +66,7 @@ fn quick_reconnect_requests_only_newer_events() {
         00:00:16.219   dial wss://r1.example
         00:00:40.400 > connected
         00:00:40.400   connected: quick
-        00:00:40.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
+        00:00:40.400   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         00:00:40.500 ~ complete catch-up without events since 1699999100
         00:00:50.500 = status connected, health disconnected
         "#,
@@ -91,7 +91,7 @@ fn long_reconnect_requests_everything() {
         00:00:16.219   dial wss://r1.example
         00:20:10.400 > connected
         00:20:10.400   connected: long
-        00:20:10.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
+        00:20:10.400   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         00:20:10.500 ~ complete catch-up without events
         00:20:20.500 = status connected, health disconnected
         "#,
@@ -110,11 +110,11 @@ fn consolidation_merges_live_subscriptions() {
         r#"
         00:02:34.400 > served: issue 25
         00:02:34.600   REQ 54 {#e×1, limit 0} {#E×1, limit 0} {#q×1, limit 0}
-        00:02:34.600   REQ 55 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {#e×24, limit 0} {#E×24, limit 0} {#q×24, limit 0} {authors×1, kinds[5, 62], limit 0}
+        00:02:34.600   REQ 55 {#a×1, limit 0} {#A×1, limit 0} {#q×1, limit 0} {#e×24, limit 0} {#E×24, limit 0} {#q×24, limit 0} {authors×1, kinds[5, 62], limit 0} {authors×1, kinds[62], limit 0}
         00:02:40.400 > EOSE 54
         00:02:40.400   REQ 56 {#e×1, limit 500} {#E×1, limit 500} {#q×1, limit 500}
         00:02:40.400 > EOSE 55
-        00:02:40.400   CLOSE 6 8 10 12 14 16 18 20 22 24 26 28 30 32 34 36 38 40 42 44 46 48 50 52 4
+        00:02:40.400   CLOSE 8 10 12 14 16 18 20 22 24 26 28 30 32 34 36 38 40 42 44 46 48 50 52 6 4
         00:02:40.400 > EOSE 56
         00:02:40.400   CLOSE 56
         00:02:46.400 = status connected, health disconnected
@@ -127,7 +127,7 @@ fn daily_reconciliation_requests_everything() {
     let mut script = synced();
     script.advance(24 * HOUR + 21 * MINUTE).answer().advance(MINUTE).show_status().expect(
         r#"
-        1d 00:21:05.300   REQ 6 {kinds[30617], limit 500}
+        1d 00:21:05.300   REQ 6 {kinds[30617, 10317], limit 500}
         1d 00:21:05.300   REQ 7 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         1d 00:21:10.400 > EOSE 6
         1d 00:21:10.400   CLOSE 6
@@ -149,7 +149,7 @@ fn only_a_policy_that_accepts_more_requests_everything_again() {
     script.change_policy(true).advance(SECOND).answer().expect(
         r#"
         00:01:10.400 > policy accepts more
-        00:01:10.400   REQ 6 {kinds[30617], limit 500}
+        00:01:10.400   REQ 6 {kinds[30617, 10317], limit 500}
         00:01:10.400   REQ 7 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         00:01:11.400 > EOSE 6
         00:01:11.400   CLOSE 6
@@ -172,7 +172,7 @@ fn short_absence_with_a_wider_policy_requests_everything() {
         r#"
         00:00:40.400 > connected
         00:00:40.400   connected: fresh
-        00:00:40.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
+        00:00:40.400   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         "#,
     );
 }
@@ -186,9 +186,9 @@ fn new_root_events_are_batched() {
         00:00:10.400 > served: issue 1
         00:00:10.500 > served: issue 2
         00:00:10.600 > served: issue 3
-        00:00:10.800   REQ 6 {#e×3, limit 0} {#E×3, limit 0} {#q×3, limit 0}
+        00:00:10.800   REQ 6 {#e×3, limit 0} {#E×3, limit 0} {#q×3, limit 0} {authors×1, kinds[62], limit 0}
         00:00:13.600 > EOSE 6
-        00:00:13.600   REQ 7 {#e×3, limit 500} {#E×3, limit 500} {#q×3, limit 500}
+        00:00:13.600   REQ 7 {#e×3, limit 500} {#E×3, limit 500} {#q×3, limit 500} {authors×1, kinds[62], limit 500}
         00:00:13.600 > EOSE 7
         00:00:13.600   CLOSE 7
         "#,
@@ -285,9 +285,9 @@ fn rate_limited_relay_gets_no_requests_during_the_cooldown() {
         00:06:02.100 = status connected, health rate_limited
         00:06:02.100 > served: issue 1
         00:07:06.100 = status connected, health rate_limited
-        00:07:07.100   REQ 6 {#e×1, limit 0} {#E×1, limit 0} {#q×1, limit 0}
+        00:07:07.100   REQ 6 {#e×1, limit 0} {#E×1, limit 0} {#q×1, limit 0} {authors×1, kinds[62], limit 0}
         00:07:08.100 > EOSE 6
-        00:07:08.100   REQ 7 {#e×1, limit 500} {#E×1, limit 500} {#q×1, limit 500}
+        00:07:08.100   REQ 7 {#e×1, limit 500} {#E×1, limit 500} {#q×1, limit 500} {authors×1, kinds[62], limit 500}
         00:07:08.100 > EOSE 7
         00:07:08.100   CLOSE 7
         00:07:08.100 = status connected, health healthy

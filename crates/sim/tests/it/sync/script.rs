@@ -86,6 +86,7 @@ pub(crate) fn config() -> SyncConfig {
         bootstrap: vec![],
         batch_window_millis: 5_000,
         values_per_filter: 100,
+        descendant_limit: 500,
         use_negentropy: true,
         backoff: Default::default(),
         rejected: Default::default(),
@@ -347,7 +348,7 @@ impl SyncScript {
         let needs = RepoNeeds { repo: repo(), status, relays, authors, seq };
         self.handle_input("repo needs: thing", SyncInput::RepoNeeds(repo().identifier, vec![needs]));
         for repo in std::mem::take(&mut self.root_queries) {
-            self.handle_input("", SyncInput::RootEvents(repo, Vec::<RootEvent>::new()));
+            self.handle_input("", SyncInput::RootEvents(repo, Vec::<RootEvent>::new(), Default::default()));
         }
         self
     }
@@ -624,8 +625,8 @@ fn expand(line: &str) -> Vec<String> {
     let (name, since) = abbreviation.split_once(" since ").unwrap_or((abbreviation, ""));
     let limit = if since.is_empty() { "limit 500".to_owned() } else { format!("since {since}, limit 500") };
     let mut lines = vec!["> EOSE 1".to_owned()];
-    for (number, kind) in [(2, 30617), (3, 30618)] {
-        lines.push(format!("REQ {number} {{kinds[{kind}], {limit}}}"));
+    for (number, kinds) in [(2, "30617, 10317"), (3, "30618")] {
+        lines.push(format!("REQ {number} {{kinds[{kinds}], {limit}}}"));
         lines.extend([format!("> EOSE {number}"), format!("CLOSE {number}")]);
     }
     let related =
