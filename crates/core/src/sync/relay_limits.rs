@@ -163,7 +163,9 @@ impl ConnectionLimits {
         let stated = |field: fn(&Nip11Info) -> Option<u64>| nip11.and_then(field);
         let slots = stated(|nip11| nip11.max_subscriptions).map_or(limits::DEFAULT_RELAY_SUBSCRIPTIONS, to_u32);
         let slots = slots.min(learned.max_subscriptions.unwrap_or(u32::MAX)).clamp(1, limits::MAX_RELAY_SUBSCRIPTIONS);
-        let reserve = limits::RESERVED_RELAY_SUBSCRIPTIONS.min(slots.saturating_sub(2));
+        // With few subscriptions one is enough: merged live sets replace each other one by one.
+        let reserve = if slots <= limits::FEW_RELAY_SUBSCRIPTIONS { 1 } else { limits::RESERVED_RELAY_SUBSCRIPTIONS };
+        let reserve = reserve.min(slots.saturating_sub(2));
         let filters = stated(|nip11| nip11.max_filters).map_or(u32::MAX, to_u32);
         // A `max_limit` of zero would mean that no events are served. In practice the field was just not filled in.
         let page = stated(|nip11| nip11.max_limit).filter(|most| *most > 0).map_or(u32::MAX, to_u32);
@@ -248,8 +250,9 @@ mod tests {
             (1, 1, 0, 0, 1, 1),
             (2, 2, 1, 0, 2, 1),
             (3, 3, 1, 1, 2, 1),
-            (4, 4, 1, 2, 2, 1),
-            (5, 5, 2, 2, 3, 1),
+            (4, 4, 2, 1, 3, 1),
+            (5, 5, 3, 1, 4, 1),
+            (6, 6, 3, 2, 4, 1),
             (10, 10, 7, 2, 5, 1),
             (19, 19, 16, 2, 5, 1),
             (20, 20, 17, 2, 5, 2),
@@ -326,7 +329,7 @@ mod tests {
         let budget = ConnectionLimits::new(Some(&nip11), &learned);
         assert_eq!(
             (budget.max_subscriptions, budget.max_live_subscriptions, budget.max_filters, budget.live_bytes),
-            (4, 1, 2, 1_048_576)
+            (4, 2, 2, 1_048_576)
         );
         let zero = LearnedLimits {
             max_subscriptions: Some(0),

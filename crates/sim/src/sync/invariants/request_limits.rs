@@ -30,8 +30,8 @@ const MAX_PASS_DURATION: Time = 60 * SECOND;
 /// ten values per filter, and one page and one fetch for each make 300.
 const MAX_REQUESTS_PER_PASS: u64 = 300;
 /// Maximum number of polling requests per day for needs without subscription: a part of them every five minutes, with
-/// seven filters.
-const MAX_POLLS_PER_DAY: u64 = 24 * 12 * 7;
+/// seven filters, and a filter of descendants every five seconds.
+const MAX_POLLS_PER_DAY: u64 = 24 * 12 * 7 + 24 * 3_600 / limits::DESCENDANT_POLL_INTERVAL_SECS;
 
 #[derive(Debug, Default)]
 pub(super) struct RequestChecker {
@@ -273,7 +273,8 @@ impl RequestChecker {
             "no more subscriptions are open than the relay allows",
             || format!("{used} of {}", limits.max_subscriptions),
         );
-        let reserved = (limits::RESERVED_RELAY_SUBSCRIPTIONS as usize).min(limits.max_subscriptions.saturating_sub(2));
+        let reserved =
+            if limits.max_subscriptions <= 5 { 1 } else { 2 }.min(limits.max_subscriptions.saturating_sub(2));
         let is_live_request = !is_negentropy && filters.iter().all(is_live);
         violations.require(
             is_live_request || used + reserved <= limits.max_subscriptions,
@@ -331,7 +332,7 @@ pub(super) fn is_live(filter: &Filter) -> bool {
 
 /// Returns whether a filter requests all announcements, starting with the newest.
 fn starts_full_pass(filter: &Filter) -> bool {
-    filter.kinds.as_deref() == Some(&[kinds::ANNOUNCEMENT])
+    filter.kinds.as_ref().is_some_and(|kinds| kinds.contains(&kinds::ANNOUNCEMENT))
         && filter.tags.is_empty()
         && filter.since.is_none()
         && filter.until.is_none()
