@@ -10,7 +10,7 @@ use grasp_core::nostr::event::{Coordinate, Event, EventId};
 use grasp_core::nostr::negentropy::NegentropyItem;
 use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
 use grasp_core::repo::{Identifier, RepoId};
-use grasp_core::sync::io::{LocalIds, RootEvent, ServedEvent};
+use grasp_core::sync::io::{Descendant, LocalIds, RootEvent, ServedEvent};
 use grasp_core::time::Timestamp;
 use grasp_sim::random::Rng;
 use grasp_sim::store_contract::{StoreUnderTest, draft};
@@ -206,6 +206,45 @@ fn served_events_are_listed_in_order_with_references() {
     assert_eq!(store.served_since(2, 10).expect("reads"), (vec![released], 4));
     write(&store, &[StoreWrite::Remove(held.id)]);
     assert_eq!(store.served_since(2, 10).expect("reads"), (vec![], 4));
+}
+
+#[test]
+fn descendants_are_collected_from_all_tags() {
+    let folder = TempDir::new().expect("temporary folder");
+    let store = open(folder.path());
+    let repo = format!("30617:{}:x", draft(9, 1, 1, &[]).pubkey);
+    let issue = draft(1, kinds::ISSUE, 10, &[&["a", &repo]]);
+    let comment = draft(2, 1_111, 11, &[&["E", &issue.id.to_string()]]);
+    let on_repo = draft(3, 1_111, 12, &[&["A", &repo]]);
+    let quote = draft(2, 1, 13, &[&["q", &comment.id.to_string()]]);
+    let article = draft(4, 30_023, 14, &[&["d", "say \"x\""], &["e", &quote.id.to_string()]]);
+    let address = article.coordinate().expect("addressable");
+    let on_article = draft(5, 1_111, 15, &[&["a", &address.to_string()]]);
+    let deletion = draft(2, kinds::DELETION, 16, &[&["e", &quote.id.to_string()]]);
+    let unrelated = draft(6, 1_111, 17, &[&["e", &"ab".repeat(32)]]);
+    let held = draft(7, 1_111, 18, &[&["e", &comment.id.to_string()]]);
+    let events = [&issue, &comment, &on_repo, &quote, &article, &on_article, &deletion, &unrelated];
+    write(&store, &events.map(|event| StoreWrite::Put(event.clone())));
+    write(&store, &[StoreWrite::Hold(held, Timestamp(9))]);
+
+    let id = RepoId { owner: PublicKey([9; 32]), identifier: Identifier::new("x").expect("valid") };
+    let roots = store.root_events(&id).expect("reads");
+    let found = store.descendants(&id, &roots, 500).expect("reads");
+    let followed =
+        |seq, event: &SignedEvent, coordinate, ancestor| Descendant { seq, id: event.id, coordinate, ancestor };
+    let expected = [
+        followed(2, &comment, None, 2),
+        followed(3, &on_repo, None, 3),
+        followed(4, &quote, None, 2),
+        followed(5, &article, Some(address), 2),
+        followed(6, &on_article, None, 2),
+    ];
+    assert_eq!(found.events, expected);
+    let authors: Vec<_> = found.authors.iter().map(|author| (author.seq, author.key, author.is_root)).collect();
+    let author = |seq, number, is_root| (seq, PublicKey([number; 32]), is_root);
+    let expected =
+        [author(1, 1, true), author(2, 2, false), author(3, 3, false), author(5, 4, false), author(6, 5, false)];
+    assert_eq!(authors, expected);
 }
 
 #[test]

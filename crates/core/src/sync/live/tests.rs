@@ -108,7 +108,7 @@ fn polled_descendants_are_requested_one_filter_at_a_time() {
         live.poll_scope(ctx, scope.clone());
         live.poll_scope(ctx, scope.clone());
         let mut requested = Vec::new();
-        for secs in 0..170 {
+        for secs in 0..=170 {
             let repo_index = &index;
             let polling = SyncContext {
                 now: at(secs),
