@@ -1,7 +1,7 @@
 //! Sets of events.
 
 /// Maximum number of events.
-pub(super) const CAPACITY: usize = 2_048;
+pub(super) const CAPACITY: usize = 2_560;
 
 const WORDS: usize = CAPACITY / 64;
 

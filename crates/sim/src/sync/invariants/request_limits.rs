@@ -27,8 +27,9 @@ const MAX_PASSES_PER_DAY: u64 = 3;
 /// Maximum duration of a pass. A request that would start another pass within this time belongs to the same pass.
 const MAX_PASS_DURATION: Time = 60 * SECOND;
 /// Maximum number of requests of one pass. The largest world has 20 repositories with 240 root events: five tags each,
-/// ten values per filter, and one page and one fetch for each make 300.
-const MAX_REQUESTS_PER_PASS: u64 = 300;
+/// ten values per filter, and one page and one fetch for each make 300. Its 1,300 descendants need another 700 where a
+/// message has space for 15 of them: four filters and twice as many requests for each.
+const MAX_REQUESTS_PER_PASS: u64 = 1_000;
 /// Maximum number of polling requests per day for needs without subscription: a part of them every five minutes, with
 /// seven filters, and a filter of descendants every five seconds.
 const MAX_POLLS_PER_DAY: u64 = 24 * 12 * 7 + 24 * 3_600 / limits::DESCENDANT_POLL_INTERVAL_SECS;
