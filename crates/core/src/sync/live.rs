@@ -235,7 +235,10 @@ impl LiveSync {
             if self.merge(ctx, session, limits.current(), is_descendants, is_followed) {
                 return Some(Vec::new());
             }
-            if !is_descendants && (self.end_descendants(ctx, session) || self.join(ctx, limits, values_per_filter)) {
+            let max_bytes = limits.current().req_bytes;
+            if !is_descendants
+                && (self.end_descendants(ctx, session, max_bytes) || self.join(ctx, limits, values_per_filter))
+            {
                 return Some(Vec::new());
             }
         }
@@ -243,16 +246,17 @@ impl LiveSync {
         // If a merged set does not fit, trying again would not help.
         self.cannot_merge |= is_merge;
         if !is_empty && !pending.batches.is_empty() {
-            self.poll_scope(ctx, pending.scope);
+            self.poll_scope(ctx, pending.scope, limits.current().req_bytes);
         }
         Some(pending.batches)
     }
 
-    /// Polls a scope for which there is no live subscription.
-    fn poll_scope(&mut self, ctx: &SyncContext<'_>, scope: SyncScope) {
+    /// Polls a scope for which there is no live subscription. `max_bytes` bounds the filters of one polled scope of
+    /// descendants.
+    fn poll_scope(&mut self, ctx: &SyncContext<'_>, scope: SyncScope, max_bytes: usize) {
         let polled = PolledScope { scope, requested_at: ctx.now.wall };
         if polled.scope.is_descendants() {
-            self.descendants.add(polled, ctx.now.mono);
+            self.descendants.add(ctx, polled, max_bytes);
         } else {
             self.polled.push_back(polled);
             self.poll_at.get_or_insert(ctx.now.mono.plus_secs(limits::SYNC_POLL_INTERVAL_SECS));
@@ -261,12 +265,12 @@ impl LiveSync {
 
     /// Closes a live set of descendants, which are polled from now on, to make space for the other layers. Returns
     /// `false` if there is none.
-    fn end_descendants(&mut self, ctx: &mut SyncContext<'_>, session: &mut Session) -> bool {
+    fn end_descendants(&mut self, ctx: &mut SyncContext<'_>, session: &mut Session, max_bytes: usize) -> bool {
         let can_end = |set: &LiveSet| set.scope.is_descendants() && set.awaiting_eose.is_empty();
         let Some((key, set)) = self.sets.iter().rev().find(|(_, set)| can_end(set)) else { return false };
         let (key, scope) = (*key, set.scope.clone());
         self.close(ctx, session, key);
-        self.poll_scope(ctx, scope);
+        self.poll_scope(ctx, scope, max_bytes);
         true
     }
 

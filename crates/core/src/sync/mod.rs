@@ -96,6 +96,10 @@ pub struct SyncLimits {
     pub wide_filter_bytes: usize,
     /// Events received without tags after which it is decided whether that subscription was worthwhile.
     pub wide_sample_events: u32,
+    /// Seconds between two requests for descendants without a live subscription.
+    pub descendant_poll_secs: u64,
+    /// Seconds between two rounds of these requests.
+    pub descendant_round_pause_secs: u64,
 }
 
 impl Default for SyncLimits {
@@ -106,6 +110,8 @@ impl Default for SyncLimits {
             max_reconciliations: limits::MAX_CONCURRENT_RECONCILIATIONS,
             wide_filter_bytes: limits::WIDE_SUBSCRIPTION_FILTER_BYTES,
             wide_sample_events: limits::WIDE_SUBSCRIPTION_SAMPLE_EVENTS,
+            descendant_poll_secs: limits::DESCENDANT_POLL_INTERVAL_SECS,
+            descendant_round_pause_secs: limits::DESCENDANT_ROUND_PAUSE_SECS,
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use grasp_core::nostr::PublicKey;
-use grasp_core::sync::SyncConfig;
 use grasp_core::sync::io::RelayCommand;
 use grasp_core::sync::relay_url::RelayUrl;
+use grasp_core::sync::{SyncConfig, SyncLimits};
 
 use super::corpus::{EventIndex, corpus};
 use super::incidents::Incident;
@@ -105,7 +105,8 @@ impl SyncWorld {
             use_negentropy: !self.sim.rng.one_in(12),
             backoff: Default::default(),
             rejected: Default::default(),
-            limits: Default::default(),
+            // A week with a request every five seconds would take most of the time of a run.
+            limits: SyncLimits { descendant_poll_secs: 300, descendant_round_pause_secs: 600, ..SyncLimits::default() },
             epoch: 1,
             seed: self.sim.rng.next_u64(),
         }

@@ -6,7 +6,6 @@ use super::super::SyncContext;
 use super::super::filters::SyncScope;
 use super::super::targets::RepoKey;
 use super::{DuePoll, PolledScope};
-use crate::limits;
 use crate::time::{MonoTime, Timestamp};
 
 /// Descendants without a free live subscription. One filter is requested at a time, in turn.
@@ -23,9 +22,20 @@ pub(super) struct DescendantPolling {
 }
 
 impl DescendantPolling {
-    pub(super) fn add(&mut self, polled: PolledScope, now: MonoTime) {
-        self.scopes.push_back(polled);
-        self.next_at.get_or_insert(now.plus_secs(limits::DESCENDANT_ROUND_PAUSE_SECS));
+    /// Adds a scope, together with the last one if the filters of both have at most `max_bytes`: descendants arrive one
+    /// by one, and a request for each would take hours.
+    pub(super) fn add(&mut self, ctx: &SyncContext<'_>, polled: PolledScope, max_bytes: usize) {
+        self.next_at.get_or_insert(ctx.now.mono.plus_secs(ctx.config.limits.descendant_round_pause_secs));
+        // The scope whose filters are being requested must not change.
+        let is_last_free = self.scopes.len() > 1 || self.next_filter == 0;
+        let bytes = polled.scope.size(ctx.repo_index).bytes;
+        match self.scopes.back_mut().filter(|_| is_last_free) {
+            Some(last) if last.scope.size(ctx.repo_index).bytes + bytes <= max_bytes => {
+                last.scope.merge(&polled.scope);
+                last.requested_at = last.requested_at.min(polled.requested_at);
+            }
+            _ => self.scopes.push_back(polled),
+        }
     }
 
     /// Takes the next filter that is due, or the whole scope if `can_follow` it live now.
@@ -41,7 +51,7 @@ impl DescendantPolling {
             *self = Self::default();
             return None;
         };
-        self.next_at = Some(ctx.now.mono.plus_secs(limits::DESCENDANT_POLL_INTERVAL_SECS));
+        self.next_at = Some(ctx.now.mono.plus_secs(ctx.config.limits.descendant_poll_secs));
         polled.scope.retain(is_followed);
         let (scope, requested_at) = (polled.scope.clone(), polled.requested_at);
         let count = scope.filters(ctx.repo_index, max_values).len();
@@ -61,7 +71,7 @@ impl DescendantPolling {
             self.done += 1;
             if self.done >= self.scopes.len() {
                 self.done = 0;
-                self.next_at = Some(ctx.now.mono.plus_secs(limits::DESCENDANT_ROUND_PAUSE_SECS));
+                self.next_at = Some(ctx.now.mono.plus_secs(ctx.config.limits.descendant_round_pause_secs));
             }
         }
         Some(DuePoll { scope, requested_at, has_free_slot: false, filter: Some(filter) })

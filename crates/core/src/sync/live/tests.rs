@@ -105,8 +105,8 @@ fn polled_descendants_are_requested_one_filter_at_a_time() {
     with_live(|live, _, ctx| {
         let relay_limits = RelayLimits::new(Default::default());
         // Each scope has three filters: #e, #E and #q.
-        live.poll_scope(ctx, scope.clone());
-        live.poll_scope(ctx, scope.clone());
+        live.poll_scope(ctx, scope.clone(), 0);
+        live.poll_scope(ctx, scope.clone(), 0);
         let mut requested = Vec::new();
         for secs in 0..=170 {
             let repo_index = &index;
