@@ -79,14 +79,19 @@ impl SyncScope {
         merge_ranges(&mut self.descendants, &other.descendants);
     }
 
-    /// Whether both scopes contain the same announcements, repository or root events.
+    /// Whether both scopes contain the same announcements, repository, root events or descendants.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
-        let is_shared = |range: &RootRange, other: &RootRange| {
-            range.repo == other.repo && range.after < other.up_to && other.after < range.up_to
+        let have_shared = |ranges: &[ArrivalRange], others: &[ArrivalRange]| {
+            ranges.iter().any(|range| {
+                others
+                    .iter()
+                    .any(|other| range.repo == other.repo && range.after < other.up_to && other.after < range.up_to)
+            })
         };
         (self.announcements.is_some() && other.announcements.is_some())
             || self.repos.iter().any(|repo| other.repos.contains(repo))
-            || self.roots.iter().any(|range| other.roots.iter().any(|other| is_shared(range, other)))
+            || have_shared(&self.roots, &other.roots)
+            || have_shared(&self.descendants, &other.descendants)
     }
 
     /// Returns its repositories, each once.
