@@ -335,8 +335,27 @@ pub const MAX_SYNC_RELAYS_PER_HOST: usize = 8;
 /// name lookup, a TLS handshake and a subscription.
 pub const MAX_SYNC_RELAYS_OF_HELD_REPOS: usize = 32;
 
-/// Relays that only one held announcement names.
+/// Relays that only held announcements of one author name: a quarter of all of them, so that one author cannot use all.
+pub const MAX_SYNC_RELAYS_PER_HELD_AUTHOR: usize = 8;
+
+/// Relays that only one held announcement names and that are on trial: it is not yet known whether they can be reached
+/// and what they have. So a long list of relays is tried in portions.
 pub const MAX_SYNC_RELAYS_PER_HELD_REPO: usize = 2;
+
+/// Seconds for which a relay of held announcements is on trial at most: five for the dial, and enough for the few
+/// requests of a held announcement.
+pub const HELD_RELAY_TRIAL_SECS: u64 = 30;
+
+/// Seconds after which a relay of held announcements is replaced by one that was not tried before.
+pub const HELD_RELAY_FIRST_TURN_SECS: u64 = 60;
+
+/// Seconds after which a relay of held announcements is replaced by one that was tried before. Relays should not see a
+/// new connection every minute.
+pub const HELD_RELAY_TURN_SECS: u64 = 10 * 60;
+
+/// Repositories that are considered to decide whether another relay is followed. The work has to be bounded; the first
+/// ones suffice, because the others wait no longer than these.
+pub const MAX_REPOS_PER_RELAY_CHECK: usize = 16;
 
 /// Seconds for which the connection to a relay that no repository names is kept. Some announcements are replaced in two
 /// steps.
@@ -354,9 +373,13 @@ pub const RELAY_DIAL_INTERVAL: std::time::Duration = std::time::Duration::from_m
 /// Time between two dials of one host. Some relays ban clients that reconnect within a second.
 pub const RELAY_DIAL_INTERVAL_PER_HOST: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Seconds within which another relay must have sent a message for a failed connection to count as the relay's failure.
-/// Otherwise this server's network is assumed to be down.
-pub const OTHER_RELAY_HEARD_SECS: u64 = 60;
+/// Seconds within which another relay must have sent a message, or another computer must have been reached, for an
+/// unanswered connection attempt to count as the relay's failure. Otherwise this server's network is assumed to be down.
+pub const NETWORK_CONTACT_SECS: u64 = 60;
+
+/// Consecutive failures of a relay that are attributed to this server's network. Further ones have the same consequences
+/// as failures of the relay, because a server with one peer cannot tell the two apart.
+pub const MAX_OWN_NETWORK_FAILURES: u32 = 5;
 
 /// Seconds of disconnection after which everything is requested again, not only newer events.
 pub const QUICK_RECONNECT_SECS: u64 = 15 * 60;
@@ -670,6 +693,10 @@ pub const MIN_REDIAL_SECS: u64 = 2;
 
 /// Seconds until the next attempt, at most, when this server's network is down.
 pub const MAX_OFFLINE_RETRY_SECS: u64 = 60;
+
+/// Different parts of the needs that a relay may refuse in one connection before it counts as refusing us altogether. A
+/// relay may have rules against single repositories or authors.
+pub const MAX_REFUSED_SCOPES: usize = 3;
 
 /// Seconds in which nothing is requested from a relay that has rate-limited us. Most relays count requests per minute;
 /// five seconds are added as a margin.

@@ -120,19 +120,21 @@ impl Store {
 
     /// Returns the served root events of a repository in the order of their sequence numbers.
     pub fn root_events(&self, repo: &RepoId) -> Result<Vec<RootEvent>> {
-        let filter = Filter {
+        // The same tags as for events that are served later.
+        let filters = b"aAq".map(|letter| Filter {
             kinds: Some(ROOT_KINDS.to_vec()),
-            tags: vec![(b'a', vec![announcement_coordinate(repo).to_string()])],
+            tags: vec![(letter, vec![announcement_coordinate(repo).to_string()])],
             ..Filter::default()
-        };
+        });
         let mut roots = Vec::new();
-        let mut scan = Scan::new(vec![filter], usize::MAX, self.last_seq());
+        let mut scan = Scan::new(filters.to_vec(), usize::MAX, self.last_seq());
         while scan.run_slice_with_seqs(self, BEFORE_ALL_EXPIRY, |seq, record| {
             roots.push(RootEvent { seq, id: record.id() });
             ControlFlow::Continue(())
         })? == ScanProgress::More
         {}
         roots.sort_unstable();
+        roots.dedup();
         Ok(roots)
     }
 

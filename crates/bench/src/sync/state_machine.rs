@@ -274,7 +274,7 @@ impl MachineDriver {
     /// Handles an output as a relay without events would. Returns the bytes of tag values in filters.
     fn handle_output(&mut self, output: SyncOutput) -> Result<usize> {
         match output {
-            SyncOutput::Dial(session, _) => {
+            SyncOutput::Dial { session, .. } => {
                 let limits = Nip11Info {
                     max_subscriptions: Some(SUBSCRIPTIONS as u64),
                     max_filters: Some(10),
@@ -404,6 +404,7 @@ fn input_label(input: &SyncInput) -> &'static str {
         SyncInput::Message(..) => "message",
         SyncInput::Unsent(..) => "unsent",
         SyncInput::Disconnected(..) => "disconnected",
+        SyncInput::NetworkContact(_) => "network_contact",
         SyncInput::LocalIds(..) => "local_ids",
         SyncInput::MissingIds(..) => "missing_ids",
         SyncInput::ServedEvents(..) => "served_events",

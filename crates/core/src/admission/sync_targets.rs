@@ -60,7 +60,7 @@ impl Admission {
         let mut known: BTreeSet<&str> = BTreeSet::new();
         let mut seq = 0;
         for versions in announcements.take(limits::MAX_FOLLOWED_ANNOUNCEMENTS) {
-            for relay in versions.newest().into_iter().flat_map(|newest: &Announcement| &newest.relays) {
+            for relay in versions.newest().into_iter().flat_map(relays_by_likelihood) {
                 if relays.len() < limits::MAX_FOLLOWED_RELAYS && known.insert(relay) {
                     relays.push(relay.clone());
                 }
@@ -76,9 +76,44 @@ impl Admission {
     }
 }
 
+/// Returns the relays of an announcement, GRASP servers first: these have the git data too.
+fn relays_by_likelihood(announcement: &Announcement) -> Vec<&String> {
+    let mut relays: Vec<&String> = announcement.relays.iter().collect();
+    relays.sort_by_key(|relay| !announcement.clone.iter().any(|clone| is_same_grasp_server(relay, clone)));
+    relays
+}
+
+/// Whether a relay URL and a clone URL name the same GRASP server: host, port and base path are equal, and the clone URL
+/// continues with an `npub`.
+fn is_same_grasp_server(relay: &str, clone: &str) -> bool {
+    let address = |url: &str| url.split_once("://").map(|(_, address)| address.to_ascii_lowercase());
+    let (Some(relay), Some(clone)) = (address(relay), address(clone)) else { return false };
+    clone.strip_prefix(relay.trim_end_matches('/')).is_some_and(|path| path.starts_with("/npub1"))
+}
+
 /// Returns the maintainer set of a repository and its owner, who is not in it if another key leads the repository.
 pub(super) fn owner_and_maintainers(group: &RepoGroup, owner: PublicKey, strict: bool) -> BTreeSet<PublicKey> {
     let mut keys = BTreeSet::clone(&group.maintainers(owner, strict));
     keys.insert(owner);
     keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grasp_server_is_recognised_by_its_clone_url() {
+        let clone = "https://Git.example:8443/base/npub1abc/thing.git";
+        for (relay, is_grasp) in [
+            ("wss://git.example:8443/base", true),
+            ("wss://git.example:8443/base/", true),
+            ("wss://git.example:8443", false),
+            ("wss://git.example/base", false),
+            ("wss://it.example:8443/base", false),
+            ("git.example:8443/base", false),
+        ] {
+            assert_eq!(is_same_grasp_server(relay, clone), is_grasp, "{relay}");
+        }
+    }
 }

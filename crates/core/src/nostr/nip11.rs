@@ -24,6 +24,8 @@ pub struct Nip11Info {
     pub negentropy: Option<bool>,
     /// Whether the relay is a GRASP server.
     pub is_grasp: bool,
+    /// Whether the relay is a private service (GRASP-08), from which a public one does not sync.
+    pub is_private_service: bool,
     /// Id of the server instance, independent of its URL. Sync uses it to recognise this server under another URL.
     pub instance: Option<String>,
     /// Limits for git fetches from the same origin.
@@ -61,7 +63,8 @@ impl Nip11Info {
             max_subscription_bytes: number("max_subscription_bytes"),
             auth_required: flag("auth_required"),
             negentropy: list("supported_nips").map(|nips| nips.iter().any(is_77)),
-            is_grasp: list("supported_grasps").is_some_and(|grasps| grasps.iter().any(is_grasp_01)),
+            is_grasp: list("supported_grasps").is_some_and(|grasps| has_grasp(grasps, "GRASP-01")),
+            is_private_service: list("supported_grasps").is_some_and(|grasps| has_grasp(grasps, "GRASP-08")),
             instance: document
                 .get("instance")
                 .and_then(Value::as_str)
@@ -90,8 +93,9 @@ fn is_77(nip: &Value) -> bool {
     nip.as_u64() == Some(77) || nip.as_str() == Some("77")
 }
 
-fn is_grasp_01(grasp: &Value) -> bool {
-    grasp.as_str().is_some_and(|grasp| grasp.eq_ignore_ascii_case("GRASP-01"))
+/// Returns whether a list of `supported_grasps` contains this document.
+fn has_grasp(grasps: &[Value], document: &str) -> bool {
+    grasps.iter().filter_map(Value::as_str).any(|grasp| grasp.eq_ignore_ascii_case(document))
 }
 
 fn is_instance(name: &str) -> bool {
@@ -123,6 +127,7 @@ mod tests {
             auth_required: Some(false),
             negentropy: Some(true),
             is_grasp: true,
+            is_private_service: false,
             instance: Some("ab12".to_owned()),
             git: GitFetchLimits { concurrent: Some(8), per_minute: Some(120) },
         };
@@ -163,6 +168,8 @@ mod tests {
         assert_eq!(negentropy("[]"), Some(false));
         assert_eq!(negentropy("77"), None);
         assert!(!Nip11Info::parse(r#"{"supported_grasps":["GRASP-06"]}"#).expect("an object").is_grasp);
+        let private = Nip11Info::parse(r#"{"supported_grasps":["GRASP-01","grasp-08"]}"#).expect("an object");
+        assert!(private.is_grasp && private.is_private_service);
         let long = "x".repeat(limits::MAX_INSTANCE_ID_BYTES + 1);
         for name in ["", long.as_str()] {
             assert_eq!(Nip11Info::parse(&format!("{{\"instance\":\"{name}\"}}")).expect("an object").instance, None);

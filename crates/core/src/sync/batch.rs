@@ -44,6 +44,8 @@ pub(super) struct PendingBatch {
     pub(super) failure: Option<BatchFailure>,
     /// Its live set, if that was not confirmed in time.
     pub(super) unconfirmed_live_set: Option<LiveSetId>,
+    /// Whether the relay refused the live set.
+    pub(super) is_live_refused: bool,
     /// Whether it belongs to the historic run of the connection.
     pub(super) in_historic_run: bool,
     pub(super) started_at: Timestamp,
@@ -200,6 +202,7 @@ impl PendingBatch {
             pending_events: 0,
             failure: None,
             unconfirmed_live_set: None,
+            is_live_refused: false,
             in_historic_run: false,
             started_at,
             events: 0,

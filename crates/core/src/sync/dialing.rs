@@ -25,6 +25,8 @@ pub(super) struct Dialer {
     next: Option<MonoTime>,
     /// The two relays that sent a message last.
     last_heard: [Option<(RelayId, MonoTime)>; 2],
+    /// When another computer that is not a relay was last reached.
+    last_contact: Option<MonoTime>,
 }
 
 impl Dialer {
@@ -40,10 +42,12 @@ impl Dialer {
         self.last_heard[0] = Some((relay, at));
     }
 
-    /// Whether a relay other than this one sent a message recently.
-    pub(super) fn heard_another_relay(&self, relay: RelayId, now: MonoTime) -> bool {
-        let recent = |(_, at): &(RelayId, MonoTime)| now.since(*at).as_secs() <= limits::OTHER_RELAY_HEARD_SECS;
-        self.last_heard.iter().flatten().any(|heard| heard.0 != relay && recent(heard))
+    /// Whether the own network works: a relay other than this one sent a message recently, or another computer was
+    /// reached.
+    fn is_own_network_up(&self, relay: RelayId, now: MonoTime) -> bool {
+        let others = self.last_heard.iter().flatten().filter(|(heard, _)| *heard != relay).map(|(_, at)| *at);
+        let is_recent = |at: MonoTime| now.since(at).as_secs() <= limits::NETWORK_CONTACT_SECS;
+        others.chain(self.last_contact).any(is_recent)
     }
 }
 
@@ -88,7 +92,8 @@ impl SyncMachine {
             self.dialer.last = Some(now);
             self.dialer.hosts.retain(|_, at| at.plus(limits::RELAY_DIAL_INTERVAL_PER_HOST) > now);
             self.dialer.hosts.insert(relay.url.host().to_owned(), now);
-            self.outputs.push_back(SyncOutput::Dial(session, relay.url.clone()));
+            let (url, is_configured) = (relay.url.clone(), relay.is_bootstrap);
+            self.outputs.push_back(SyncOutput::Dial { session, url, is_configured });
             self.schedule_wake(id);
         }
     }
@@ -97,7 +102,6 @@ impl SyncMachine {
     pub(super) fn on_connected(&mut self, session: SessionId, nip11: Option<Nip11Info>) {
         let Some(id) = self.sessions.get(&session).copied() else { return };
         self.dialer.record_message(id, self.now.mono);
-        let now = self.now;
         let is_self = nip11.as_ref().is_some_and(|nip11| nip11.instance.as_deref() == Some(&self.config.instance));
         if is_self {
             if let Some(relay) = self.relays.get_mut(&id) {
@@ -108,17 +112,28 @@ impl SyncMachine {
             return self.disconnect(id);
         }
         self.dialer.open = self.dialer.open.saturating_sub(1);
-        let delayed: Vec<RelayId> =
-            self.relays.values().filter(|relay| relay.failed_in_own_outage).map(|relay| relay.id).collect();
-        for id in delayed {
-            if let Some(relay) = self.relays.get_mut(&id) {
-                relay.failed_in_own_outage = false;
-                relay.health.retry_now(now);
-            }
-            self.runnable.insert(id);
-        }
+        self.end_own_outage();
         self.with_relay(id, |relay, ctx| relay.on_connected(ctx, session, nip11));
         self.runnable.insert(id);
+    }
+
+    /// Handles the news that another computer was reached at this time.
+    pub(super) fn on_network_contact(&mut self, at: MonoTime) {
+        self.dialer.last_contact = self.dialer.last_contact.max(Some(at));
+        if self.now.mono.since(at).as_secs() <= limits::NETWORK_CONTACT_SECS {
+            self.end_own_outage();
+        }
+    }
+
+    /// Allows all relays to be dialled now that failed while the own network was down.
+    fn end_own_outage(&mut self) {
+        let now = self.now;
+        for relay in self.relays.values_mut().filter(|relay| relay.failed_in_own_outage) {
+            relay.failed_in_own_outage = false;
+            relay.health.end_backoff(now);
+            self.runnable.insert(relay.id);
+        }
+        self.waiting_relays.end_own_outage(now);
     }
 
     /// Handles the end of a connection or of an attempt.
@@ -126,13 +141,19 @@ impl SyncMachine {
         let Some(id) = self.sessions.remove(&session) else { return };
         let now = self.now;
         let random = self.rng.next_u64();
-        let is_own_network_up = self.dialer.heard_another_relay(id, now.mono);
+        let is_own_network_up = self.dialer.is_own_network_up(id, now.mono);
         let Some(relay) = self.relays.get_mut(&id) else { return };
         relay.update_time_totals(now);
         let state = std::mem::replace(&mut relay.connection, ConnectionState::Disconnected);
         relay.is_unsaved = true;
         match state {
             ConnectionState::Disconnected => {}
+            ConnectionState::Connecting(_) if reason == DisconnectReason::PrivateService => {
+                self.dialer.open = self.dialer.open.saturating_sub(1);
+                relay.health.park(now, random);
+                let text = "it is a private service (GRASP-08)".to_owned();
+                self.outputs.push_back(SyncOutput::Note(SyncNote::Parked(relay.url.clone(), text)));
+            }
             ConnectionState::Connecting(_) => {
                 self.dialer.open = self.dialer.open.saturating_sub(1);
                 if reason != DisconnectReason::ClosedByUs {
@@ -145,7 +166,7 @@ impl SyncMachine {
                         random,
                     );
                     let url = relay.url.clone();
-                    let failures = relay.health.failures();
+                    let (failures, attempt) = (relay.health.failures(), relay.health.failed_attempts());
                     let backoff_millis =
                         u64::try_from(outcome.retry_at.since(now.mono).as_millis()).unwrap_or(u64::MAX);
                     if outcome.became_dead {
@@ -154,6 +175,7 @@ impl SyncMachine {
                     self.outputs.push_back(SyncOutput::Note(SyncNote::ConnectionFailed {
                         relay: url,
                         reason,
+                        attempt,
                         failures,
                         backoff_millis,
                     }));
@@ -171,6 +193,7 @@ impl SyncMachine {
             }
         }
         self.runnable.insert(id);
+        self.waiting_relays.check_soon();
         if self.relays.get(&id).is_some_and(|relay| relay.is_expired(now.mono)) {
             self.remove_relay(id);
         }
@@ -211,3 +234,6 @@ impl SyncMachine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,19 +25,21 @@ impl Default for BackoffConfig {
     }
 }
 
-/// Health status of a relay. The numbers are the values of the metric.
+/// Health status of a relay.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum HealthStatus {
     /// Connected, and stable for five minutes.
-    Healthy = 1,
-    /// Not connected, or connected for less than five minutes, without known problems.
-    Disconnected = 2,
+    Healthy,
+    /// Connected for less than five minutes.
+    Stabilising,
+    /// Not connected, without known problems.
+    Disconnected,
     /// The last connection attempts failed, connections do not last, or the relay is parked.
-    Degraded = 3,
+    Degraded,
     /// Only failures for a day. Dialled once a day.
-    Dead = 4,
+    Dead,
     /// In the cooldown after a rate limit.
-    RateLimited = 5,
+    RateLimited,
 }
 
 impl HealthStatus {
@@ -46,21 +48,34 @@ impl HealthStatus {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
+            Self::Stabilising => "stabilising",
             Self::Disconnected => "disconnected",
             Self::Degraded => "degraded",
             Self::Dead => "dead",
             Self::RateLimited => "rate_limited",
         }
     }
+
+    /// Returns the value of `ngit_sync_relay_status`. It has no value of its own for a relay that is not yet stable.
+    #[must_use]
+    pub const fn metric_value(self) -> i64 {
+        match self {
+            Self::Healthy => 1,
+            Self::Stabilising | Self::Disconnected => 2,
+            Self::Degraded => 3,
+            Self::Dead => 4,
+            Self::RateLimited => 5,
+        }
+    }
 }
 
-/// Cause of a connection failure. A failure counts against the relay only if another relay was heard recently;
-/// otherwise the own network is considered down.
+/// Cause of a connection failure. An unanswered attempt counts against the relay only if something else shows that the
+/// own network works; otherwise the own network is considered down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureCause {
-    /// Other relays are reachable, this one is not.
+    /// The relay refused the connection, or the own network works and the relay did not answer.
     Relay,
-    /// No relay is reachable.
+    /// Nothing is reachable.
     OwnNetwork,
 }
 
@@ -105,6 +120,8 @@ impl Deadline {
 pub struct RelayHealth {
     config: BackoffConfig,
     failures: u32,
+    /// Consecutive failures that were attributed to the own network.
+    own_failures: u32,
     /// Time from the first to the latest of these failures, without outages of the own network.
     failing_millis: u64,
     /// Time from which `failing_millis` continues. `None` during an outage of the own network.
@@ -116,6 +133,8 @@ pub struct RelayHealth {
     short_connections: u32,
     next_dial: Deadline,
     cooldown: Option<Deadline>,
+    /// When the current cooldown started.
+    cooldown_started: MonoTime,
     rate_limit_count: u32,
     parked: bool,
 }
@@ -135,6 +154,7 @@ impl RelayHealth {
         let mut health = Self {
             config,
             failures,
+            own_failures: 0,
             failing_millis: failing_secs.saturating_mul(1_000),
             // The time without a process does not count as failing.
             failing_counted_from: (failures > 0).then_some(now.mono),
@@ -144,6 +164,7 @@ impl RelayHealth {
             short_connections: 0,
             next_dial: Deadline { mono: now.mono, wall: now.wall },
             cooldown: None,
+            cooldown_started: now.mono,
             rate_limit_count: 0,
             parked: record.parked,
         };
@@ -184,17 +205,27 @@ impl RelayHealth {
     }
 
     /// Records a failed connection attempt. `random` is an arbitrary number for the jitter.
+    ///
+    /// After [`limits::MAX_OWN_NETWORK_FAILURES`] failures the cause no longer matters: a server with one peer cannot tell
+    /// whether the peer or its own network is down, and must not dial a dead peer every minute forever.
     pub fn record_failure(&mut self, now: Now, cause: FailureCause, random: u64) -> FailureOutcome {
         self.connected_since = None;
         let was_dead = self.is_dead();
         match cause {
-            FailureCause::OwnNetwork => {
+            FailureCause::OwnNetwork if self.own_failures < limits::MAX_OWN_NETWORK_FAILURES => {
+                self.own_failures += 1;
                 self.failing_counted_from = None;
                 let min_millis = self.config.base_secs.clamp(1, limits::MAX_OFFLINE_RETRY_SECS) * 1_000;
                 let span = limits::MAX_OFFLINE_RETRY_SECS * 1_000 - min_millis + 1;
-                self.next_dial = Deadline::after_millis(now, min_millis + random % span);
+                let wait = match self.failures {
+                    0 => min_millis + random % span,
+                    // It failed before the outage, so it is not dialled more often during it.
+                    _ if self.parked || was_dead => probe_millis(random),
+                    failures => self.backoff_millis(failures, random),
+                };
+                self.next_dial = Deadline::after_millis(now, wait);
             }
-            FailureCause::Relay => {
+            FailureCause::Relay | FailureCause::OwnNetwork => {
                 if self.failures == 0 {
                     self.failing_millis = 0;
                 } else if let Some(since) = self.failing_counted_from {
@@ -215,6 +246,7 @@ impl RelayHealth {
     /// Records an established connection.
     pub fn record_connected(&mut self, now: Now) {
         self.failures = 0;
+        self.own_failures = 0;
         self.failing_millis = 0;
         self.failing_counted_from = None;
         self.last_success_at = Some(now.wall);
@@ -251,18 +283,24 @@ impl RelayHealth {
     }
 
     /// Records a rate limit. Returns the end of the cooldown. Further rate limits during the cooldown answer requests
-    /// that were sent before, so they do not count again, but the cooldown starts anew with the last of them.
+    /// that were sent before, so they do not count again, but they extend the cooldown, to twice its length at most: a
+    /// relay that repeats its text must not be silent forever.
     pub fn record_rate_limit(&mut self, now: Now) -> MonoTime {
         if !self.is_in_cooldown(now) {
             let count = if self.has_calmed_down(now) { 0 } else { self.rate_limit_count };
             self.rate_limit_count = count.saturating_add(1);
+            self.cooldown_started = now.mono;
         }
         let secs = doubling_backoff(
             limits::RATE_LIMIT_COOLDOWN_SECS,
             self.rate_limit_count,
             limits::MAX_RATE_LIMIT_COOLDOWN_SECS,
         );
-        let cooldown = Deadline::after_secs(now, secs);
+        let most = self.cooldown_started.plus_secs(2 * secs);
+        let cooldown = match self.cooldown {
+            Some(current) if self.is_in_cooldown(now) && now.mono.plus_secs(secs) > most => current,
+            _ => Deadline::after_secs(now, secs),
+        };
         self.cooldown = Some(cooldown);
         cooldown.mono
     }
@@ -316,7 +354,24 @@ impl RelayHealth {
         }
     }
 
-    /// Returns the number of consecutive connection failures.
+    /// Ends the backoff after a failure that was attributed to the own network, which works again. The cooldown is kept.
+    pub(super) fn end_backoff(&mut self, now: Now) {
+        self.next_dial = Deadline { mono: now.mono, wall: now.wall };
+    }
+
+    /// Returns whether a connection was ever established.
+    #[must_use]
+    pub fn was_ever_reached(&self) -> bool {
+        self.last_success_at.is_some()
+    }
+
+    /// Returns the number of consecutive failed attempts, whatever their cause.
+    #[must_use]
+    pub fn failed_attempts(&self) -> u32 {
+        self.failures.saturating_add(self.own_failures)
+    }
+
+    /// Returns the number of consecutive connection failures that count against the relay.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
@@ -334,7 +389,7 @@ impl RelayHealth {
         match self.connected_since {
             _ if self.parked => HealthStatus::Degraded,
             Some(since) if is_stable(since, now) => HealthStatus::Healthy,
-            Some(_) => HealthStatus::Disconnected,
+            Some(_) => HealthStatus::Stabilising,
             None if self.failures > 0 || self.short_connections > 0 => HealthStatus::Degraded,
             None => HealthStatus::Disconnected,
         }

@@ -413,9 +413,9 @@ impl HistoricSync {
         self.coverage.contains_key(&key)
     }
 
-    /// Whether a held repository lists the relay.
-    pub(super) fn holds(&self, key: RepoKey) -> bool {
-        self.held_repos.contains(&key)
+    /// Iterates over the held repositories that list the relay.
+    pub(super) fn held_repos(&self) -> impl Iterator<Item = RepoKey> {
+        self.held_repos.iter().copied()
     }
 
     /// Iterates over the served repositories that list the relay.
@@ -478,7 +478,10 @@ impl HistoricSync {
 
     /// Whether part of the history could not be fetched.
     pub(super) fn has_failures(&self) -> bool {
-        self.is_incomplete || self.failed_batches.iter().any(|failed| failed.attempts > 0)
+        let is_retried = |batch: &PendingBatch| matches!(batch.origin, BatchOrigin::Retry(attempts) if attempts > 0);
+        self.is_incomplete
+            || self.failed_batches.iter().any(|failed| failed.attempts > 0)
+            || self.connection.batches.values().any(is_retried)
     }
 
     /// Returns the number of failed batches that are retried.
@@ -581,7 +584,9 @@ impl HistoricSync {
                 }
                 self.page_cursors.clear();
                 self.completed_at = None;
-                if last_message.is_some() { ReconnectKind::Long } else { ReconnectKind::Fresh }
+                // After a short absence without coverage everything is requested because nothing was complete before.
+                let is_long = last_message.is_some_and(|at| absence_secs(at) >= limits::QUICK_RECONNECT_SECS);
+                if is_long { ReconnectKind::Long } else { ReconnectKind::Fresh }
             }
         };
         self.clock_ahead_secs = None;
@@ -748,8 +753,9 @@ impl HistoricSync {
             BatchOrigin::Retry(attempts) => attempts + 1,
             _ => 1,
         };
-        let PendingBatch { scope, since, source, origin, unconfirmed_live_set, live_until, .. } = batch;
-        if attempts > limits::MAX_BATCH_RETRIES {
+        let PendingBatch { scope, since, source, origin, unconfirmed_live_set, is_live_refused, live_until, .. } =
+            batch;
+        if attempts > limits::MAX_BATCH_RETRIES && !is_live_refused {
             // The daily reconciliation will request it again.
             self.is_incomplete = true;
             return self.mark_complete(link.ctx, &scope);
@@ -760,6 +766,8 @@ impl HistoricSync {
         }
         let retry_at = link.ctx.now.mono.plus_secs(link.ctx.jitter(failure.retry_secs(attempts)));
         let live_set = unconfirmed_live_set.map_or(LiveSetStatus::Open, LiveSetStatus::Unconfirmed);
+        let live_set = if is_live_refused { LiveSetStatus::Closed } else { live_set };
+        let attempts = attempts.min(limits::MAX_BATCH_RETRIES);
         self.failed_batches.push(FailedBatch { scope, since, source, retry_at, attempts, live_set, live_until });
     }
 
@@ -902,6 +910,19 @@ impl HistoricSync {
         self.start_batches(link, batches);
     }
 
+    /// Records that the relay refused the live set of these batches. Their retries open it again.
+    pub(super) fn mark_live_refused(&mut self, batches: &[BatchId]) {
+        for id in batches {
+            self.connection.batches.entry(*id).and_modify(|batch| batch.is_live_refused = true);
+        }
+    }
+
+    /// Returns the part of the needs that a request is for.
+    pub(super) fn request_scope(&self, id: RequestId) -> Option<SyncScope> {
+        let request = self.connection.requests.get(&id)?;
+        self.connection.batches.get(&request.batch).map(|batch| batch.scope.clone())
+    }
+
     /// Returns how events of a batch are received.
     pub(super) fn source(&self, batch: BatchId) -> Option<SyncSource> {
         self.connection.batches.get(&batch).map(|batch| batch.source)
@@ -995,7 +1016,7 @@ mod tests {
             let relay_limits = RelayLimits::new(LearnedLimits::default());
             for (absence_secs, covered, kind) in [
                 (Some(10), Some(covered()), ReconnectKind::Quick),
-                (Some(10), None, ReconnectKind::Long),
+                (Some(10), None, ReconnectKind::Fresh),
                 (Some(limits::QUICK_RECONNECT_SECS), Some(covered()), ReconnectKind::Long),
                 (None, Some(covered()), ReconnectKind::Fresh),
             ] {

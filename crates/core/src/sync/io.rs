@@ -23,7 +23,7 @@ use crate::nostr::rejection::Rejection;
 pub use crate::nostr::relay_message::{EoseHint, EventPresence, IncomingMessage, OutgoingMessage, SubscriptionId};
 use crate::repo::catalog::EventStatus;
 use crate::repo::{Identifier, RepoId};
-use crate::time::Timestamp;
+use crate::time::{MonoTime, Timestamp};
 
 /// Input of the sync machine.
 #[derive(Clone, Debug)]
@@ -47,6 +47,8 @@ pub enum SyncInput {
     Unsent(SessionId, usize),
     /// A connection has ended or could not be established. The last input of a session.
     Disconnected(SessionId, DisconnectReason),
+    /// Another computer was reached at this time, by a git fetch or a client: the network of this server works.
+    NetworkContact(MonoTime),
     /// Answer to [`SyncOutput::QueryLocalIds`].
     LocalIds(QueryId, LocalIds),
     /// Answer to [`SyncOutput::QueryMissingIds`]: the ids that are neither served nor held here.
@@ -73,6 +75,7 @@ crate::label_table! {
         Self::Message(..) => "message",
         Self::Unsent(..) => "unsent",
         Self::Disconnected(..) => "down",
+        Self::NetworkContact(_) => "network_contact",
         Self::LocalIds(..) => "ids",
         Self::MissingIds(..) => "missing",
         Self::ServedEvents(..) => "served_events",
@@ -193,12 +196,16 @@ pub struct SessionId(pub u64);
 /// Reason why a connection ended or could not be established.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DisconnectReason {
-    /// The relay could not be reached: unknown host, connection refused, or timeout.
+    /// The relay did not answer: unknown host, no route, or timeout. The network of this server may be the reason.
     Unreachable,
+    /// The host of the relay answered and refused the connection, or answered with an HTTP error.
+    Refused,
     /// The address is not public and must not be dialled. Nothing was sent.
     Forbidden,
     /// The server does not speak websocket, or its certificate is invalid.
     NotARelay,
+    /// The relay is a private service (GRASP-08). Nothing was requested from it.
+    PrivateService,
     /// The relay closed the connection, or was silent for too long.
     Ended,
     /// The relay sent a message that is larger than this server reads.
@@ -213,8 +220,10 @@ impl DisconnectReason {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
             Self::Forbidden => "forbidden",
             Self::NotARelay => "not_a_relay",
+            Self::PrivateService => "private_service",
             Self::Ended => "ended",
             Self::MessageTooLarge => "message_too_large",
             Self::ClosedByUs => "closed_by_us",
@@ -286,7 +295,14 @@ pub enum RelayCommand {
 pub enum SyncOutput {
     /// Connect, and read the NIP-11 document at the same time. Answered by [`SyncInput::Connected`] or
     /// [`SyncInput::Disconnected`].
-    Dial(SessionId, RelayUrl),
+    Dial {
+        /// Id of the connection.
+        session: SessionId,
+        /// The relay.
+        url: RelayUrl,
+        /// Whether the operator configured the relay, so that it may have a private address.
+        is_configured: bool,
+    },
     /// End a connection or a connection attempt. Answered by [`SyncInput::Disconnected`].
     Disconnect(SessionId),
     /// Send a message to a relay.
@@ -316,7 +332,7 @@ pub enum SyncOutput {
 crate::label_table! {
     /// Returns the `variant` label of `ngit_machine_outputs_total`.
     SyncOutput {
-        Self::Dial(..) => "dial",
+        Self::Dial { .. } => "dial",
         Self::Disconnect(_) => "disconnect",
         Self::Send(..) => "send",
         Self::QueryRootEvents(_) => "query_roots",
@@ -396,7 +412,9 @@ pub enum SyncNote {
         relay: RelayUrl,
         /// Why it failed.
         reason: DisconnectReason,
-        /// Consecutive failures.
+        /// Number of consecutive failed attempts, including this one.
+        attempt: u32,
+        /// How many of them count against the relay and not against the network of this server.
         failures: u32,
         /// Milliseconds until the next attempt.
         backoff_millis: u64,
@@ -454,7 +472,7 @@ pub enum SyncNote {
 /// What a connection requests at its start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ReconnectKind {
-    /// First connection: everything is requested.
+    /// First connection, or nothing was complete before: everything is requested.
     Fresh,
     /// After a short absence: only newer events are requested.
     Quick,

@@ -27,6 +27,7 @@ pub mod pagination;
 pub mod rejected;
 pub mod rejection_text;
 pub mod relay;
+mod relay_capacity;
 pub mod relay_limits;
 pub mod relay_record;
 mod relay_set;
@@ -43,6 +44,7 @@ use self::in_flight::{InFlightEvents, RecentArrivals};
 use self::io::{IncomingMessage, QueryId, SessionId, SyncInput, SyncNote, SyncOutput, SyncRowKey};
 use self::rejected::{RejectedEventsConfig, RejectedEventsIndex};
 use self::relay::{Relay, RelayId};
+use self::relay_capacity::WaitingRelays;
 use self::relay_record::RelayRecord;
 use self::relay_url::RelayUrl;
 use self::targets::RepoSyncIndex;
@@ -181,6 +183,8 @@ pub struct SyncMachine {
     wake_times: BTreeSet<(MonoTime, RelayId)>,
     /// Relays that were needed at the start and have not been added yet, as URL without scheme.
     pending_relays: VecDeque<String>,
+    /// Listed relays that are not followed because of a limit.
+    waiting_relays: WaitingRelays,
     /// Relays that may have something to do now.
     runnable: BTreeSet<RelayId>,
     open_negentropy: usize,
@@ -211,6 +215,7 @@ impl SyncMachine {
             dialer: Dialer::default(),
             wake_times: BTreeSet::new(),
             pending_relays: VecDeque::new(),
+            waiting_relays: WaitingRelays::default(),
             runnable: BTreeSet::new(),
             open_negentropy: 0,
             waiting_for_negentropy: BTreeSet::new(),
@@ -308,10 +313,19 @@ impl SyncMachine {
 
     /// Runs the relays that have something to do, a bounded number at a time.
     fn run_relays(&mut self) {
+        self.follow_waiting_relays();
         for _ in 0..limits::SYNC_STEP_RELAYS {
             let Some(id) = self.runnable.pop_first() else { break };
             let before = self.open_negentropy;
-            self.with_relay(id, |relay, ctx| relay.run(ctx));
+            let now = self.now.mono;
+            let has_ended_trial = self.with_relay(id, |relay, ctx| {
+                let was_on_trial = relay.is_only_held() && relay.is_on_trial(now);
+                relay.run(ctx);
+                was_on_trial && !relay.is_on_trial(now)
+            });
+            if has_ended_trial == Some(true) {
+                self.waiting_relays.check_soon();
+            }
             if self.open_negentropy < before {
                 let waiting = std::mem::take(&mut self.waiting_for_negentropy);
                 self.runnable.extend(waiting);
@@ -370,6 +384,7 @@ impl StateMachine for SyncMachine {
                 }
             }
             SyncInput::Disconnected(session, reason) => self.on_disconnected(session, reason),
+            SyncInput::NetworkContact(at) => self.on_network_contact(at),
             SyncInput::LocalIds(query, ids) => {
                 if let Some((id, request)) = self.queries.remove(&query) {
                     self.with_relay(id, |relay, ctx| relay.on_local_ids(ctx, request, ids));
@@ -406,7 +421,8 @@ impl StateMachine for SyncMachine {
         let has_more =
             !self.runnable.is_empty() || !self.pending_relays.is_empty() || self.rejected.has_pending_wakes();
         let more = has_more.then_some((self.now.mono, "more work"));
-        [relays, window, dial, save, more].into_iter().flatten().min()
+        let waiting = self.waiting_relays.check_at(self.now.mono).map(|at| (at, "waiting relays"));
+        [relays, window, dial, save, more, waiting].into_iter().flatten().min()
     }
 
     fn wake(&mut self, now: Now) {

@@ -13,6 +13,7 @@
 //! [`RelayRecord`].
 
 use super::batch::{BatchId, RequestId};
+use super::filters::SyncScope;
 use super::health::{BackoffConfig, RelayHealth};
 use super::historic::HistoricSync;
 use super::io::{EoseHint, IncomingMessage, LocalIds, ServedEvent, SessionId, SubscriptionId, SyncNote, SyncSource};
@@ -47,6 +48,8 @@ pub(super) struct Relay {
     pub(super) limits: RelayLimits,
     pub(super) historic: HistoricSync,
     pub(super) totals: RelayTotals,
+    /// Since when it is followed.
+    pub(super) followed_since: MonoTime,
     /// Time of the last message.
     pub(super) last_message: Option<Now>,
     /// Since when nothing needs this relay.
@@ -163,6 +166,7 @@ impl Relay {
             limits: RelayLimits::new(record.learned),
             historic: HistoricSync::new(now.mono, covered, next_full_sync_secs),
             totals: record.totals,
+            followed_since: now.mono,
             last_message,
             unneeded_since: None,
             failed_in_own_outage: false,
@@ -223,6 +227,28 @@ impl Relay {
 
     pub(super) fn is_needed(&self) -> bool {
         self.is_bootstrap || self.historic.repo_counts() != (0, 0)
+    }
+
+    /// Whether only held repositories list it.
+    pub(super) fn is_only_held(&self) -> bool {
+        !self.is_bootstrap && matches!(self.historic.repo_counts(), (0, held) if held > 0)
+    }
+
+    /// Whether it was just followed, and it is not yet known what it has.
+    pub(super) fn is_on_trial(&self, now: MonoTime) -> bool {
+        let is_new = now < self.followed_since.plus_secs(limits::HELD_RELAY_TRIAL_SECS);
+        is_new
+            && match &self.connection {
+                ConnectionState::Disconnected => self.health.next_dial_at() <= now,
+                ConnectionState::Connecting(_) => true,
+                ConnectionState::Connected(_) => self.historic.running() == Some(SyncSource::CatchUp),
+            }
+    }
+
+    /// Whether its record is stored. Untrusted announcements can list any number of relays that do not exist.
+    pub(super) fn is_worth_storing(&self) -> bool {
+        let is_trusted = self.is_bootstrap || self.historic.repo_counts().0 > 0;
+        is_trusted || self.is_paused || self.is_self || self.health.was_ever_reached()
     }
 
     /// Whether nothing has needed it for so long that it is disconnected.
@@ -484,8 +510,11 @@ fn on_eose(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: Subscripti
 /// Handles the CLOSED or NEG-ERR message of a relay. Returns whether the connection must end.
 fn on_closed(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: SubscriptionId, text: &str) -> bool {
     let rejection = RelayRejection::classify(text);
+    let is_refused = rejection == RelayRejection::NotAllowed;
+    let mut refused_scope = None;
     match link.session.remove(sub) {
         Some(OpenSubscription { purpose: SubscriptionPurpose::Request(id), is_answered: false }) => {
+            refused_scope = historic.request_scope(id);
             historic.on_rejected(link, id, rejection);
         }
         Some(OpenSubscription { purpose: SubscriptionPurpose::Live(key), .. }) => {
@@ -496,11 +525,19 @@ fn on_closed(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: Subscrip
                     link.limits.disable_wide();
                     return true;
                 }
+                LiveFailure::Batches(scope, batches) if is_refused && !batches.is_empty() => {
+                    // The retries of the batches open it again.
+                    historic.mark_live_refused(&batches);
+                    historic.start_batches_without_live(link, batches, None);
+                    refused_scope = Some(scope);
+                }
                 LiveFailure::Batches(scope, batches) => {
                     // Batches wait for a live set until it is confirmed.
                     let was_live = batches.is_empty();
                     historic.start_batches_without_live(link, batches, None);
-                    historic.reopen_live(link.ctx, scope, link.limits, limits::LIVE_REOPEN_SECS, was_live);
+                    let wait_secs = if is_refused { limits::BATCH_RETRY_SECS } else { limits::LIVE_REOPEN_SECS };
+                    historic.reopen_live(link.ctx, scope.clone(), link.limits, wait_secs, was_live);
+                    refused_scope = Some(scope);
                 }
             }
         }
@@ -508,13 +545,34 @@ fn on_closed(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: Subscrip
         _ if rejection != RelayRejection::RateLimited => return false,
         _ => {}
     }
+    match rejection {
+        // The request was sent before we were authenticated, and is sent again.
+        RelayRejection::AuthRequired if link.session.was_opened_before_auth(sub) => return false,
+        RelayRejection::NotAllowed if refused_scope.is_some_and(|scope| must_park(link, scope)) => {
+            link.park(clip_text(text));
+            return true;
+        }
+        _ => {}
+    }
     apply_rejection(historic, link, rejection, text)
+}
+
+/// Whether the relay refuses us altogether: it refuses the announcements, or several different parts of the needs.
+fn must_park(link: &mut Link<'_, '_>, scope: SyncScope) -> bool {
+    scope.announcements.is_some() || link.session.record_refusal(scope)
 }
 
 /// Handles a NOTICE, which may be the rejection of a request. Returns whether the connection must end.
 fn on_notice(historic: &mut HistoricSync, link: &mut Link<'_, '_>, text: &str) -> bool {
     let rejection = RelayRejection::classify(text);
     if matches!(rejection, RelayRejection::Unclassified | RelayRejection::ConnectionClosing) {
+        return false;
+    }
+    // These texts may concern anything, such as publishing. A request that the relay refuses will not be answered.
+    let is_vague = rejection == RelayRejection::NotAllowed
+        || rejection == RelayRejection::AuthRequired && link.session.is_authenticated();
+    if is_vague {
+        link.session.minimize_concurrency();
         return false;
     }
     // A notice is attributed to the only request that waits for an answer. With several waiting it cannot be
@@ -539,7 +597,7 @@ fn on_notice(historic: &mut HistoricSync, link: &mut Link<'_, '_>, text: &str) -
     }
 }
 
-/// Applies the consequences of a rejection for the whole connection: learns limits, backs off, authenticates or parks.
+/// Applies the consequences of a rejection for the whole connection: learns limits, backs off or authenticates.
 /// See `docs/design/sync.md#limits-per-relay`. Returns whether the connection must end.
 fn apply_rejection(
     historic: &mut HistoricSync,
@@ -572,11 +630,8 @@ fn apply_rejection(
         }
         RelayRejection::NoNegentropy => link.disable_negentropy(),
         RelayRejection::AuthRequired => return require_authentication(link),
-        RelayRejection::NotAllowed => {
-            link.park(clip_text(text));
-            return true;
-        }
-        RelayRejection::UnsupportedFilter
+        RelayRejection::NotAllowed
+        | RelayRejection::UnsupportedFilter
         | RelayRejection::ResultTooLarge
         | RelayRejection::ConnectionClosing
         | RelayRejection::Unclassified => return false,
@@ -608,7 +663,7 @@ fn require_authentication(link: &mut Link<'_, '_>) -> bool {
 /// Handles the OK message to our authentication event. Returns whether the connection must end.
 fn on_auth_reply(historic: &mut HistoricSync, link: &mut Link<'_, '_>, is_accepted: bool, text: &str) -> bool {
     if is_accepted {
-        link.session.finish_authentication();
+        link.session.finish_authentication(link.ctx);
         return false;
     }
     let rejection = RelayRejection::classify(text);
@@ -618,7 +673,7 @@ fn on_auth_reply(historic: &mut HistoricSync, link: &mut Link<'_, '_>, is_accept
     if !link.session.is_authentication_sent() {
         return false;
     }
-    link.session.finish_authentication();
+    link.session.finish_authentication(link.ctx);
     require_authentication(link)
 }
 

@@ -7,7 +7,6 @@ use super::io::{RelayCommand, RestoredRow, SyncOutput, SyncPolicyChange, SyncRow
 use super::relay::{ConnectionState, Relay, RelayId};
 use super::relay_record::RelayRecord;
 use super::relay_url::RelayUrl;
-use super::targets::RepoKey;
 use crate::limits;
 use crate::time::Now;
 
@@ -20,11 +19,13 @@ impl SyncMachine {
         }
         let needs = self.repo_index.relay_needs(relay_key).cloned();
         let Some(id) = self.relay_ids.get(relay_key).copied() else {
-            if let Some(needs) = needs
-                && self.can_add_relay(&needs)
-            {
-                self.add_relay(&needs.url, false);
-                self.update_relay(relay_key);
+            match needs {
+                Some(_) => {
+                    if self.follow_or_wait(relay_key) {
+                        self.update_relay(relay_key);
+                    }
+                }
+                None => drop(self.waiting_relays.remove(relay_key)),
             }
             return;
         };
@@ -48,36 +49,6 @@ impl SyncMachine {
         self.runnable.insert(id);
     }
 
-    /// Whether there is space for another relay. May remove a relay of fewer repositories.
-    pub(super) fn can_add_relay(&mut self, needs: &super::targets::RelayNeeds) -> bool {
-        let host = needs.url.host().to_owned();
-        let same_host = self.relays.values().filter(|relay| relay.url.host() == host).count();
-        if same_host >= self.config.limits.max_relays_per_host {
-            return false;
-        }
-        if needs.served.is_empty() {
-            // Anyone can publish an announcement, so held repositories may add only a few relays.
-            let only_held =
-                |relay: &&Relay| matches!(relay.historic.repo_counts(), (0, held) if held > 0) && !relay.is_bootstrap;
-            let all = self.relays.values().filter(only_held).count();
-            let count_of = |key: &RepoKey| {
-                self.relays.values().filter(only_held).filter(|relay| relay.historic.holds(*key)).count()
-            };
-            return all < limits::MAX_SYNC_RELAYS_OF_HELD_REPOS
-                && needs.held.iter().any(|key| count_of(key) < limits::MAX_SYNC_RELAYS_PER_HELD_REPO);
-        }
-        if self.relays.len() < self.config.limits.max_relays {
-            return true;
-        }
-        let served_count = |relay: &Relay| relay.historic.repo_counts().0;
-        let least = self.relays.values().filter(|relay| !relay.is_bootstrap).min_by_key(|relay| served_count(relay));
-        let Some(least) = least.filter(|least| served_count(least) < needs.served.len()).map(|least| least.id) else {
-            return false;
-        };
-        self.remove_relay(least);
-        true
-    }
-
     /// Adds a relay if it is not followed yet, with its stored record. Returns its id.
     pub(super) fn add_relay(&mut self, url: &RelayUrl, is_bootstrap: bool) -> RelayId {
         if let Some(id) = self.relay_ids.get(url.without_scheme()).copied() {
@@ -89,7 +60,11 @@ impl SyncMachine {
         self.next_relay_id += 1;
         let id = RelayId(self.next_relay_id);
         let record = self.stored_records.remove(url.without_scheme());
-        let relay = Relay::new(id, url.clone(), is_bootstrap, record, &self.config, self.now);
+        let mut relay = Relay::new(id, url.clone(), is_bootstrap, record, &self.config, self.now);
+        if let Some(waiting) = self.waiting_relays.remove(url.without_scheme()) {
+            relay.health = waiting.health;
+            relay.failed_in_own_outage = waiting.failed_in_own_outage;
+        }
         self.relay_ids.insert(url.without_scheme().to_owned(), id);
         self.relays.insert(id, relay);
         self.runnable.insert(id);
@@ -101,11 +76,13 @@ impl SyncMachine {
         let epoch = self.config.epoch;
         let Some(mut relay) = self.relays.remove(&id) else { return };
         relay.update_time_totals(self.now);
-        // Its record is kept in case it is needed again.
-        let oldest_pending = self.in_flight.oldest_pending_live_events().get(&id).copied();
-        let record = relay.to_record(self.now, epoch, &self.repo_index, oldest_pending);
-        self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Relay(Box::new(record.clone()))));
-        self.stored_records.insert(relay.url.without_scheme().to_owned(), record);
+        if relay.is_worth_storing() {
+            // Its record is kept in case it is needed again.
+            let oldest_pending = self.in_flight.oldest_pending_live_events().get(&id).copied();
+            let record = relay.to_record(self.now, epoch, &self.repo_index, oldest_pending);
+            self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Relay(Box::new(record.clone()))));
+            self.stored_records.insert(relay.url.without_scheme().to_owned(), record);
+        }
         for key in relay.historic.repos() {
             if let Some(repo) = self.repo_index.repo_mut(key) {
                 repo.relay_ids.remove(&id);
@@ -124,6 +101,10 @@ impl SyncMachine {
         }
         self.runnable.remove(&id);
         self.relay_ids.remove(relay.url.without_scheme());
+        if self.repo_index.relay_needs(relay.url.without_scheme()).is_some() {
+            self.waiting_relays.insert_removed(&relay, self.now.mono);
+        }
+        self.waiting_relays.check_soon();
     }
 
     /// Takes in a row that an earlier process stored.
@@ -197,7 +178,8 @@ impl SyncMachine {
                     > relay.saved_at.map(|at| at.plus_secs(limits::RELAY_HEARD_SAVE_SECS))
         };
         let oldest_pending = self.in_flight.oldest_pending_live_events();
-        for relay in self.relays.values_mut().filter(|relay| relay.is_unsaved || has_new_message(relay)) {
+        let is_due = |relay: &&mut Relay| relay.is_worth_storing() && (relay.is_unsaved || has_new_message(relay));
+        for relay in self.relays.values_mut().filter(is_due) {
             relay.is_unsaved = false;
             relay.saved_at = Some(now.mono);
             relay.update_time_totals(now);
@@ -262,7 +244,8 @@ impl SyncMachine {
                     self.outputs.push_back(SyncOutput::DeleteRow(SyncRowKey::Relay(record.url)));
                 }
             }
-            RelayCommand::Retry(_) | RelayCommand::Reconcile(_) => {}
+            RelayCommand::Retry(_) => self.waiting_relays.retry_now(url.without_scheme(), self.now),
+            RelayCommand::Reconcile(_) => {}
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::SyncContext;
 use super::batch::RequestId;
-use super::filters::json_bytes;
+use super::filters::{SyncScope, json_bytes};
 use super::io::{OutgoingMessage, SessionId, SubscriptionId, SyncOutput};
 use super::live::LiveSetId;
 use crate::limits;
@@ -27,6 +27,10 @@ pub(super) struct Session {
     retry_after: MonoTime,
     challenge: Option<String>,
     auth: AuthState,
+    /// The last id that was assigned before the relay answered our authentication.
+    last_id_before_auth: Option<SubscriptionId>,
+    /// Parts of the needs that the relay refused to serve.
+    refused_scopes: Vec<SyncScope>,
     /// Whether this server is closing the connection. No new request is started.
     is_closing: bool,
     /// Number of invalid messages and events with an invalid signature.
@@ -73,6 +77,8 @@ impl Session {
             retry_after: now,
             challenge: None,
             auth: AuthState::default(),
+            last_id_before_auth: None,
+            refused_scopes: Vec::new(),
             is_closing: false,
             invalid_messages: 0,
         }
@@ -105,8 +111,11 @@ impl Session {
             && self.retry_after <= now
     }
 
-    /// Sends a message and counts its approximate size.
+    /// Sends a message and counts its approximate size. Nothing is sent while the connection is being closed.
     pub(super) fn send(&mut self, ctx: &mut SyncContext<'_>, message: OutgoingMessage) {
+        if self.is_closing {
+            return;
+        }
         self.bytes_this_step += match &message {
             OutgoingMessage::Req(_, filters) => filters.iter().map(json_bytes).sum(),
             OutgoingMessage::NegOpen(_, filter, bytes) => json_bytes(filter) + 2 * bytes.len(),
@@ -286,8 +295,28 @@ impl Session {
     }
 
     /// Ends the current authentication.
-    pub(super) fn finish_authentication(&mut self) {
+    pub(super) fn finish_authentication(&mut self, ctx: &SyncContext<'_>) {
         self.auth = AuthState::Done;
+        self.last_id_before_auth = Some(SubscriptionId(*ctx.next_id));
+    }
+
+    /// Whether a subscription was opened before the relay answered our authentication. It may still be rejected for lack
+    /// of authentication.
+    pub(super) fn was_opened_before_auth(&self, id: SubscriptionId) -> bool {
+        self.last_id_before_auth.is_some_and(|last| id <= last)
+    }
+
+    /// Whether the relay has answered our authentication.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.auth == AuthState::Done
+    }
+
+    /// Counts a part of the needs that the relay refuses to serve. Returns whether it has refused too many different ones.
+    pub(super) fn record_refusal(&mut self, scope: SyncScope) -> bool {
+        if !self.refused_scopes.contains(&scope) {
+            self.refused_scopes.push(scope);
+        }
+        self.refused_scopes.len() >= limits::MAX_REFUSED_SCOPES
     }
 
     /// Whether an authentication event waits for its answer.
@@ -336,10 +365,34 @@ mod tests {
             assert!(session.authenticate(ctx));
             assert_eq!(sent(ctx), [OutgoingMessage::Auth("first".to_owned())]);
             assert!(!session.can_send(at(0).mono) && session.auth_deadline().is_some());
-            session.finish_authentication();
+            let before = open(&mut session, ctx);
+            session.finish_authentication(ctx);
             assert!(session.can_send(at(0).mono));
+            let after = open(&mut session, ctx);
+            assert!(session.was_opened_before_auth(before) && !session.was_opened_before_auth(after));
             assert!(!session.authenticate(ctx), "the relay rejects us although we are authenticated");
         });
+    }
+
+    #[test]
+    fn nothing_is_sent_while_the_connection_is_being_closed() {
+        with_relay(|_, ctx| {
+            let mut session = Session::new(SessionId(1), at(0).mono);
+            let sub = open(&mut session, ctx);
+            assert!(!session.begin_closing());
+            session.send(ctx, OutgoingMessage::NegMsg(sub, vec![1]));
+            session.close(ctx, sub, false);
+            assert_eq!(sent(ctx).len(), 1);
+        });
+    }
+
+    #[test]
+    fn only_different_refusals_are_counted() {
+        let mut session = Session::new(SessionId(1), at(0).mono);
+        let scope = |wide| SyncScope { wide, ..SyncScope::default() };
+        assert!((0..10).all(|_| !session.record_refusal(scope(false))));
+        assert!(!session.record_refusal(scope(true)));
+        assert!(session.record_refusal(SyncScope::announcements(super::super::filters::IdentifierSet::All)));
     }
 
     #[test]

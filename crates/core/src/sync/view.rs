@@ -210,7 +210,7 @@ impl SyncMachine {
             url: relay.url.clone(),
             status: relay.status(),
             health: relay.health.status(self.now),
-            failures: relay.health.failures(),
+            failures: relay.health.failed_attempts(),
             repositories,
             covered,
             held,

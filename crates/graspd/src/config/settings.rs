@@ -219,8 +219,8 @@ settings! {
         /// Whether events are fetched from the other relays, and missing git data from the other git servers, that the
         /// repositories list (GRASP-02). Without it this service has only what clients send to it.
         enabled: bool = on_off("SYNC_ENABLE").default("true");
-        /// Relay that is always followed, to find repositories that list this service. Separate several URLs with
-        /// commas; a URL without a scheme means wss.
+        /// Relay that is always followed, to find repositories that list this service. It may have a private address.
+        /// Separate several URLs with commas; a URL without a scheme means wss.
         bootstrap: Vec<RelayUrl> = Setting::new("SYNC_BOOTSTRAP_RELAY_URL", "TEXT", parse::relays);
         /// Milliseconds for which new repositories, issues and pull requests are collected at most before other relays
         /// are asked for them, counted from the first one. If no more follow for 1/25 of it, relays are asked at once.

@@ -62,7 +62,7 @@ metric_set! {
             "Connection status: 0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with incomplete \
              history, -1 paused or this server itself";
         status: Family<RelayLabels, Gauge>, "ngit_sync_relay_status",
-            "Health status: 1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited";
+            "Health status: 1 healthy, 2 disconnected or connected for less than five minutes, 3 degraded, 4 dead, 5 rate limited";
         failures: Family<RelayLabels, Gauge>, "ngit_sync_relay_failures", "Consecutive connection failures";
         lag: Family<RelayLabels, Gauge>, "ngit_sync_relay_lag_seconds",
             "Seconds for which events of the relay may be missing here, 0 if it is in sync";

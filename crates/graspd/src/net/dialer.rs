@@ -17,6 +17,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, rustls};
 
+use super::contact::NetworkContact;
 use super::resolver::{Resolver, SystemResolver};
 use super::stream::OutboundStream;
 
@@ -57,6 +58,7 @@ pub(crate) struct Dialer {
     resolver: Box<dyn Resolver>,
     reach: AddressPolicy,
     tls: TlsConnector,
+    contact: Option<Arc<NetworkContact>>,
 }
 
 impl Dialer {
@@ -77,7 +79,12 @@ impl Dialer {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { resolver, reach, tls: TlsConnector::from(Arc::new(config)) })
+        Ok(Self { resolver, reach, tls: TlsConnector::from(Arc::new(config)), contact: None })
+    }
+
+    /// Records established connections in `contact`.
+    pub(crate) fn with_contact(self, contact: Arc<NetworkContact>) -> Self {
+        Self { contact: Some(contact), ..self }
     }
 
     /// Returns which addresses may be dialled.
@@ -87,10 +94,15 @@ impl Dialer {
 
     /// Resolves a URL. One forbidden address forbids the whole name (docs/design/sync.md#relay-urls-and-dialling).
     pub(crate) async fn route(&self, target: OutboundUrl) -> Result<Route, DialError> {
+        self.route_within(target, self.reach).await
+    }
+
+    /// Resolves a URL that may lead to other addresses than those of events, because the operator configured it.
+    pub(crate) async fn route_within(&self, target: OutboundUrl, reach: AddressPolicy) -> Result<Route, DialError> {
         let found = match target.host() {
             OutboundHost::Address(address) => vec![*address],
             OutboundHost::Name(name) => {
-                let name = match self.reach {
+                let name = match reach {
                     // The dot at the end prevents the system from trying the name in local search domains.
                     AddressPolicy::PublicOnly => format!("{name}."),
                     AddressPolicy::Any => name.clone(),
@@ -99,7 +111,7 @@ impl Dialer {
             }
         };
         for address in &found {
-            self.reach.check(*address).map_err(DialError::Forbidden)?;
+            reach.check(*address).map_err(DialError::Forbidden)?;
         }
         if found.is_empty() {
             return Err(DialError::NoSuchName(io::Error::other("the name has no address")));
@@ -114,6 +126,9 @@ impl Dialer {
     /// is used.
     pub(crate) async fn connect(&self, route: &Route) -> Result<Box<dyn OutboundStream>, DialError> {
         let stream = connect_first(&route.addresses).await.map_err(DialError::Unreachable)?;
+        if let (Some(contact), Ok(peer)) = (&self.contact, stream.peer_addr()) {
+            contact.record(peer.ip());
+        }
         stream.set_nodelay(true).map_err(DialError::Unreachable)?;
         if !route.target.is_tls() {
             return Ok(Box::new(stream));

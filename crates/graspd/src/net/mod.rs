@@ -7,6 +7,7 @@
 //!
 //! Called by `sync`, `fetch` and `cli` on their own tasks. May use no other folder of graspd.
 
+pub(crate) mod contact;
 pub(crate) mod dialer;
 pub(crate) mod http_client;
 pub(crate) mod resolver;

@@ -5,11 +5,10 @@ use std::thread::JoinHandle;
 
 use anyhow::Result;
 use grasp_core::fetch::FetchView;
-use grasp_core::net::AddressPolicy;
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::resources::Resources;
+use super::resources::{Resources, outbound_policy};
 use super::threads::spawn;
 use crate::config::Config;
 use crate::fetch::client::FetchClient;
@@ -47,8 +46,8 @@ impl Drivers {
         let (fetch, fetch_queries) = FetchHandle::new();
         let (sync_status_sender, sync_status) = watch::channel(Arc::default());
         let (fetch_status_sender, fetch_status) = watch::channel(Arc::default());
-        let address_policy = if config.sync.allow_non_global { AddressPolicy::Any } else { AddressPolicy::PublicOnly };
-        let dialer = Arc::new(Dialer::new(address_policy)?);
+        let contact = resources.network_contact.clone();
+        let dialer = Arc::new(Dialer::new(outbound_policy(config))?.with_contact(contact.clone()));
         let timeouts = ConnectionTimeouts::new(config.sync.base_backoff);
         let known = Arc::new(resources.store.clone());
         let limits_policy = resources.current_policy.clone();
@@ -67,6 +66,7 @@ impl Drivers {
             feed: resources.sync_feed.clone(),
             clock: resources.clock,
             connections,
+            contact,
             metrics: resources.metrics.clone(),
             status: sync_status_sender,
             queries: sync_queries,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use grasp_core::admission::policy::AdmissionPolicy;
+use grasp_core::net::AddressPolicy;
 use grasp_core::nostr::{PublicKey, hex};
 use grasp_git::layout::Layout;
 use grasp_git::process::{Git, ProcessLimits};
@@ -21,6 +22,7 @@ use crate::git::upload_pack::UploadPackHandler;
 use crate::metrics::Metrics;
 use crate::monitor::disk_budget::DiskBudgetTracker;
 use crate::monitor::disk_usage;
+use crate::net::contact::NetworkContact;
 use crate::repos::ref_cache::RefCache;
 use crate::writer::fetch_feed::FetchFeed;
 use crate::writer::policy::CurrentPolicy;
@@ -49,6 +51,8 @@ pub(super) struct Resources {
     pub(super) metrics: Metrics,
     pub(super) sync_feed: Arc<SyncFeed>,
     pub(super) fetch_feed: Arc<FetchFeed>,
+    /// When another computer was last reached.
+    pub(super) network_contact: Arc<NetworkContact>,
 }
 
 /// Returns the number of query threads. They mostly wait for the disk.
@@ -60,6 +64,11 @@ fn query_threads(cores: usize) -> usize {
 /// be on the same disk and events come first.
 pub(super) fn git_reserve_bytes(config: &Config) -> u64 {
     2 * config.store_reserve_bytes
+}
+
+/// Returns which addresses may be dialled.
+pub(super) fn outbound_policy(config: &Config) -> AddressPolicy {
+    if config.sync.allow_non_global { AddressPolicy::Any } else { AddressPolicy::PublicOnly }
 }
 
 impl Resources {
@@ -105,6 +114,7 @@ impl Resources {
             metrics: Metrics::with_limits(config.metrics.limits),
             sync_feed: SyncFeed::new(),
             fetch_feed: FetchFeed::new(),
+            network_contact: Arc::new(NetworkContact::new(outbound_policy(config))),
         })
     }
 

@@ -21,6 +21,7 @@ use crate::http::forwarded;
 use crate::http::response::{html, method_not_allowed, status, with_header, with_type, without_body};
 use crate::http::server::{ConnectionPermit, RequestHandler};
 use crate::metrics::relay::HttpRoute;
+use crate::net::contact::NetworkContact;
 use crate::relay::nip11::Nip11Document;
 use crate::relay::session::SessionContext;
 use crate::relay::{nip11, upgrade};
@@ -36,6 +37,7 @@ pub(super) struct AppState {
     pub(super) config: Config,
     nip11: Nip11Document,
     policy: Arc<CurrentPolicy>,
+    network_contact: Arc<NetworkContact>,
     pub(super) sessions: SessionContext,
     ref_cache: Arc<RefCache>,
     pub(super) services: Services,
@@ -46,6 +48,7 @@ impl AppState {
         Self {
             nip11: Nip11Document::new(resources.owner_key.to_string(), resources.instance.clone()),
             policy: resources.current_policy.clone(),
+            network_contact: resources.network_contact.clone(),
             sessions: SessionContext {
                 queue: threads.event_queue.clone(),
                 broadcast: threads.broadcast.clone(),
@@ -108,6 +111,7 @@ async fn route(
         return status(StatusCode::NO_CONTENT, "");
     }
     let proxies = &app.config.trusted_proxies;
+    app.network_contact.record(forwarded::client_address(peer, request.headers(), proxies));
     let client = || proxy_probe::ProbedClient {
         address: forwarded::client_address(peer, request.headers(), proxies),
         is_proxy: forwarded::is_in(peer, proxies),

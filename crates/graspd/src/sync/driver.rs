@@ -14,6 +14,7 @@ use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::limits;
 use grasp_core::nostr::EventId;
 use grasp_core::nostr::relay_message::EventPresence;
+use grasp_core::repo::RepoId;
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::state_machine::StateMachine;
 use grasp_core::sync::health::BackoffConfig;
@@ -23,18 +24,20 @@ use grasp_core::sync::io::{
 };
 use grasp_core::sync::rejected::RejectedEventsConfig;
 use grasp_core::sync::{SyncConfig, SyncLimits, SyncMachine, SyncSnapshot};
+use grasp_core::time::MonoTime;
 use grasp_store::Store;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
 use super::connection::{
-    ConnectionContext, ConnectionEvent, ConnectionHandle, EventPermit, KnownEvents, RelayConnection,
+    ConnectionContext, ConnectionEvent, ConnectionHandle, EventPermit, KnownEvents, RelayConnection, RelayOrigin,
 };
 use super::status::{RelayPresence, StatusTracker, SyncQuery, SyncStatus};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::net::contact::NetworkContact;
 use crate::writer::command::WriterCommand;
 use crate::writer::policy::CoverageBasis;
 use crate::writer::queue::EventQueue;
@@ -52,6 +55,10 @@ const MAX_ROWS: usize = 1_000;
 /// How often metrics and status are refreshed (`docs/design/sync.md#metrics-and-logs`).
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
+/// Minimum time between two contacts with other computers that are reported to the machine, which needs to know about one
+/// per minute.
+const CONTACT_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Number of served events that are read from the store at a time.
 const FEED_BATCH: usize = 1_000;
 
@@ -62,6 +69,8 @@ pub(crate) struct SyncDeps {
     pub(crate) feed: Arc<SyncFeed>,
     pub(crate) clock: Clock,
     pub(crate) connections: Arc<ConnectionContext>,
+    /// When another computer was last reached.
+    pub(crate) contact: Arc<NetworkContact>,
     pub(crate) metrics: Metrics,
     /// Status for web pages and commands.
     pub(crate) status: watch::Sender<Arc<SyncStatus>>,
@@ -80,6 +89,10 @@ pub(crate) struct SyncDriver {
     handles: HashMap<SessionId, ConnectionHandle>,
     /// Sources of submitted events, for metrics.
     sources: HashMap<SyncSubmissionId, SyncSource>,
+    /// Repositories whose root events could not be read.
+    unread_roots: Vec<RepoId>,
+    /// The contact with another computer that was last reported to the machine.
+    reported_contact: Option<MonoTime>,
     /// Sequence number up to which served events were passed to the machine.
     fed_up_to: Seq,
     rows: Vec<SyncRow>,
@@ -156,6 +169,8 @@ impl SyncDriver {
             outbox,
             handles: HashMap::new(),
             sources: HashMap::new(),
+            unread_roots: Vec::new(),
+            reported_contact: None,
             rows: Vec::new(),
             deleted_rows: Vec::new(),
             rows_at: None,
@@ -203,6 +218,8 @@ impl SyncDriver {
         }
         if self.status_at <= at {
             self.status_at = at + STATUS_INTERVAL;
+            self.report_network_contact();
+            self.retry_unread_roots();
             // The machine may have had no input for a while.
             let snapshot = SyncSnapshot { at: self.deps.clock.wall(), ..self.machine.snapshot() };
             self.deps.metrics.sync().update(&snapshot);
@@ -262,10 +279,33 @@ impl SyncDriver {
             }
             ConnectionEvent::UnsentBytes(session, bytes) => self.handle(SyncInput::Unsent(session, bytes), None),
             ConnectionEvent::Closed(session, reason) => {
+                self.report_network_contact();
                 self.handles.remove(&session);
                 self.status.disconnected(session);
                 self.handle(SyncInput::Disconnected(session, reason), None);
             }
+        }
+    }
+
+    /// Reads the root events again that could not be read before.
+    fn retry_unread_roots(&mut self) {
+        for repo in std::mem::take(&mut self.unread_roots) {
+            match super::store_queries::root_events(&self.deps.store, repo, self.descendant_limit) {
+                Ok(roots) => self.handle(roots, None),
+                Err(repo) => self.unread_roots.push(repo),
+            }
+        }
+    }
+
+    /// Reports the last contact with another computer, if there was one since the last report.
+    fn report_network_contact(&mut self) {
+        let Some(age) = self.deps.contact.age() else { return };
+        let age_millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let at = MonoTime(self.deps.clock.mono().0.saturating_sub(age_millis));
+        let is_new = self.reported_contact.is_none_or(|reported| at.since(reported) >= CONTACT_INTERVAL);
+        if is_new {
+            self.reported_contact = Some(at);
+            self.handle(SyncInput::NetworkContact(at), None);
         }
     }
 
@@ -329,10 +369,13 @@ impl SyncDriver {
         let store = &self.deps.store;
         self.deps.metrics.server().count_output(metrics::server::MachineKind::Sync, output.label());
         match output {
-            SyncOutput::Dial(session, url) => {
+            SyncOutput::Dial { session, url, is_configured } => {
                 debug!(target: "sync", relay = %url, "dialling relay");
                 self.status.connecting(session, &url);
-                let handle = RelayConnection::spawn(&self.deps.connections, session, url, self.outbox.clone());
+                let handle = {
+                    let origin = if is_configured { RelayOrigin::Configured } else { RelayOrigin::Event };
+                    RelayConnection::spawn(&self.deps.connections, session, (url, origin), self.outbox.clone())
+                };
                 self.handles.insert(session, handle);
             }
             SyncOutput::Disconnect(session) => {
@@ -346,7 +389,10 @@ impl SyncDriver {
                 }
             }
             SyncOutput::QueryRootEvents(repo) => {
-                answers.push_back(super::store_queries::root_events(store, repo, self.descendant_limit))
+                match super::store_queries::root_events(store, repo, self.descendant_limit) {
+                    Ok(roots) => answers.push_back(roots),
+                    Err(repo) => self.unread_roots.push(repo),
+                }
             }
             SyncOutput::QueryLocalIds(query, filter) => {
                 answers.push_back(super::store_queries::local_ids(store, query, &filter))

@@ -1,15 +1,20 @@
 //! Log lines of sync and their levels. Texts of relays are quoted, because they can contain any characters.
 
 use grasp_core::sync::io::{SyncNote, SyncSource};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Logs a note of the sync machine.
 pub(crate) fn log_note(note: &SyncNote) {
     match note {
         SyncNote::Connected(relay, kind) => info!(target: "sync", %relay, kind = kind.label(), "relay connected"),
-        SyncNote::ConnectionFailed { relay, reason, failures, backoff_millis } => {
+        // One warning for a series of failures. An error follows if the relay is unreachable for a day.
+        SyncNote::ConnectionFailed { relay, reason, attempt: attempt @ 1, backoff_millis, .. } => {
             let retry_in = format_seconds(*backoff_millis);
-            warn!(target: "sync", %relay, attempt = failures, %retry_in, reason = reason.label(), "relay connection failed");
+            warn!(target: "sync", %relay, attempt, %retry_in, reason = reason.label(), "relay connection failed");
+        }
+        SyncNote::ConnectionFailed { relay, reason, attempt, backoff_millis, .. } => {
+            let retry_in = format_seconds(*backoff_millis);
+            debug!(target: "sync", %relay, attempt, %retry_in, reason = reason.label(), "relay connection failed");
         }
         SyncNote::ConnectionLost(relay, reason) => {
             info!(target: "sync", %relay, reason = reason.label(), "relay disconnected")
@@ -88,8 +93,12 @@ mod tests {
     fn log_line(note: &SyncNote) -> String {
         let buffer = LogBuffer::default();
         let writer = buffer.clone();
-        let log =
-            tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(move || writer.clone()).finish();
+        let log = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_ansi(false)
+            .without_time()
+            .with_writer(move || writer.clone())
+            .finish();
         tracing::subscriber::with_default(log, || log_note(note));
         let bytes = buffer.0.lock().expect("not poisoned").clone();
         String::from_utf8(bytes).expect("UTF-8")
@@ -106,17 +115,19 @@ mod tests {
     #[test]
     fn each_note_has_a_level_and_fields() {
         let repo = RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("x").expect("valid identifier") };
-        let failed = SyncNote::ConnectionFailed {
+        let failed = |attempt| SyncNote::ConnectionFailed {
             relay: relay(),
             reason: DisconnectReason::Unreachable,
-            failures: 3,
+            attempt,
+            failures: attempt,
             backoff_millis: 20_100,
         };
         let caught_up =
             SyncNote::CaughtUp { relay: relay(), source: SyncSource::CatchUp, events: 9, is_complete: true };
         for (note, level, parts) in [
             (SyncNote::Connected(relay(), ReconnectKind::Quick), "INFO", &["kind=\"quick\""][..]),
-            (failed, "WARN", &["attempt=3", "retry_in=20.1s", "reason=\"unreachable\""]),
+            (failed(1), "WARN", &["attempt=1", "retry_in=20.1s", "reason=\"unreachable\""]),
+            (failed(3), "DEBUG", &["attempt=3", "retry_in=20.1s", "reason=\"unreachable\""]),
             (SyncNote::Dead(relay(), 40), "ERROR", &["failures=40"]),
             (gaps(SyncSource::CatchUp), "WARN", &["count=7", "abab"]),
             (gaps(SyncSource::Daily), "ERROR", &["count=7", "abab"]),

@@ -8,18 +8,20 @@ use grasp_core::sync::io::{LocalIds, QueryId, SyncInput};
 use grasp_store::{Store, StoreError};
 use tracing::error;
 
-/// Returns all root events of a repository and their descendants.
-pub(super) fn root_events(store: &Store, repo: RepoId, descendant_limit: usize) -> SyncInput {
+/// Returns all root events of a repository and their descendants, or the repository if the store cannot be read.
+pub(super) fn root_events(store: &Store, repo: RepoId, descendant_limit: usize) -> Result<SyncInput, RepoId> {
     let read = || {
         let roots = store.root_events(&repo)?;
         let descendants = store.descendants(&repo, &roots, descendant_limit)?;
         Ok::<_, StoreError>((roots, descendants))
     };
-    let (roots, descendants) = read().unwrap_or_else(|error| {
-        error!(target: "sync", %repo, %error, "cannot read the root events of a repository");
-        Default::default()
-    });
-    SyncInput::RootEvents(repo, roots, descendants)
+    match read() {
+        Ok((roots, descendants)) => Ok(SyncInput::RootEvents(repo, roots, descendants)),
+        Err(error) => {
+            error!(target: "sync", %repo, %error, "cannot read the root events of a repository");
+            Err(repo)
+        }
+    }
 }
 
 /// Returns the ids of stored events that match a filter. If the store cannot be read, the result is empty and sync uses

@@ -58,6 +58,7 @@ mod storage;
 mod support;
 mod sync_catchup;
 mod sync_descendants;
+mod sync_health;
 mod sync_latency;
 mod sync_limits;
 mod sync_peers;

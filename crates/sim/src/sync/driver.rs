@@ -57,7 +57,7 @@ impl SyncWorld {
     pub(super) fn perform(&mut self, node: usize, output: SyncOutput) {
         let process = self.nodes[node].process.number();
         match output {
-            SyncOutput::Dial(session, url) => self.dial(node, session, self.relay_at(&url)),
+            SyncOutput::Dial { session, url, .. } => self.dial(node, session, self.relay_at(&url)),
             SyncOutput::Disconnect(session) => self.disconnect(node, session),
             SyncOutput::Send(session, message) => self.send_to_relay(node, session, message),
             SyncOutput::QueryRootEvents(repo) => self.query_store(node, process, StoreQuery::RootEvents(repo)),
@@ -318,6 +318,10 @@ impl SyncWorld {
             return;
         }
         let now = self.sim.now;
+        if !self.is_offline[node] {
+            let contact = self.nodes[node].process.clock(now).mono;
+            self.handle_input(node, SyncInput::NetworkContact(contact));
+        }
         let it = &mut self.nodes[node];
         it.server.set_now(it.process.clock(now));
         let event = corpus().event(index);

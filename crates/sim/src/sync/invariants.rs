@@ -116,6 +116,7 @@ impl SyncChecker {
             | SyncInput::Ready
             | SyncInput::RootEvents(..)
             | SyncInput::Unsent(..)
+            | SyncInput::NetworkContact(_)
             | SyncInput::LocalIds(..)
             | SyncInput::MissingIds(..)
             | SyncInput::ServedEvents(..)
@@ -126,7 +127,7 @@ impl SyncChecker {
     /// Checks an output.
     pub fn on_output(&mut self, now: Time, output: &SyncOutput) {
         match output {
-            SyncOutput::Dial(session, url) => {
+            SyncOutput::Dial { session, url, .. } => {
                 self.counts.dials += 1;
                 let cooldown = self.requests.cooldown_until(url.without_scheme());
                 self.dials.on_dial(&mut self.violations, now, *session, url, cooldown);
@@ -141,8 +142,8 @@ impl SyncChecker {
                 self.counts.submitted += 1;
                 self.submissions.on_submit(&mut self.violations, now, submission);
             }
-            SyncOutput::Note(SyncNote::ConnectionFailed { relay, failures, backoff_millis, .. }) => {
-                self.dials.on_failed(&mut self.violations, now, relay, (*failures, *backoff_millis));
+            SyncOutput::Note(SyncNote::ConnectionFailed { relay, attempt, failures, backoff_millis, .. }) => {
+                self.dials.on_failed(&mut self.violations, now, relay, (*attempt, *failures, *backoff_millis));
             }
             SyncOutput::Note(SyncNote::BatchFailed(relay, _)) => {
                 self.requests.on_batch_failed(now, relay.without_scheme())
@@ -212,6 +213,12 @@ impl SyncChecker {
     /// Returns the counters.
     pub fn counts(&self) -> SyncCounts {
         self.counts
+    }
+
+    /// Returns whether a relay that is not followed waits for a good reason: it failed within the last day, is paused, or
+    /// is the node itself.
+    pub(super) fn must_not_dial(&self, now: Time, relay_key: &str) -> bool {
+        self.dials.must_not_dial(now, relay_key)
     }
 
     /// Returns the times during which the machine had no connection to a relay.

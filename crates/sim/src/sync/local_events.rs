@@ -50,14 +50,17 @@ pub(super) fn is_root(kind: u16) -> bool {
 pub(super) fn root_events(server: &mut TestServer, repo: &RepoId) -> Vec<RootEvent> {
     let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: repo.identifier.as_str().to_owned() };
     let kinds = Some(vec![kinds::PATCH, kinds::PULL_REQUEST, kinds::ISSUE]);
-    let filter = Filter { kinds, tags: vec![(b'a', vec![at.to_string()])], ..Filter::default() };
     let mut roots = Vec::new();
-    for event in corpus().matching(&filter).iter().map(|index| corpus().event(index)) {
-        if let Some(seq) = server.store().seq_of(event.id) {
-            roots.push(RootEvent { seq, id: event.id });
+    for letter in *b"aAq" {
+        let filter = Filter { kinds: kinds.clone(), tags: vec![(letter, vec![at.to_string()])], ..Filter::default() };
+        for event in corpus().matching(&filter).iter().map(|index| corpus().event(index)) {
+            if let Some(seq) = server.store().seq_of(event.id) {
+                roots.push(RootEvent { seq, id: event.id });
+            }
         }
     }
     roots.sort_unstable();
+    roots.dedup();
     roots
 }
 

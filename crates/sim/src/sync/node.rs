@@ -62,6 +62,8 @@ pub struct Node {
     pub has_slow_disk: bool,
     /// Relays that were ever polled because they allow too few subscriptions.
     pub polled_relays: BTreeSet<String>,
+    /// Since when a relay that a held repository lists waits to be dialled.
+    pub untried_since: BTreeMap<String, Time>,
     /// Since when requests are queued, by relay.
     pub pending_since: BTreeMap<String, Time>,
     /// Largest possible coverage of a relay, by relay. Cleared when something changes.
@@ -105,6 +107,7 @@ impl Node {
             clock_was_set: false,
             has_slow_disk: false,
             polled_relays: BTreeSet::new(),
+            untried_since: BTreeMap::new(),
             pending_since: BTreeMap::new(),
             claims: BTreeMap::new(),
         }
@@ -138,6 +141,7 @@ impl Node {
         self.tables.crash();
         self.reported_seq = 0;
         self.pending_since.clear();
+        self.untried_since.clear();
         self.dialling.clear();
         self.cancelled_dials.clear();
         self.alarms = [None, None];

@@ -33,6 +33,8 @@ pub struct SimRelay {
     pub session_count: u64,
     /// Whether it ever withheld events that were requested.
     pub is_dishonest: bool,
+    /// Whether it ever gave a reason to park it.
+    pub can_be_parked: bool,
     /// When events arrived here.
     arrivals: BTreeMap<EventIndex, Time>,
     sessions: BTreeMap<ConnectionId, RelaySession>,
@@ -69,9 +71,9 @@ pub(super) type LiveDeliveries = Vec<(ConnectionId, RelayFrame)>;
 impl SimRelay {
     /// Creates a relay without events.
     pub fn new(profile: RelayProfile) -> Self {
-        let is_dishonest = is_dishonest(&profile);
+        let (is_dishonest, can_be_parked) = (is_dishonest(&profile), profile.can_be_parked());
         let (store, sessions, arrivals) = (RelayStore::default(), BTreeMap::new(), BTreeMap::new());
-        Self { profile, store, instance: None, session_count: 0, is_dishonest, arrivals, sessions }
+        Self { profile, store, instance: None, session_count: 0, is_dishonest, can_be_parked, arrivals, sessions }
     }
 
     /// Accepts a connection.
@@ -81,6 +83,9 @@ impl SimRelay {
         let mut response = RelayResponse::default();
         if self.profile.requires_auth && !self.profile.is_silent {
             response.frames.push(RelayFrame::Auth(challenge(connection)));
+        }
+        if self.profile.sends_stray_notices {
+            response.frames.push(RelayFrame::Notice("restricted: ask the operator for access".to_owned()));
         }
         response
     }
@@ -384,6 +389,7 @@ impl SimRelay {
     /// Changes the behaviour of the relay.
     pub fn set_profile(&mut self, profile: RelayProfile) {
         self.is_dishonest |= is_dishonest(&profile);
+        self.can_be_parked |= profile.can_be_parked();
         self.profile = profile;
     }
 

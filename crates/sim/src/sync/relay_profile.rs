@@ -42,6 +42,8 @@ pub struct RelayProfile {
     pub requires_auth: bool,
     /// Whether it rejects all requests because this server is not a member.
     pub is_members_only: bool,
+    /// Whether it greets with a NOTICE that sounds like a refusal and refuses nothing.
+    pub sends_stray_notices: bool,
     /// Whether it offers ids in negentropy exchanges whose events it does not send.
     pub offers_missing_ids: bool,
     /// One of `live_loss + 1` live events is not sent. 0 means that all are sent.
@@ -177,6 +179,7 @@ impl RelayProfile {
             max_subscription_bytes: None,
             requires_auth: false,
             is_members_only: false,
+            sends_stray_notices: false,
             offers_missing_ids: false,
             live_loss: 0,
             sends_forgeries: false,
@@ -265,7 +268,7 @@ impl RelayProfile {
 
     /// Adds one random kind of misbehaviour.
     pub fn add_misbehavior(&mut self, rng: &mut Rng, authors: &[PublicKey]) {
-        match rng.below(19) {
+        match rng.below(20) {
             0 => self.eose = EoseBehavior::Never,
             1 => self.eose = EoseBehavior::Twice,
             2 => self.eose = EoseBehavior::Early,
@@ -281,6 +284,7 @@ impl RelayProfile {
             13 => self.nip11 = if rng.one_in(2) { Nip11Behavior::Exaggerated } else { Nip11Behavior::Alternating },
             14 => self.is_members_only = true,
             16 | 17 => self.lost_requests = 2 + rng.below(4),
+            18 => self.sends_stray_notices = true,
             15 => self.clock_skew_secs = rng.next_u64() as i64 % 86_400,
             _ => self.is_silent = rng.one_in(3),
         }
@@ -302,11 +306,17 @@ impl RelayProfile {
         self.is_silent = false;
         self.lost_requests = 0;
         self.is_members_only = false;
+        self.sends_stray_notices = false;
         self.clock_skew_secs = 0;
         self.latency = defaults.latency;
         if matches!(self.nip11, Nip11Behavior::Exaggerated | Nip11Behavior::Alternating) {
             self.nip11 = Nip11Behavior::Accurate;
         }
+    }
+
+    /// Whether it gives a reason to park it.
+    pub fn can_be_parked(&self) -> bool {
+        self.is_members_only || self.requires_auth
     }
 
     /// Returns the latency of a message.

@@ -213,6 +213,7 @@ impl SyncWorld {
         while let Some(output) = self.nodes[node].process.poll() {
             self.sim.trace.log(self.sim.now, || format!("node {node} -> {}", super::text::describe_output(&output)));
             self.checkers[node].on_output(self.sim.now, &output);
+            self.check_parked(node, &output);
             self.perform(node, output);
         }
         if let Some(violation) = self.checkers[node].take_violation() {
@@ -405,7 +406,10 @@ impl SyncWorld {
         }
         let Some(relay) = relay.filter(|relay| self.is_reachable(node, *relay)) else {
             self.pong_from_others(node);
-            self.handle_input(node, SyncInput::Disconnected(session, DisconnectReason::Unreachable));
+            // A host that is up refuses some attempts and does not answer others.
+            let is_refused = !self.is_offline[node] && session.0.is_multiple_of(2);
+            let reason = if is_refused { DisconnectReason::Refused } else { DisconnectReason::Unreachable };
+            self.handle_input(node, SyncInput::Disconnected(session, reason));
             return;
         };
         let id = ConnectionId(self.connections.len());

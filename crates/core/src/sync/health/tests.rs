@@ -75,8 +75,8 @@ fn healthy_relay_becomes_disconnected_when_the_connection_ends() {
 fn relay_becomes_healthy_after_five_stable_minutes() {
     let mut health = fresh();
     health.record_connected(at(10));
-    assert_eq!(health.status(at(10)), HealthStatus::Disconnected);
-    assert_eq!(health.status(at(309)), HealthStatus::Disconnected);
+    assert_eq!(health.status(at(10)), HealthStatus::Stabilising);
+    assert_eq!(health.status(at(309)), HealthStatus::Stabilising);
     assert_eq!(health.status(at(310)), HealthStatus::Healthy);
 }
 
@@ -106,7 +106,7 @@ fn relay_is_dead_after_a_day_of_failures() {
 fn degraded_relay_recovers_and_becomes_healthy() {
     let mut health = degraded(1);
     health.record_connected(at(100));
-    assert_eq!((health.status(at(100)), health.failures()), (HealthStatus::Disconnected, 0));
+    assert_eq!((health.status(at(100)), health.failures()), (HealthStatus::Stabilising, 0));
     assert_eq!(health.status(at(400)), HealthStatus::Healthy);
 }
 
@@ -114,7 +114,7 @@ fn degraded_relay_recovers_and_becomes_healthy() {
 fn dead_relay_recovers_when_it_connects() {
     let (mut health, when) = dead();
     health.record_connected(at(when + DAY));
-    assert_eq!(health.status(at(when + DAY)), HealthStatus::Disconnected);
+    assert_eq!(health.status(at(when + DAY)), HealthStatus::Stabilising);
     // The next day of failures starts from zero.
     health.record_lost(at(when + DAY + 1), 0);
     assert!(!health.record_failure(at(when + DAY + 10), FailureCause::Relay, 0).became_dead);
@@ -135,7 +135,7 @@ fn rate_limit_overrides_the_status_until_the_cooldown_ends() {
     unstable.record_connected(at(1_000));
     for (mut health, before) in [
         (fresh(), HealthStatus::Disconnected),
-        (unstable, HealthStatus::Disconnected),
+        (unstable, HealthStatus::Stabilising),
         (healthy(1_000), HealthStatus::Healthy),
         (degraded(1_000), HealthStatus::Degraded),
     ] {
@@ -159,7 +159,21 @@ fn status_values_match_the_metric() {
         HealthStatus::Dead,
         HealthStatus::RateLimited,
     ];
-    assert_eq!(all.map(|status| status as u8), [1, 2, 3, 4, 5]);
+    assert_eq!(all.map(HealthStatus::metric_value), [1, 2, 3, 4, 5]);
+    assert_eq!(HealthStatus::Stabilising.metric_value(), HealthStatus::Disconnected.metric_value());
+}
+
+#[test]
+fn repeated_rate_limits_do_not_extend_a_cooldown_forever() {
+    let mut health = fresh();
+    let end = 2 * limits::RATE_LIMIT_COOLDOWN_SECS;
+    for secs in 0..end {
+        health.record_rate_limit(at(secs));
+        assert!(health.is_in_cooldown(at(secs)));
+    }
+    assert!(!health.is_in_cooldown(at(end)));
+    // The next one is a new rate limit.
+    assert_eq!(health.record_rate_limit(at(end)), mono(end + 2 * limits::RATE_LIMIT_COOLDOWN_SECS));
 }
 
 // Backoff
@@ -254,9 +268,9 @@ fn own_network_outage_does_not_count_towards_dead() {
     assert!(!health.record_failure(at(40 * HOUR), FailureCause::Relay, 0).became_dead);
     assert!(!health.record_failure(at(41 * HOUR - 1), FailureCause::Relay, 0).became_dead);
     assert!(health.record_failure(at(41 * HOUR), FailureCause::Relay, 0).became_dead);
-    // A dead relay stays dead in an outage, but the failed probe is repeated soon.
+    // A dead relay stays dead in an outage, and is not dialled more often during it.
     let outcome = health.record_failure(at(60 * HOUR), FailureCause::OwnNetwork, 0);
-    assert_eq!(outcome, FailureOutcome { retry_at: mono(60 * HOUR + 5), became_dead: false });
+    assert_eq!(outcome, FailureOutcome { retry_at: mono(83 * HOUR), became_dead: false });
     assert_eq!(health.status(at(60 * HOUR)), HealthStatus::Dead);
 }
 

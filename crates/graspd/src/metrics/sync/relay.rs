@@ -36,7 +36,7 @@ impl RelaySample {
         let totals = &relay.totals;
         Self {
             connected: if relay.is_paused || relay.is_self { NOT_DIALLED } else { relay.status as i64 },
-            status: relay.health as i64,
+            status: relay.health.metric_value(),
             failures: i64::from(relay.failures),
             lag_secs: relay.lag_secs(now).map(gauge_value),
             live: gauge_value(relay.subscriptions.0 as u64),

@@ -75,6 +75,7 @@ fn notes(nth: usize) -> Vec<SyncNote> {
         SyncNote::ConnectionFailed {
             relay: url(nth),
             reason: DisconnectReason::Unreachable,
+            attempt: 1,
             failures: 1,
             backoff_millis: 5_000,
         },
@@ -204,6 +205,7 @@ fn connection_and_health_have_documented_numbers() {
     ];
     let healths = [
         (health::HealthStatus::Healthy, "1"),
+        (health::HealthStatus::Stabilising, "2"),
         (health::HealthStatus::Disconnected, "2"),
         (health::HealthStatus::Degraded, "3"),
         (health::HealthStatus::Dead, "4"),

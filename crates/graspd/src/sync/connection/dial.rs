@@ -1,9 +1,10 @@
 //! Dialling: from a relay's URL to a websocket and the relay's NIP-11 document.
 
+use std::io;
 use std::pin::pin;
 
 use grasp_core::limits;
-use grasp_core::net::{OutboundUrl, UrlPurpose};
+use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
 use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::sync::io::DisconnectReason;
 use hyper::StatusCode;
@@ -15,7 +16,7 @@ use tokio_tungstenite::tungstenite::error::{Error as WsError, ProtocolError};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tracing::debug;
 
-use super::RelayConnection;
+use super::{RelayConnection, RelayOrigin};
 use crate::net;
 use crate::net::dialer::{DialError, Route};
 use crate::net::http_client;
@@ -25,8 +26,8 @@ use crate::net::stream::OutboundStream;
 const READ_BUFFER: usize = 16 * 1024;
 
 impl RelayConnection {
-    /// Returns the websocket, and the NIP-11 document if it arrived in time. Both are requested at the same time from
-    /// the same addresses.
+    /// Returns the websocket, and the NIP-11 document if it arrived in time. Both are requested from the same addresses.
+    /// The document comes first, because a private service must not be dialled; one that takes long is not waited for.
     pub(super) async fn dial(
         &self,
     ) -> Result<(WebSocketStream<Box<dyn OutboundStream>>, Option<Nip11Info>), DisconnectReason> {
@@ -34,7 +35,10 @@ impl RelayConnection {
         let deadline = Instant::now() + timeouts.dial;
         let route = self.route(deadline).await?;
         let mut document = pin!(timeout(timeouts.nip11, self.nip11(&route)));
-        let mut nip11 = None;
+        let mut nip11 = timeout(timeouts.nip11_first, &mut document).await.ok().map(|found| found.ok().flatten());
+        if nip11.as_ref().is_some_and(is_private_service) {
+            return Err(DisconnectReason::PrivateService);
+        }
         let socket = {
             let mut socket = pin!(timeout_at(deadline, self.handshake(&route)));
             loop {
@@ -51,17 +55,23 @@ impl RelayConnection {
             Some(nip11) => nip11,
             None => timeout(timeouts.nip11_grace, document).await.ok().and_then(Result::ok).flatten(),
         };
+        if is_private_service(&nip11) {
+            return Err(DisconnectReason::PrivateService);
+        }
         Ok((socket, nip11))
     }
 
     async fn route(&self, deadline: Instant) -> Result<Route, DisconnectReason> {
         let dialer = &self.context.dialer;
-        let target =
-            OutboundUrl::parse(&self.url.to_string(), UrlPurpose::Relay, dialer.reach()).map_err(|reason| {
-                debug!(target: "sync", relay = %self.url, %reason, "relay address is forbidden");
-                DisconnectReason::Forbidden
-            })?;
-        match timeout_at(deadline, dialer.route(target)).await {
+        let reach = match self.origin {
+            RelayOrigin::Event => dialer.reach(),
+            RelayOrigin::Configured => AddressPolicy::Any,
+        };
+        let target = OutboundUrl::parse(&self.url.to_string(), UrlPurpose::Relay, reach).map_err(|reason| {
+            debug!(target: "sync", relay = %self.url, %reason, "relay address is forbidden");
+            DisconnectReason::Forbidden
+        })?;
+        match timeout_at(deadline, dialer.route_within(target, reach)).await {
             Ok(Ok(route)) => Ok(route),
             Ok(Err(error)) => Err(self.dial_failure(&error)),
             Err(_) => Err(DisconnectReason::Unreachable),
@@ -87,7 +97,7 @@ impl RelayConnection {
                     WsError::Io(_) | WsError::Protocol(ProtocolError::HandshakeIncomplete) => {
                         DisconnectReason::Unreachable
                     }
-                    WsError::Http(answer) if is_busy(answer.status()) => DisconnectReason::Unreachable,
+                    WsError::Http(answer) if is_busy(answer.status()) => DisconnectReason::Refused,
                     _ => DisconnectReason::NotARelay,
                 })
             }
@@ -109,10 +119,18 @@ impl RelayConnection {
         debug!(target: "sync", relay = %self.url, %error, "cannot reach relay");
         match error {
             DialError::Forbidden(_) => DisconnectReason::Forbidden,
+            DialError::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                DisconnectReason::Refused
+            }
             DialError::NoSuchName(_) | DialError::Unreachable(_) => DisconnectReason::Unreachable,
             DialError::Tls(_) => DisconnectReason::NotARelay,
         }
     }
+}
+
+/// Returns whether a document is that of a private service (GRASP-08).
+fn is_private_service(nip11: &Option<Nip11Info>) -> bool {
+    nip11.as_ref().is_some_and(|nip11| nip11.is_private_service)
 }
 
 /// Returns whether an HTTP status means a temporary failure: proxies send these while a relay restarts.

@@ -1,5 +1,6 @@
 //! An established connection: reading, writing and keepalive, concurrently in one task.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use futures_util::stream::{SplitSink, SplitStream};
@@ -82,7 +83,7 @@ impl RelayConnection {
             let (message, bytes) = match frame {
                 Some(Ok(Message::Text(text))) => {
                     let largest = (self.context.max_event_bytes)();
-                    (relay_message::parse(text.as_str(), largest), text.len())
+                    (self.check_auth_reply(relay_message::parse(text.as_str(), largest), text.as_str()), text.len())
                 }
                 Some(Ok(Message::Binary(_))) => (IncomingMessage::Invalid, 0),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => (IncomingMessage::Alive, 0),
@@ -98,6 +99,17 @@ impl RelayConnection {
             };
             self.deliver(message, bytes).await;
             keepalive.resume_reading();
+        }
+    }
+
+    /// Passes on an OK only if it names our AUTH event. The text of another one is a notice.
+    fn check_auth_reply(&self, message: IncomingMessage, text: &str) -> IncomingMessage {
+        let IncomingMessage::Ok(is_accepted, reason) = message else { return message };
+        let auth_id = self.auth_id.lock().unwrap_or_else(PoisonError::into_inner);
+        match auth_id.as_ref().is_some_and(|id| text.contains(id.as_str())) {
+            true => IncomingMessage::Ok(is_accepted, reason),
+            false if is_accepted => IncomingMessage::Alive,
+            false => IncomingMessage::Notice(reason),
         }
     }
 
@@ -176,7 +188,10 @@ impl RelayConnection {
             .custom_created_at(nostr::types::Timestamp::from(self.context.clock.wall().0))
             .finalize(&self.context.keys);
         match event {
-            Ok(event) => relay_message::encode_auth(&event.as_json()),
+            Ok(event) => {
+                *self.auth_id.lock().unwrap_or_else(PoisonError::into_inner) = Some(event.id.to_hex());
+                relay_message::encode_auth(&event.as_json())
+            }
             // Signing does not fail because of a challenge. An empty event is an invalid answer for the relay.
             Err(_) => relay_message::encode_auth("{}"),
         }

@@ -12,8 +12,8 @@ mod keepalive;
 mod tests;
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -66,6 +66,8 @@ pub(crate) struct ConnectionTimeouts {
     pub(crate) dial: Duration,
     /// For the NIP-11 document.
     pub(crate) nip11: Duration,
+    /// For the NIP-11 document before the websocket is dialled.
+    pub(crate) nip11_first: Duration,
     /// For the NIP-11 document after the websocket is connected.
     pub(crate) nip11_grace: Duration,
     /// Interval between pings. A relay that is silent for twice this time is disconnected.
@@ -80,6 +82,7 @@ impl ConnectionTimeouts {
         Self {
             dial,
             nip11: Duration::from_secs(limits::NIP11_TIMEOUT_SECS),
+            nip11_first: (dial / 4).min(Duration::from_secs(limits::NIP11_WAIT_SECS)),
             nip11_grace: Duration::from_secs(limits::NIP11_WAIT_SECS),
             ping: Duration::from_secs(limits::RELAY_PING_SECS),
             close: Duration::from_secs(limits::RELAY_CLOSE_TIMEOUT_SECS),
@@ -168,16 +171,28 @@ impl Drop for ConnectionHandle {
     }
 }
 
+/// Where the URL of a relay comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RelayOrigin {
+    /// An event. It must not lead to a private address.
+    Event,
+    /// The settings. It may lead to any address.
+    Configured,
+}
+
 /// A connection to a relay, or an attempt to connect.
 pub(crate) struct RelayConnection {
     context: Arc<ConnectionContext>,
     session: SessionId,
     url: RelayUrl,
+    origin: RelayOrigin,
     events: mpsc::Sender<ConnectionEvent>,
     unsent: Arc<AtomicUsize>,
     disconnect: Arc<Notify>,
     /// Permits of this relay for events that are not decided yet.
     permits: Arc<Semaphore>,
+    /// Id of the AUTH event that was sent last, in hex.
+    auth_id: Mutex<Option<String>>,
 }
 
 impl RelayConnection {
@@ -186,7 +201,7 @@ impl RelayConnection {
     pub(crate) fn spawn(
         context: &Arc<ConnectionContext>,
         session: SessionId,
-        url: RelayUrl,
+        (url, origin): (RelayUrl, RelayOrigin),
         events: mpsc::Sender<ConnectionEvent>,
     ) -> ConnectionHandle {
         let (queue, queued) = mpsc::unbounded_channel();
@@ -196,10 +211,12 @@ impl RelayConnection {
             context: context.clone(),
             session,
             url,
+            origin,
             events: events.clone(),
             unsent: unsent.clone(),
             disconnect: disconnect.clone(),
             permits: Arc::new(Semaphore::new(limits::SYNC_PERMITS_PER_RELAY)),
+            auth_id: Mutex::default(),
         };
         let span = info_span!(target: "sync", "relay", url = %socket.url);
         let task = async move {

@@ -44,6 +44,7 @@ pub(crate) fn relay_state(relay: &RelaySnapshot) -> (&'static str, Rating) {
         _ if relay.is_self => ("this service", Rating::Good),
         _ if relay.is_paused => ("paused", Rating::Fair),
         (ConnectionStatus::Connected, Health::RateLimited) => ("connected, rate limited", Rating::Fair),
+        (ConnectionStatus::Connected, Health::Stabilising) => ("connected (stabilising)", Rating::Good),
         (ConnectionStatus::Connected, _) => ("connected", Rating::Good),
         (ConnectionStatus::ConnectedHistoricSyncFailures, _) => ("connected, history incomplete", Rating::Fair),
         (ConnectionStatus::Syncing, _) => ("catching up", Rating::Fair),

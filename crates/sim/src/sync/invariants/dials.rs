@@ -10,7 +10,7 @@ use grasp_core::time::Now;
 
 use super::command_url;
 use crate::simulation::FirstViolation;
-use crate::simulation::queue::{HOUR, SECOND, Time};
+use crate::simulation::queue::{HOUR, MINUTE, SECOND, Time};
 use crate::sync::tables::SyncTables;
 
 /// Maximum number of concurrent connection attempts.
@@ -23,6 +23,10 @@ const HOST_DIAL_INTERVAL: Time = 2 * SECOND;
 const BACKOFF: (Time, Time) = (5 * SECOND, HOUR);
 /// A failure is attributed to the relay if another relay sent something within this time.
 const ALIVE_WINDOW: Time = 60 * SECOND;
+/// Number of failed attempts after which the backoff has become longer than [`MIN_LATE_BACKOFF`], whatever the cause.
+const MANY_FAILURES: u32 = 12;
+/// Minimum backoff after [`MANY_FAILURES`].
+const MIN_LATE_BACKOFF: Time = 2 * MINUTE;
 /// Time after which every row is on disk.
 const MAX_WRITE_DELAY: Time = 120 * SECOND;
 
@@ -54,6 +58,8 @@ struct DialHistory {
     paused_at: Option<Time>,
     is_self_since: Option<Time>,
     is_retry: bool,
+    /// When the current process last dialled it or had a connection to it.
+    dialled_at: Option<Time>,
     gaps: Vec<(Time, Time)>,
     last_heard: Time,
 }
@@ -127,6 +133,7 @@ impl DialChecker {
             format!("{url}: {cooldown:?}")
         });
         relay.is_retry = false;
+        relay.dialled_at = Some(now);
         relay.not_before = None;
         self.open.insert(session);
         self.sessions.insert(session, url.without_scheme().to_owned());
@@ -161,18 +168,32 @@ impl DialChecker {
     }
 
     pub(super) fn on_disconnected(&mut self, now: Time, session: SessionId, reason: DisconnectReason) {
-        let was_up = !self.open.remove(&session) && reason != DisconnectReason::Unreachable;
+        let is_failure = matches!(reason, DisconnectReason::Unreachable | DisconnectReason::Refused);
+        let was_up = !self.open.remove(&session) && !is_failure;
         let Some(relay) = self.sessions.remove(&session).and_then(|relay| self.relays.get_mut(&relay)) else { return };
 
         // A failed attempt did not end a connection. Its backoff is checked in `on_failed`.
         if was_up {
             relay.down_at = Some(now);
+            relay.dialled_at = Some(now);
         }
     }
 
-    pub(super) fn on_failed(&mut self, violations: &mut FirstViolation, now: Time, url: &RelayUrl, note: (u32, u64)) {
-        let (failures, backoff) = note;
+    pub(super) fn on_failed(
+        &mut self,
+        violations: &mut FirstViolation,
+        now: Time,
+        url: &RelayUrl,
+        note: (u32, u32, u64),
+    ) {
+        let (attempt, failures, backoff) = note;
         let relay = self.relays.entry(url.without_scheme().to_owned()).or_default();
+        relay.dialled_at = Some(now);
+        violations.require(
+            attempt < MANY_FAILURES || backoff >= MIN_LATE_BACKOFF,
+            "a relay that cannot be reached is dialled ever more rarely",
+            || format!("{url}: {backoff} ms after {attempt} attempts"),
+        );
         let other_was_heard =
             self.last_heard.iter().any(|(other, at)| other != url.without_scheme() && now <= at + ALIVE_WINDOW);
         let is_own_outage = self.is_offline || now < self.online_since + 70 * SECOND;
@@ -188,6 +209,19 @@ impl DialChecker {
             || format!("{url}: {backoff} ms after {failures} failures"),
         );
         relay.not_before = Some(now + backoff.saturating_sub(100));
+    }
+
+    pub(super) fn must_not_dial(&self, now: Time, relay_key: &str) -> bool {
+        let day = 25 * HOUR;
+        self.is_own.get(relay_key) == Some(&true)
+            || self.is_offline
+            || self.clock_was_set
+            || self.relays.get(relay_key).is_some_and(|relay| {
+                relay.paused_at.is_some()
+                    || relay.is_self_since.is_some()
+                    || relay.not_before.is_some_and(|at| now < at)
+                    || relay.dialled_at.is_some_and(|at| now < at + day)
+            })
     }
 
     pub(super) fn on_command(&mut self, command: &RelayCommand) {
@@ -221,6 +255,7 @@ impl DialChecker {
             relay.is_self_since = relay.is_self_since.filter(|at| at + MAX_WRITE_DELAY < now);
             relay.not_before = None;
             relay.is_retry = false;
+            relay.dialled_at = None;
             relay.down_at = None;
         }
         self.last = None;

@@ -33,7 +33,7 @@ fn relay_that_rejects_us_is_dialled_once_a_day() {
         00:00:00.400 = status disconnected, health degraded
         23:09:52.761   dial wss://r1.example
         1d 02:00:00.500 > connected and synced
-        1d 02:00:00.500 = status connected, health disconnected
+        1d 02:00:00.500 = status connected, health stabilising
         "#,
     );
 }
@@ -109,7 +109,7 @@ fn negentropy_fetches_missing_events() {
         00:00:00.400 > stored
         00:00:00.400   catchup complete: 1 events
         00:00:00.400   relay lacks 1 events
-        00:00:00.400 = status connected, health disconnected
+        00:00:00.400 = status connected, health stabilising
         "#,
     );
 }
@@ -153,7 +153,7 @@ fn second_with_more_events_than_a_page_is_synced_by_negentropy() {
         00:00:00.400 > EOSE 13
         00:00:00.400   CLOSE 13
         00:00:00.400   catchup complete: 50 events
-        00:00:00.400 = status connected, health disconnected
+        00:00:00.400 = status connected, health stabilising
         "#,
     );
 }
@@ -203,7 +203,7 @@ fn events_after_eose_belong_to_the_page() {
         00:00:25.500 > EOSE 4
         00:00:25.500   NEG-OPEN 5 {#a×1}
         00:00:25.500   NEG-OPEN 6 {#e×1}
-        00:00:34.500 = status syncing, health disconnected
+        00:00:34.500 = status syncing, health stabilising
         "#,
     );
 }

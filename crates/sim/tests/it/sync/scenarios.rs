@@ -43,7 +43,7 @@ fn fresh_start_requests_everything() {
         00:00:00.300   connected: fresh
         00:00:00.300   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         00:00:00.400 ~ complete catch-up without events
-        00:00:10.400 = status connected, health disconnected
+        00:00:10.400 = status connected, health stabilising
         "#,
     );
 }
@@ -68,7 +68,7 @@ fn quick_reconnect_requests_only_newer_events() {
         00:00:40.400   connected: quick
         00:00:40.400   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         00:00:40.500 ~ complete catch-up without events since 1699999100
-        00:00:50.500 = status connected, health disconnected
+        00:00:50.500 = status connected, health stabilising
         "#,
         );
 }
@@ -93,7 +93,7 @@ fn long_reconnect_requests_everything() {
         00:20:10.400   connected: long
         00:20:10.400   REQ 1 {kinds[30617, 10317], limit 0} {kinds[30618], limit 0}
         00:20:10.500 ~ complete catch-up without events
-        00:20:20.500 = status connected, health disconnected
+        00:20:20.500 = status connected, health stabilising
         "#,
         );
 }
@@ -117,7 +117,7 @@ fn consolidation_merges_live_subscriptions() {
         00:02:40.400   CLOSE 8 10 12 14 16 18 20 22 24 26 28 30 32 34 36 38 40 42 44 46 48 50 52 6 4
         00:02:40.400 > EOSE 56
         00:02:40.400   CLOSE 56
-        00:02:46.400 = status connected, health disconnected
+        00:02:46.400 = status connected, health stabilising
         "#,
     );
 }
@@ -200,7 +200,7 @@ fn relay_is_healthy_after_five_minutes() {
     let mut script = synced();
     script.show_status().advance(5 * MINUTE).show_status().disconnect(DisconnectReason::Ended).show_status().expect(
         r#"
-        00:00:10.400 = status connected, health disconnected
+        00:00:10.400 = status connected, health stabilising
         00:05:10.400 = status connected, health healthy
         00:05:10.400 > disconnected: ended
         00:05:10.400   connection lost: ended
@@ -243,7 +243,7 @@ fn failing_relay_is_degraded_and_dialled_with_backoff() {
         00:09:17.100 = status disconnected, health degraded
         00:10:29.680   dial wss://r1.example
         00:12:37.200 > connected and synced
-        00:12:37.200 = status connected, health disconnected
+        00:12:37.200 = status connected, health stabilising
         00:17:37.200 = status connected, health healthy
         "#,
     );
@@ -266,7 +266,7 @@ fn relay_is_dead_after_a_day_of_failures_and_dialled_once_a_day() {
         2d 15:36:02.100 = status disconnected, health dead
         3d 15:09:49.973   dial wss://r1.example
         3d 17:36:02.200 > connected and synced
-        3d 17:36:02.200 = status connected, health disconnected
+        3d 17:36:02.200 = status connected, health stabilising
         3d 17:42:02.200 = status connected, health healthy
         "#,
     );

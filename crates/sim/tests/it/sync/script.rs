@@ -191,7 +191,7 @@ impl SyncScript {
     fn drain(&mut self) {
         while let Some(output) = self.machine.poll() {
             match &output {
-                SyncOutput::Dial(session, url) if url.without_scheme() == STEADY_HOST => {
+                SyncOutput::Dial { session, url, .. } if url.without_scheme() == STEADY_HOST => {
                     self.steady_session = Some(*session);
                     self.machine.handle(self.now(), SyncInput::Connected(*session, Nip11Info::parse(NIP11)));
                     continue;
@@ -201,7 +201,7 @@ impl SyncScript {
                     continue;
                 }
                 SyncOutput::Note(note) if format!("{note:?}").contains(STEADY_HOST) => continue,
-                SyncOutput::Dial(session, _) => self.session = *session,
+                SyncOutput::Dial { session, .. } => self.session = *session,
                 SyncOutput::QueryLocalIds(query_id, filter) => {
                     let items = self.local_items.iter().filter(|item| matches(filter, item)).copied().collect();
                     let local_ids = LocalIds { items, complete_since: None };
@@ -256,7 +256,7 @@ impl SyncScript {
     /// Returns the line of an output, or `None` if it is not part of the transcript.
     fn describe(&mut self, output: &SyncOutput) -> Option<String> {
         Some(match output {
-            SyncOutput::Dial(_, url) => format!("dial {url}"),
+            SyncOutput::Dial { url, .. } => format!("dial {url}"),
             SyncOutput::Disconnect(_) => "disconnect".to_owned(),
             SyncOutput::Send(_, OutgoingMessage::Close(sub)) => format!("CLOSE {}", self.request_number(*sub)),
             SyncOutput::Send(_, OutgoingMessage::NegClose(sub)) => format!("NEG-CLOSE {}", self.request_number(*sub)),

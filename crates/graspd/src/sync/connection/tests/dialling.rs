@@ -44,9 +44,9 @@ async fn rejected_handshakes_are_classified() {
         ("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", DisconnectReason::NotARelay),
         ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", DisconnectReason::NotARelay),
         ("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n", DisconnectReason::NotARelay),
-        ("HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n", DisconnectReason::Unreachable),
-        ("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", DisconnectReason::Unreachable),
-        ("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", DisconnectReason::Unreachable),
+        ("HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n", DisconnectReason::Refused),
+        ("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", DisconnectReason::Refused),
+        ("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", DisconnectReason::Refused),
         (
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
             DisconnectReason::NotARelay,
@@ -62,7 +62,7 @@ async fn rejected_handshakes_are_classified() {
 async fn unreachable_relay_is_reported() {
     let (listener, url) = listener().await;
     drop(listener);
-    assert_eq!(TestSetup::new().dial(&url).closed().await, DisconnectReason::Unreachable);
+    assert_eq!(TestSetup::new().dial(&url).closed().await, DisconnectReason::Refused);
     assert_eq!(TestSetup::new().dial("ws://no.such.name").closed().await, DisconnectReason::Unreachable);
 }
 
@@ -105,6 +105,21 @@ async fn forbidden_addresses_are_not_dialled() {
     assert_eq!(resolver.lookups(), 1);
     assert_eq!(setup.dial("ws://relay.tld:25").closed().await, DisconnectReason::Forbidden, "a port");
     assert!(listener.accept().now_or_never().is_none());
+}
+
+#[tokio::test]
+async fn configured_relay_may_have_a_private_address() {
+    let (listener, url) = listener().await;
+    let resolver = FakeResolver::new(&[&["127.0.0.1"]]);
+    let setup =
+        TestSetup::with(ConnectionTimeouts::new(TEST_TIMEOUT), test_dialer(AddressPolicy::PublicOnly, &resolver));
+    let port = listener.local_addr().expect("an address").port();
+    for url in [url, format!("ws://relay.internal:{port}")] {
+        let driver = setup.dial_configured(&url);
+        listener.accept().await.expect("a connection");
+        drop(driver);
+    }
+    assert_eq!(setup.dial_configured("ws://127.0.0.1:25").closed().await, DisconnectReason::Forbidden, "a port");
 }
 
 #[tokio::test]

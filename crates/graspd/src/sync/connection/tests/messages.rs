@@ -87,7 +87,12 @@ async fn auth_challenge_is_answered_with_the_service_key() {
         matches!(driver.next().await, ConnectionEvent::UnsentBytes(SESSION, 0)),
         "the estimated size is subtracted"
     );
+    // Only an OK for this event is the answer.
     send(&mut server, r#"["OK","x",true,""]"#).await;
+    assert_eq!(driver.received().await.0, IncomingMessage::Alive);
+    send(&mut server, r#"["OK","x",false,"rate-limited: slow down"]"#).await;
+    assert_eq!(driver.received().await.0, IncomingMessage::Notice("rate-limited: slow down".to_owned()));
+    send(&mut server, &format!(r#"["OK","{}",true,""]"#, event.id)).await;
     assert_eq!(driver.received().await.0, IncomingMessage::Ok(true, String::new()));
 }
 

@@ -20,7 +20,8 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::super::{
-    ConnectionContext, ConnectionEvent, ConnectionHandle, ConnectionTimeouts, EventPermit, KnownEvents, RelayConnection,
+    ConnectionContext, ConnectionEvent, ConnectionHandle, ConnectionTimeouts, EventPermit, KnownEvents,
+    RelayConnection, RelayOrigin,
 };
 use crate::clock::Clock;
 use crate::net::dialer::Dialer;
@@ -80,11 +81,20 @@ impl TestSetup {
         self.dial_all(&[url])
     }
 
+    /// Dials a relay that the operator configured.
+    pub(super) fn dial_configured(&self, url: &str) -> TestDriver {
+        self.dial_as(&[url], RelayOrigin::Configured)
+    }
+
     /// Dials several relays, whose events go to one driver.
     pub(super) fn dial_all(&self, urls: &[&str]) -> TestDriver {
+        self.dial_as(urls, RelayOrigin::Event)
+    }
+
+    fn dial_as(&self, urls: &[&str], origin: RelayOrigin) -> TestDriver {
         let (sender, inbox) = mpsc::channel(QUEUE);
         let url = |url: &&str| RelayUrl::parse(url).expect("valid URL");
-        let spawn = |url| RelayConnection::spawn(&self.sockets, SESSION, url, sender.clone());
+        let spawn = |url| RelayConnection::spawn(&self.sockets, SESSION, (url, origin), sender.clone());
         TestDriver { handles: urls.iter().map(url).map(spawn).collect(), inbox }
     }
 }

@@ -87,6 +87,9 @@ impl ClientConnection {
             let _ = self.socket.close(None).await;
             return None;
         }
+        if let Some(greeting) = self.shared.script.greeting {
+            self.send(json!(["NOTICE", greeting])).await;
+        }
         if self.shared.script.requires_auth || self.shared.script.sends_challenge {
             self.send(json!(["AUTH", self.challenge])).await;
         }
@@ -190,6 +193,9 @@ impl ClientConnection {
         }
         if let Some((_, form)) = script.rejects_from.filter(|(first, _)| nth >= *first) {
             return self.reject(&id, form, "rate-limited: slow down please").await;
+        }
+        if script.refused_text.as_ref().is_some_and(|refused| format!("{filters:?}").contains(refused)) {
+            return self.reject(&id, RejectionForm::Closed, "blocked: not this repository").await;
         }
         if script.largest_rejected_limit.is_some() && filters.iter().any(has_small_limit) {
             return self.reject(&id, RejectionForm::Closed, "invalid: limit must be positive").await;

@@ -31,6 +31,10 @@ pub struct RelayScript {
     pub requires_auth: bool,
     /// Rejects this request, counted from one, and all that follow, in this form.
     pub rejects_from: Option<(usize, RejectionForm)>,
+    /// Rejects requests that contain this text with `blocked:`.
+    pub refused_text: Option<String>,
+    /// Sends this NOTICE on every connection.
+    pub greeting: Option<&'static str>,
     /// Closes every connection at once.
     pub closes_at_once: bool,
     /// Drops a connection after this many events.
@@ -60,6 +64,8 @@ impl Default for RelayScript {
             sends_challenge: false,
             requires_auth: false,
             rejects_from: None,
+            refused_text: None,
+            greeting: None,
             closes_at_once: false,
             max_events_sent: usize::MAX,
             sends_eose: true,
