@@ -263,6 +263,15 @@ fn union<'a>(sets: impl Iterator<Item = &'a EventSet>) -> EventSet {
     versions_of_event
 }
 
+/// Parses an event as a connection of the real server does. The kind of an unparsable event is out of range.
+fn parse(event: &SignedEvent, is_unparsable: bool) -> IncomingMessage {
+    let mut text = event.json().to_owned();
+    if is_unparsable {
+        text = text.replace("\"kind\":", "\"kind\":10000");
+    }
+    relay_message::parse(&format!("[\"EVENT\",\"g0\",{text}]"), MAX_EVENT_BYTES)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,13 +308,4 @@ mod tests {
         }
         assert!(match_count > 1_000, "{match_count}");
     }
-}
-
-/// Parses an event as a connection of the real server does. The kind of an unparsable event is out of range.
-fn parse(event: &SignedEvent, is_unparsable: bool) -> IncomingMessage {
-    let mut text = event.json().to_owned();
-    if is_unparsable {
-        text = text.replace("\"kind\":", "\"kind\":10000");
-    }
-    relay_message::parse(&format!("[\"EVENT\",\"g0\",{text}]"), MAX_EVENT_BYTES)
 }
