@@ -98,6 +98,22 @@ fn descendants(count: u8) -> (RepoSyncIndex, SyncScope) {
     (index, SyncScope { descendants: vec![range], ..SyncScope::default() })
 }
 
+/// Returns a context with another index and time.
+fn with_index<'c>(ctx: &'c mut SyncContext<'_>, repo_index: &'c RepoSyncIndex, secs: u64) -> SyncContext<'c> {
+    SyncContext {
+        now: at(secs),
+        repo_index,
+        config: ctx.config,
+        rejected: ctx.rejected,
+        outputs: &mut *ctx.outputs,
+        next_id: &mut *ctx.next_id,
+        queries: &mut *ctx.queries,
+        open_negentropy: &mut *ctx.open_negentropy,
+        waiting_for_negentropy: &mut *ctx.waiting_for_negentropy,
+        rng: &mut *ctx.rng,
+    }
+}
+
 /// "One filter per relay per 5 s, 60 s between rounds."
 #[test]
 fn polled_descendants_are_requested_one_filter_at_a_time() {
@@ -105,23 +121,12 @@ fn polled_descendants_are_requested_one_filter_at_a_time() {
     with_live(|live, _, ctx| {
         let relay_limits = RelayLimits::new(Default::default());
         // Each scope has three filters: #e, #E and #q.
-        live.poll_scope(ctx, scope.clone(), 0);
-        live.poll_scope(ctx, scope.clone(), 0);
+        for _ in 0..2 {
+            live.poll_scope(&with_index(ctx, &index, 0), scope.clone(), 0);
+        }
         let mut requested = Vec::new();
         for secs in 0..=170 {
-            let repo_index = &index;
-            let polling = SyncContext {
-                now: at(secs),
-                repo_index,
-                config: ctx.config,
-                rejected: ctx.rejected,
-                outputs: &mut *ctx.outputs,
-                next_id: &mut *ctx.next_id,
-                queries: &mut *ctx.queries,
-                open_negentropy: &mut *ctx.open_negentropy,
-                waiting_for_negentropy: &mut *ctx.waiting_for_negentropy,
-                rng: &mut *ctx.rng,
-            };
+            let polling = with_index(ctx, &index, secs);
             let full = ConnectionLimits { max_live_subscriptions: 0, ..*relay_limits.current() };
             if let Some(due) = live.next_poll(&polling, &full, |_| true) {
                 assert!(!due.has_free_slot);
@@ -133,5 +138,20 @@ fn polled_descendants_are_requested_one_filter_at_a_time() {
         assert_eq!(times, round(60).chain(round(145)).collect::<Vec<_>>());
         assert_eq!(requested.first().map(|first| first.2), Some(at(0).wall));
         assert_eq!(requested.last().map(|last| last.2), Some(at(75).wall), "since the last request of the scope");
+    });
+}
+
+/// Descendants arrive one by one, and a request for each would take hours.
+#[test]
+fn polled_descendants_share_filters() {
+    let (index, scope) = descendants(3);
+    with_live(|live, _, ctx| {
+        for up_to in 1..=3 {
+            let range = ArrivalRange { after: up_to - 1, up_to, ..scope.descendants[0] };
+            let part = SyncScope { descendants: vec![range], ..SyncScope::default() };
+            live.poll_scope(&with_index(ctx, &index, 0), part, 10_000);
+        }
+        assert_eq!(live.descendants.scopes.len(), 1);
+        assert_eq!(live.descendants.scopes[0].scope, scope);
     });
 }
