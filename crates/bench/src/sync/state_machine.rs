@@ -425,4 +425,11 @@ mod tests {
         assert!(figures.catch_up.steps > 20 && figures.arrivals.steps >= ARRIVALS);
         assert!(figures.most_subscriptions <= SUBSCRIPTIONS);
     }
+
+    /// The root events need 21 live subscriptions, of which the relays allow 17.
+    #[test]
+    fn needs_without_live_subscription_do_not_stop_the_catch_up() {
+        let figures = run(MachineSize { repositories: 20, roots: 500, relays: 3 }).expect("runs");
+        assert!(figures.most_subscriptions <= SUBSCRIPTIONS);
+    }
 }

@@ -267,6 +267,9 @@ pub(super) struct FilterSize {
 /// Bytes of an id in a filter: 64 digits, quotes and comma.
 pub(super) const ID_BYTES: usize = 67;
 
+/// Approximate bytes of a filter without its values.
+pub(super) const FILTER_OVERHEAD_BYTES: usize = 80;
+
 impl FilterSize {
     /// Returns the size of a repository with all its root events.
     pub(super) fn from_repo(repo: &IndexedRepo) -> Self {
@@ -446,5 +449,5 @@ pub(super) fn pack_requests(filters: Vec<Filter>, relay_limits: &ConnectionLimit
 pub(super) fn json_bytes(filter: &Filter) -> usize {
     let tags: usize = filter.tags.iter().flat_map(|(_, values)| values).map(|value| json_len(value)).sum();
     let ids = filter.ids.as_ref().map_or(0, Vec::len) + filter.authors.as_ref().map_or(0, Vec::len);
-    80 + tags + ids * ID_BYTES
+    FILTER_OVERHEAD_BYTES + tags + ids * ID_BYTES
 }

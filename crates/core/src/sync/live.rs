@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use self::descendant_polling::DescendantPolling;
 use super::batch::BatchId;
-use super::filters::{FilterSize, ID_BYTES, SyncScope, pack_requests};
+use super::filters::{FILTER_OVERHEAD_BYTES, FilterSize, ID_BYTES, SyncScope, pack_requests};
 use super::io::{OutgoingMessage, SubscriptionId};
 use super::rejection_text::RelayRejection;
 use super::relay_limits::{ConnectionLimits, RelayLimits};
@@ -70,6 +70,8 @@ struct PendingLiveSet {
     scope: SyncScope,
     batches: Vec<BatchId>,
     replaces: Vec<LiveSetId>,
+    /// Its own scope, if that of an open live set was added.
+    own_scope: Option<SyncScope>,
 }
 
 /// A scope without a free live subscription, which is requested periodically instead.
@@ -138,7 +140,7 @@ impl LiveSync {
         let key = LiveSetId(ctx.new_id());
         let is_first_descendants = |pending: &PendingLiveSet| pending.scope.is_descendants();
         let at = self.pending.iter().position(is_first_descendants).filter(|_| !scope.is_descendants());
-        let pending = PendingLiveSet { key, scope, batches: vec![batch], replaces };
+        let pending = PendingLiveSet { key, scope, batches: vec![batch], replaces, own_scope: None };
         self.pending.insert(at.unwrap_or(self.pending.len()), pending);
     }
 
@@ -151,7 +153,7 @@ impl LiveSync {
         self.polled.clear();
         self.poll_at = None;
         self.descendants = DescendantPolling::default();
-        self.pending.push_back(PendingLiveSet { key, scope: SyncScope::wide(), batches, replaces });
+        self.pending.push_back(PendingLiveSet { key, scope: SyncScope::wide(), batches, replaces, own_scope: None });
     }
 
     /// Opens the first queued live set. If it does not fit, merges others or polls its scope. Returns `None` if nothing
@@ -182,14 +184,19 @@ impl LiveSync {
         let filters = live_filters(&pending.scope, ctx, limits, values_per_filter);
         let count = filters.len();
         let requests = pack_requests(filters, relay_limits);
-        if count == 0 || self.open_count() + requests.len() > max_open {
+        // A joined set may need more subscriptions than the one that it replaces.
+        let max_requests = match &pending.own_scope {
+            Some(_) => relay_limits.max_live_subscriptions as usize + self.replaced_count(&pending.replaces),
+            None => max_open,
+        };
+        if count == 0 || self.open_count() + requests.len() > max_open.min(max_requests) {
             return self.merge_or_poll(ctx, session, limits, values_per_filter, is_followed);
         }
         if session.slot_count() + requests.len() > relay_limits.max_subscriptions as usize {
             // Historic requests, which end soon, occupy the slots.
             return None;
         }
-        let PendingLiveSet { key, scope, batches, replaces } = self.pending.pop_front()?;
+        let PendingLiveSet { key, scope, batches, replaces, .. } = self.pending.pop_front()?;
         let purpose = SubscriptionPurpose::Live(key);
         let subscriptions: BTreeSet<SubscriptionId> = requests
             .into_iter()
@@ -244,9 +251,10 @@ impl LiveSync {
         }
         let pending = self.pending.pop_front()?;
         // If a merged set does not fit, trying again would not help.
-        self.cannot_merge |= is_merge;
+        self.cannot_merge |= is_merge && pending.own_scope.is_none();
         if !is_empty && !pending.batches.is_empty() {
-            self.poll_scope(ctx, pending.scope, limits.current().req_bytes);
+            let scope = pending.own_scope.unwrap_or(pending.scope);
+            self.poll_scope(ctx, scope, limits.current().req_bytes);
         }
         Some(pending.batches)
     }
@@ -293,14 +301,15 @@ impl LiveSync {
         let pending_size = pending.scope.size(ctx.repo_index);
         let joined = sets.into_iter().map(|(_, key)| key).find(|key| {
             let Some(set) = self.sets.get(key) else { return false };
-            // An estimate, because filters are built only to be sent: there may be many other live sets.
+            // An estimate, because filters are built only to be sent: there may be many other live sets. All of it fits
+            // into one message, so that the number of requests follows from that of the filters.
             let size = pending_size.plus(set.size);
             let layer_one = if set.scope.announcements.is_some() { limits::LAYER_ONE_FILTERS } else { 0 };
             let filters = size.filters(values_per_filter) + layer_one;
-            let requests = filters
-                .div_ceil(relay_limits.max_filters.max(1) as usize)
-                .max(size.bytes.div_ceil(relay_limits.req_bytes.max(1)));
-            self.open_count() - set.subscriptions.len() + requests <= relay_limits.max_live_subscriptions as usize
+            let requests = filters.div_ceil(relay_limits.max_filters.max(1) as usize);
+            size.bytes + filters * FILTER_OVERHEAD_BYTES <= relay_limits.req_bytes
+                && self.open_count() - set.subscriptions.len() + requests
+                    <= relay_limits.max_live_subscriptions as usize
                 && self.open_count() + requests <= relay_limits.max_subscriptions as usize
                 && self.bytes() + pending_size.bytes <= relay_limits.live_bytes
         });
@@ -308,7 +317,7 @@ impl LiveSync {
         let mut scope = pending.scope.clone();
         scope.merge(&set.scope);
         if let Some(pending) = self.pending.front_mut() {
-            pending.scope = scope;
+            pending.own_scope = Some(std::mem::replace(&mut pending.scope, scope));
             pending.replaces.push(key);
         }
         true
@@ -368,7 +377,7 @@ impl LiveSync {
             return true;
         }
         let key = LiveSetId(ctx.new_id());
-        self.pending.push_front(PendingLiveSet { key, scope, batches: Vec::new(), replaces: merged });
+        self.pending.push_front(PendingLiveSet { key, scope, batches: Vec::new(), replaces: merged, own_scope: None });
         true
     }
 
@@ -476,7 +485,7 @@ impl LiveSync {
                 | RelayRejection::SubscriptionBytes(_)
         );
         if !was_confirmed && can_try_again {
-            self.pending.push_front(PendingLiveSet { key, scope, batches, replaces });
+            self.pending.push_front(PendingLiveSet { key, scope, batches, replaces, own_scope: None });
             return LiveFailure::Handled;
         }
         if is_wide { LiveFailure::Wide } else { LiveFailure::Batches(scope, batches) }
@@ -611,6 +620,11 @@ impl LiveSync {
     /// Returns the bytes of all filters.
     pub(super) fn bytes(&self) -> usize {
         self.sets.values().map(|set| set.size.bytes).sum()
+    }
+
+    /// Returns the number of subscriptions of some live sets.
+    fn replaced_count(&self, keys: &[LiveSetId]) -> usize {
+        keys.iter().filter_map(|key| self.sets.get(key)).map(|set| set.subscriptions.len()).sum()
     }
 
     /// Returns the number of subscriptions.
