@@ -434,6 +434,10 @@ pub const BATCH_WINDOW_QUIET_DIVISOR: u64 = 25;
 /// requests than with full windows.
 pub const MAX_EARLY_BATCH_WINDOWS: u64 = 30;
 
+/// Records of relays that are not followed, up to which those of relays that were never reached are kept in memory: about
+/// half a kilobyte each.
+pub const MAX_KEPT_RELAY_RECORDS: usize = 4_000;
+
 /// Relays that are created in one step at the start. Each visits every repository that names the relay, a millisecond
 /// for ten thousand.
 pub const SYNC_STARTUP_SLICE_RELAYS: usize = 16;

@@ -76,11 +76,16 @@ impl SyncMachine {
         let epoch = self.config.epoch;
         let Some(mut relay) = self.relays.remove(&id) else { return };
         relay.update_time_totals(self.now);
-        if relay.is_worth_storing() {
-            // Its record is kept in case it is needed again.
+        // Its record is kept in case it is needed again. That of a relay that only strangers have named is kept in memory,
+        // so that they cannot end its backoff by naming it again.
+        let is_stored = relay.is_worth_storing();
+        let has_space = self.stored_records.len() < limits::MAX_KEPT_RELAY_RECORDS;
+        if is_stored || (has_space && relay.health.failures() > 0) {
             let oldest_pending = self.in_flight.oldest_pending_live_events().get(&id).copied();
             let record = relay.to_record(self.now, epoch, &self.repo_index, oldest_pending);
-            self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Relay(Box::new(record.clone()))));
+            if is_stored {
+                self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Relay(Box::new(record.clone()))));
+            }
             self.stored_records.insert(relay.url.without_scheme().to_owned(), record);
         }
         for key in relay.historic.repos() {

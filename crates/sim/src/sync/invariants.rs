@@ -153,6 +153,7 @@ impl SyncChecker {
             | SyncOutput::QueryLocalIds(..)
             | SyncOutput::QueryMissingIds(..)
             | SyncOutput::QueryServedEvents(..)
+            | SyncOutput::HeldEventSeen(_)
             | SyncOutput::ReleasePermit(_)
             | SyncOutput::StoreRow(_)
             | SyncOutput::DeleteRow(_)

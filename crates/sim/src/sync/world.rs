@@ -331,8 +331,8 @@ impl SyncWorld {
             InboundItem::Frame(frame) => {
                 let mut presence = EventPresence::New;
                 if let RelayFrame::Event(_, index, _) = &frame {
-                    let is_known = self.nodes[node].has_event(corpus().event(*index).id);
-                    presence = if is_known { EventPresence::Known } else { EventPresence::New };
+                    presence = self.nodes[node].presence(corpus().event(*index).id);
+                    let is_known = presence != EventPresence::New;
                     if is_known || !matches!(corpus().received(*index), IncomingMessage::Event(..)) {
                         self.nodes[node].decided.insert(*index);
                     }

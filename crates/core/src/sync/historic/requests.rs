@@ -406,7 +406,12 @@ impl HistoricSync {
             }),
             _ if is_lasting => batch.fail(BatchFailure::Rejected),
             RequestKind::Group(filters, _)
-                if rejection == RelayRejection::TooManyFilters || rejection == RelayRejection::ResultTooLarge =>
+                if matches!(
+                    rejection,
+                    RelayRejection::TooManyFilters
+                        | RelayRejection::ResultTooLarge
+                        | RelayRejection::SubscriptionBytes(_)
+                ) =>
             {
                 batch.queue.extend(filters.into_iter().map(|filter| first_page(filter, limit)));
             }

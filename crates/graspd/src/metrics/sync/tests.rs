@@ -93,6 +93,7 @@ fn every_metric_is_declared_once() {
         ("ngit_sync_relay_connected", "gauge"),
         ("ngit_sync_relay_status", "gauge"),
         ("ngit_sync_relay_failures", "gauge"),
+        ("ngit_sync_relay_lag_seconds", "gauge"),
         ("ngit_sync_connection_attempts", "counter"),
         ("ngit_sync_events_synced", "counter"),
         ("ngit_sync_events", "counter"),
@@ -116,7 +117,7 @@ fn every_metric_is_declared_once() {
         assert_eq!(text.matches(&line).count(), 1, "{line}{text}");
         assert_eq!(text.matches(&format!("# HELP {name} ")).count(), 1, "{name}");
     }
-    assert_eq!(text.matches("# TYPE ngit_sync_").count(), 21, "{text}");
+    assert_eq!(text.matches("# TYPE ngit_sync_").count(), 22, "{text}");
     assert!(!text.contains("_total_total"), "{text}");
 }
 

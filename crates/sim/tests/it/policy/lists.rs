@@ -207,7 +207,7 @@ fn archived_repository_is_hosted_and_synced_from_its_relays() {
     expect_reply(&mut server, &state, HELD);
     let followed = server.repo_needs(&tool(&owner()).identifier);
     assert_eq!(followed.len(), 1);
-    assert_eq!(followed[0].relays, ["wss://elsewhere.example", "wss://other.example"]);
+    assert_eq!(followed[0].relays, ["wss://other.example", "wss://elsewhere.example"]);
     add_git_data(&mut server, &state, &owner());
     expect_events(&server, &[&announcement, &state], &[]);
     assert_eq!(server.hosted_repos(), [tool(&owner())]);
