@@ -896,9 +896,15 @@ pub const MAX_PAST_FETCH_JOBS: usize = 4_096;
 /// Sources of an ended fetch job that are remembered.
 pub const MAX_SOURCES_PER_PAST_JOB: usize = 32;
 
-/// Seconds until a server whose refs contained nothing wanted is asked for its refs again, unless a new event arrives.
-/// They may be a large repository.
+/// Seconds until the refs of a server are requested again for objects that they did not contain, unless a new event
+/// names the objects. They may be a large repository.
 pub const USELESS_REFS_RETRY_SECS: u64 = 10 * 60;
+
+/// Objects per source that it is known to lack: a hundred bytes each. More are requested together with the others.
+pub const MAX_LACKING_OBJECTS_PER_SOURCE: usize = 64;
+
+/// Received objects of a job that are remembered, so that what they refer to is not sent again.
+pub const MAX_RECEIVED_OBJECTS_PER_JOB: usize = MAX_SENT_HAVES;
 
 /// Jobs and hosts that are processed in one step. The next step follows at once.
 pub const FETCH_STEP_ENTRIES: usize = 256;

@@ -38,7 +38,7 @@ impl FetchMachine {
         self.mark_ready(running.host);
         let Some(mut job) = self.jobs.remove(&running.job) else { return };
         job.record_received(self.now.mono, &oids);
-        self.update_source(&mut job, id, &running, &outcome, oids.len());
+        self.update_source(&mut job, id, &running, &outcome, &oids);
         self.jobs.insert(running.job, job);
         self.cancel_unneeded(running.job);
         self.runnable_jobs.insert(running.job);
@@ -78,28 +78,34 @@ impl FetchMachine {
         id: FetchId,
         running: &RunningFetch,
         outcome: &FetchOutcome,
-        received: usize,
+        received: &[String],
     ) {
         let now = self.now.mono;
+        let Some((source_id, _)) = job.source_of(id) else { return };
+        let is_useful = job.is_useful(source_id);
         let Some((source_id, source)) = job.source_of(id) else { return };
-        source.history.outcome = Some(source_outcome(outcome, received));
+        source.history.outcome = Some(source_outcome(outcome, received.len()));
         let (state, asked) = match outcome {
             FetchOutcome::Sent => {
-                if received == running.oids.len() {
+                let is_complete = received.len() == running.oids.len();
+                if is_complete {
                     // The next request will ask for other objects.
                     source.history.record_complete(running.form);
+                } else if running.form == RequestForm::ByRef {
+                    let lacking = running.oids.iter().filter(|oid| !received.contains(oid));
+                    source.history.record_lacking(now, lacking);
                 }
-                if received > 0 {
+                if !received.is_empty() {
                     source.history.form = Some(running.form);
                 } else if running.form == RequestForm::ByRef {
                     // All of its refs contained nothing wanted. Requests for exact objects cost the server little.
                     source.history.form = Some(RequestForm::ByOid);
-                    source.history.useless_refs_until = Some(now.plus_secs(limits::USELESS_REFS_RETRY_SECS));
                 }
-                (SourceState::Resting, true)
+                // Objects that it is known to lack were not part of the request, and follow.
+                (if is_complete && is_useful { SourceState::Waiting } else { SourceState::Resting }, true)
             }
-            // Events that came since were not asked for yet.
-            FetchOutcome::NotByOid if source.history.useless_refs_until.is_some_and(|until| now < until) => {
+            // Its refs were requested a short time ago.
+            FetchOutcome::NotByOid if !running.oids.iter().any(|oid| source.history.can_request_refs_for(now, oid)) => {
                 (SourceState::Resting, false)
             }
             // The source is asked by ref in the same round.

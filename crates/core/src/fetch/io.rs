@@ -257,6 +257,8 @@ pub struct FetchRequest {
     pub oids: Vec<String>,
     /// The events that need them: for their refs at other GRASP servers, and to postpone their expiry during the fetch.
     pub events: Vec<(EventId, WantedKind)>,
+    /// Objects that earlier fetches of the job brought. They may wait for others, so that no ref names them yet.
+    pub received: Vec<String>,
 }
 
 /// The form of a request.

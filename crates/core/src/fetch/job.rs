@@ -1,6 +1,6 @@
 //! A fetch job: what is missing at one repository, its sources, and the progress of its rounds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::HostId;
 use super::fair_queue::{Priority, QueuePosition};
@@ -68,6 +68,8 @@ pub(super) struct FetchJob {
     /// Whether a source was asked in this round.
     pub(super) has_asked: bool,
     pub(super) queue_entries: BTreeMap<HostId, QueueEntry>,
+    /// Objects that have arrived, the last ones first. Events may wait for further objects, so no ref may name them.
+    pub(super) received: VecDeque<String>,
     /// URLs that must not be dialled and were reported.
     pub(super) reported_urls: BTreeSet<String>,
     pub(super) alarm: Option<MonoTime>,
@@ -89,6 +91,7 @@ impl FetchJob {
             is_round_open: false,
             has_asked: false,
             queue_entries: BTreeMap::new(),
+            received: VecDeque::new(),
             reported_urls: BTreeSet::new(),
             alarm: None,
         }
@@ -126,9 +129,19 @@ impl FetchJob {
     }
 
     /// Returns when a source may be asked, or `None` if it does not wait or has nothing that is needed.
-    pub(super) fn ready_at(&self, id: SourceId, source: &Source) -> Option<MonoTime> {
+    pub(super) fn ready_at(&self, now: MonoTime, id: SourceId, source: &Source) -> Option<MonoTime> {
         (source.state == SourceState::Waiting && self.is_useful(id))
-            .then(|| source.history.next_request_at(source.form()))
+            .then(|| source.history.next_request_at(self.next_form(now, id, source)))
+    }
+
+    /// Returns the form of the next request to a source. If its refs contained nothing of what is missing, they are not
+    /// requested again for a while. Dormant events decide only if no other event needs the source.
+    pub(super) fn next_form(&self, now: MonoTime, id: SourceId, source: &Source) -> RequestForm {
+        let only_active = self.is_useful_for_active(id);
+        let open = self.events.iter().filter(|event| event.is_open() && event.sources.contains(&id));
+        let open = open.filter(|event| !(only_active && event.wanted.is_dormant));
+        let can_request_refs = |oid: &String| source.history.can_request_refs_for(now, oid);
+        if open.flat_map(|event| &event.missing).any(can_request_refs) { source.form() } else { RequestForm::ByOid }
     }
 
     /// Returns until when a source must not be asked: because of invalid data, or because only dormant events need it.
@@ -151,8 +164,29 @@ impl FetchJob {
 
     /// Returns the objects to request from a source, and the events that need them. By object, dormant events are left
     /// out if others need the source, because one missing object fails the whole request. By ref, all events are
-    /// included, because that costs nothing.
-    pub(super) fn wanted_from(&self, source: SourceId, form: RequestForm) -> (Vec<String>, Vec<(EventId, WantedKind)>) {
+    /// included, because that costs nothing. Objects that the source is known to lack are requested only if there is
+    /// nothing else to request, by ref also if its refs may contain them now.
+    pub(super) fn wanted_from(
+        &self,
+        now: MonoTime,
+        id: SourceId,
+        form: RequestForm,
+    ) -> (Vec<String>, Vec<(EventId, WantedKind)>) {
+        let Some(source) = self.sources.get(&id) else { return Default::default() };
+        let is_likely = |oid: &String| match form {
+            RequestForm::ByOid => !source.history.is_lacking(oid),
+            RequestForm::ByRef => source.history.can_request_refs_for(now, oid),
+        };
+        let (oids, events) = self.select_wanted(id, form, is_likely);
+        if oids.is_empty() { self.select_wanted(id, form, |_| true) } else { (oids, events) }
+    }
+
+    fn select_wanted(
+        &self,
+        source: SourceId,
+        form: RequestForm,
+        is_selected: impl Fn(&String) -> bool,
+    ) -> (Vec<String>, Vec<(EventId, WantedKind)>) {
         let only_active = form == RequestForm::ByOid && self.is_useful_for_active(source);
         let (mut oids, mut events) = (BTreeSet::new(), Vec::new());
         for event in &self.events {
@@ -162,14 +196,22 @@ impl FetchJob {
             if !oids.is_empty() && oids.len() + event.missing.len() > limits::MAX_OIDS_PER_FETCH {
                 continue;
             }
-            oids.extend(event.missing.iter().take(limits::MAX_OIDS_PER_FETCH).cloned());
-            events.push((event.wanted.id, event.wanted.kind));
+            let selected: Vec<&String> = event.missing.iter().filter(|oid| is_selected(oid)).collect();
+            if !selected.is_empty() {
+                oids.extend(selected.into_iter().take(limits::MAX_OIDS_PER_FETCH).cloned());
+                events.push((event.wanted.id, event.wanted.kind));
+            }
         }
         (oids.into_iter().collect(), events)
     }
 
     /// Records that objects have arrived.
     pub(super) fn record_received(&mut self, now: MonoTime, oids: &[String]) {
+        for oid in oids {
+            self.received.retain(|known| known != oid);
+            self.received.push_front(oid.clone());
+        }
+        self.received.truncate(limits::MAX_RECEIVED_OBJECTS_PER_JOB);
         for event in &mut self.events {
             for oid in oids {
                 if event.missing.remove(oid) {

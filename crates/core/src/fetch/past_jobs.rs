@@ -26,7 +26,11 @@ pub(super) struct PastJobs {
 impl PastJobs {
     /// Stores the sources of an ended job.
     pub(super) fn store(&mut self, now: MonoTime, job: FetchJob) {
-        let all = job.sources.into_values().map(|source| (source.url, source.history)).chain(job.past_sources);
+        let all = job.sources.into_values().map(|mut source| {
+            source.history.forget_lacking();
+            (source.url, source.history)
+        });
+        let all = all.chain(job.past_sources);
         let mut sources: Vec<(String, SourceHistory)> =
             all.filter(|(_, history)| history.keep_until().is_some_and(|until| until > now)).collect();
         let until = sources.iter().filter_map(|(_, history)| history.keep_until()).max();

@@ -30,6 +30,7 @@ impl FetchJob {
         }
         // Wakes dormant events for one round.
         self.woken_at = now;
+        self.sources.values_mut().for_each(|source| source.history.forget_lacking());
     }
 
     /// Records that the first bytes of a fetch have arrived.
@@ -162,7 +163,7 @@ impl FetchMachine {
         let (mut hosts, mut waits, mut retry_at) = (BTreeSet::new(), BTreeSet::new(), None::<MonoTime>);
         let earlier = |at: MonoTime, before: Option<MonoTime>| Some(before.map_or(at, |before| before.min(at)));
         for (source_id, source) in &job.sources {
-            let Some(ready) = job.ready_at(*source_id, source) else { continue };
+            let Some(ready) = job.ready_at(now, *source_id, source) else { continue };
             waits.insert(source.host);
             match start_at.map(|start_at| start_at.max(ready)) {
                 Some(at) if at <= now => drop(hosts.insert(source.host)),

@@ -102,7 +102,7 @@ impl FetchMachine {
         let mut start = StartResult::NotNow(None);
         for source_id in job.order.clone() {
             let Some(source) = job.sources.get(&source_id) else { continue };
-            let ready = job.ready_at(source_id, source).is_some_and(|at| at <= now);
+            let ready = job.ready_at(now, source_id, source).is_some_and(|at| at <= now);
             if !ready || !self.has_capacity(id, source.host, turn) {
                 continue;
             }
@@ -157,7 +157,7 @@ impl FetchMachine {
     fn start_fetch(&mut self, id: JobId, job: &mut FetchJob, source_id: SourceId) -> StartResult {
         let now = self.now;
         let Some(source) = job.sources.get(&source_id) else { return StartResult::NotNow(None) };
-        let (host_id, form) = (source.host, source.form());
+        let (host_id, form) = (source.host, job.next_form(now.mono, source_id, source));
         let Some(host) = self.hosts.get_mut(host_id) else { return StartResult::NotNow(None) };
         let networks = host.surveys.get(&source.origin).map(|record| record.networks.clone()).unwrap_or_default();
         let own = host.limits();
@@ -171,7 +171,7 @@ impl FetchMachine {
             self.networks.reserve(&networks, until);
             return StartResult::NotNow(at);
         }
-        let (oids, events) = job.wanted_from(source_id, form);
+        let (oids, events) = job.wanted_from(now.mono, source_id, form);
         let row = host.begin_request(now, own);
         if let Some(entry) = job.queue_entries.remove(&host_id) {
             host.queue.mark_served(entry.position, id);
@@ -206,6 +206,7 @@ impl FetchMachine {
             form,
             oids,
             events,
+            received: job.received.iter().cloned().collect(),
         }));
         StartResult::Started
     }
@@ -224,7 +225,7 @@ impl FetchMachine {
         if let Some(source) = job.sources.get(&source_id) {
             let host = self.hosts.get_mut(source.host);
             let open = host.is_some_and(|host| matches!(host.capacity(now, host.limits()), HostCapacity::Free(_)));
-            let again = source.history.next_request_at(source.form()) <= now;
+            let again = source.history.next_request_at(job.next_form(now, source_id, source)) <= now;
             if open
                 && again
                 && !must_wait

@@ -1,5 +1,7 @@
 //! A source of a job: one URL, its state, and what is known from earlier requests.
 
+use std::collections::BTreeMap;
+
 use super::HostId;
 use super::io::{FetchId, RequestForm};
 use super::origin::Origin;
@@ -67,8 +69,9 @@ pub(super) struct SourceHistory {
     had_everything: [bool; 2],
     /// The form that works.
     pub(super) form: Option<RequestForm>,
-    /// Its refs contained nothing wanted, and are not requested before this time.
-    pub(super) useless_refs_until: Option<MonoTime>,
+    /// Objects that its refs did not contain, and when its refs may be requested for them again. Until then they are
+    /// requested by id. They are requested apart from other objects, because one missing object fails a request.
+    lacking: BTreeMap<String, MonoTime>,
     /// It sent invalid data, and is not asked before this time.
     pub(super) invalid_until: Option<MonoTime>,
     pub(super) outcome: Option<SourceOutcome>,
@@ -85,6 +88,40 @@ impl SourceHistory {
     /// Records that it sent everything it was asked for.
     pub(super) fn record_complete(&mut self, form: RequestForm) {
         self.had_everything[form as usize] = true;
+    }
+
+    /// Records objects that its refs did not contain.
+    pub(super) fn record_lacking<'o>(&mut self, now: MonoTime, oids: impl Iterator<Item = &'o String>) {
+        let refs_after = now.plus_secs(limits::USELESS_REFS_RETRY_SECS);
+        for oid in oids.take(limits::MAX_LACKING_OBJECTS_PER_SOURCE) {
+            self.lacking.insert(oid.clone(), refs_after);
+            if self.lacking.len() > limits::MAX_LACKING_OBJECTS_PER_SOURCE {
+                let oldest = self.lacking.iter().min_by_key(|(_, at)| **at).map(|(oid, _)| oid.clone());
+                oldest.map(|oid| self.lacking.remove(&oid));
+            }
+        }
+    }
+
+    /// Returns whether its refs did not contain an object.
+    pub(super) fn is_lacking(&self, oid: &str) -> bool {
+        self.lacking.contains_key(oid)
+    }
+
+    /// Returns whether its refs may be requested for an object.
+    pub(super) fn can_request_refs_for(&self, now: MonoTime, oid: &str) -> bool {
+        self.lacking.get(oid).is_none_or(|refs_after| *refs_after <= now)
+    }
+
+    /// Allows to request its refs at once for objects that a new event names.
+    pub(super) fn allow_refs_for<'o>(&mut self, now: MonoTime, oids: impl Iterator<Item = &'o String>) {
+        for oid in oids {
+            self.lacking.entry(oid.clone()).and_modify(|refs_after| *refs_after = now);
+        }
+    }
+
+    /// Forgets the objects that it is known to lack.
+    pub(super) fn forget_lacking(&mut self) {
+        self.lacking.clear();
     }
 
     /// Returns when it may be asked in this form again.

@@ -66,7 +66,11 @@ impl FetchMachine {
         }
         if !fresh.is_empty() {
             job.attempts = 0;
-            job.sources.values_mut().for_each(|source| source.history.useless_refs_until = None);
+            let events = &job.events;
+            for source in job.sources.values_mut() {
+                let named = fresh.iter().flat_map(|nth| &events[*nth].wanted.oids);
+                source.history.allow_refs_for(self.now.mono, named);
+            }
         }
         for nth in &fresh {
             let event = &mut job.events[*nth];
@@ -180,7 +184,9 @@ impl FetchMachine {
         job.order.retain(|other| *other != id);
         self.remove_host_source(source.host);
         if source.history.last_request_at().is_some() {
-            job.past_sources.insert(source.url, source.history);
+            let mut history = source.history;
+            history.forget_lacking();
+            job.past_sources.insert(source.url, history);
             if job.past_sources.len() > limits::MAX_SOURCES_PER_PAST_JOB {
                 let oldest = job.past_sources.iter().min_by_key(|(_, history)| history.last_request_at());
                 let oldest = oldest.map(|(url, _)| url.clone());

@@ -237,6 +237,74 @@ fn data_is_combined_from_two_servers() {
     repo.expect_refs_at(&b, &[MAIN, "refs/heads/other"]);
 }
 
+/// One of the tips of a state is on no server. What was fetched for the others is not sent again, although no ref names it
+/// while the state is held.
+#[test]
+fn data_that_waits_for_a_missing_tip_is_not_fetched_again() {
+    let independent = IndependentRelay::start();
+    let server = GitServer::start();
+    let mut b = start_follower(&independent, &[("LOG_LEVEL", "debug")]);
+    let repo = FetchedRepo::new(1, "tool");
+    let mut number = 1_u64;
+    let noise = std::iter::repeat_with(|| {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        format!("{number:x}")
+    });
+    repo.work.commit("large", &noise.take(20_000).collect::<String>());
+    server.import_refs("tool", &repo.work, &[MAIN]);
+    let announcement = repo.announce(&[&b], &[&server.url("tool")], &[&independent.url()]);
+    let state = |at: u64| {
+        let tags = [
+            vec!["d".to_owned(), "tool".to_owned()],
+            vec!["HEAD".to_owned(), format!("ref: {MAIN}")],
+            vec![MAIN.to_owned(), repo.work.oid(MAIN)],
+            vec!["refs/heads/lost".to_owned(), "1".repeat(40)],
+        ];
+        repo.owner.sign_owned(kinds::STATE, at, tags.to_vec(), "")
+    };
+    publish(&independent, &[&announcement, &state(BASE_TIME)]);
+    b.eventually_metric("purgatory_sync_oids_fetched_total", 1.0);
+    let first = server.sent_bytes();
+    assert!(first > 100_000, "{first}");
+
+    repo.work.commit("small", "more");
+    server.import_refs("tool", &repo.work, &[MAIN]);
+    publish(&independent, &[&state(BASE_TIME + 1)]);
+    b.eventually_metric("purgatory_sync_oids_fetched_total", 2.0);
+    let second = server.sent_bytes() - first;
+    assert!(second < 10_000, "{second} bytes were sent for one small commit");
+
+    // After a restart the data is known too.
+    b.stop();
+    b.start_again();
+    let before = server.requests().len();
+    eventually("the git server is asked again", || (server.requests().len() > before).then_some(()));
+    b.eventually_metric("purgatory_sync_attempts_total", 1.0);
+    let third = server.sent_bytes() - first - second;
+    assert!(third < 10_000, "{third} bytes were sent after the restart");
+}
+
+#[test]
+fn limit_that_the_operator_has_set_applies_to_grasp_servers() {
+    let mut a = SyncServer::start(&[]);
+    let mut b = SyncServer::start(&[("SYNC_DOMAIN_CONCURRENT", "1")]);
+    let repo = FetchedRepo::new(1, "shared");
+    let announcement = repo.announce(&[&a, &b], &[], &[]);
+    let state = repo.state(BASE_TIME, &[MAIN]);
+    a.publish(&announcement);
+    a.publish(&state);
+    repo.work.push(&repo.url(&a), &[MAIN]).expect_success();
+    b.publish(&announcement);
+    b.eventually_served(&[&announcement, &state]);
+    // A states eight at once and 120 per minute in its NIP-11 document.
+    eventually("the limits of the other server are shown", || {
+        let page = b.process.get("/status.json", "");
+        let json: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1)?).ok()?;
+        let host = json["fetch"]["hosts"].as_array()?.first()?.clone();
+        (host["per_minute"] == 120).then(|| assert_eq!(host["concurrent"], 1))
+    });
+}
+
 #[test]
 fn commits_of_a_pull_request_are_fetched_from_its_clone_url() {
     let independent = IndependentRelay::start();

@@ -105,6 +105,8 @@ pub struct InvariantChecker {
     /// When a URL was last asked without result for dormant events, unless an event woke since.
     without_result: BTreeMap<(usize, usize), Time>,
     invalid: BTreeMap<(usize, usize), Time>,
+    /// When the refs at a URL did not contain an object, unless an event that names it arrived since.
+    lacking: BTreeMap<(usize, usize, String), Time>,
     /// For which events which URLs were asked: the number of busy answers, or [`BUSY_ANSWERS`] if it was answered
     /// otherwise.
     asked: BTreeMap<(usize, usize), u8>,
@@ -135,9 +137,9 @@ impl InvariantChecker {
         // If a name has two limits, the later one applies.
         let host_limits = fixture.host_limits.iter().rev().find(|(host, _)| host == name).map(|(_, limits)| *limits);
         let default_limits = host_limits.unwrap_or(fixture.default_limits);
+        let is_operator_set = host_limits.is_some() || fixture.has_operator_limits;
         let stated = self.hosts.get(&server).and_then(|host| host.stated_limits).filter(|(_, at)| now < at + HOUR);
         let stated = stated.map(|(limits, _)| limits).unwrap_or_default();
-        let is_operator_set = host_limits.is_some() || fixture.has_operator_limits;
         let of = |default_limits: u32, stated: Option<u32>, max: u32| match stated {
             Some(stated) if stated < default_limits => stated,
             Some(stated) if !is_operator_set => default_limits.max(stated.min(max)),
@@ -173,6 +175,10 @@ impl InvariantChecker {
         );
         let invalid = self.invalid.get(&(repo, url)).is_none_or(|at| at + HOUR <= now);
         self.require(invalid, "a source with invalid data is not asked within an hour", what);
+        let is_known_to_lack =
+            |oid: &String| self.lacking.get(&(repo, url, oid.clone())).is_some_and(|at| now < at + 10 * MINUTE);
+        let has_hope = fetch.form == RequestForm::ByOid || !fetch.oids.iter().all(is_known_to_lack);
+        self.require(has_hope, "refs are not requested for objects that they did not contain", what);
         self.check_concurrency(now, repo, &what);
         let events = fetch.events.iter().map(|(event, _)| event_of(event)).collect();
         let (answered, cancelled) = (false, false);
@@ -286,6 +292,9 @@ impl InvariantChecker {
     pub fn wanted(&mut self, fixture: &WorldFixture, name: &str, events: impl IntoIterator<Item = usize>) {
         self.reported.retain(|event| fixture.repos[fixture.events[*event].repo].name != name);
         self.reported.extend(events);
+        // The machine remembers it as long as something is missing.
+        let is_reported = |repo: usize| self.reported.iter().any(|event| fixture.events[*event].repo == repo);
+        self.lacking.retain(|(repo, ..), _| is_reported(*repo));
     }
 
     /// Checks the start of a survey.
@@ -335,6 +344,12 @@ impl InvariantChecker {
         }
         self.request_ends(fixture, now, fixture.urls[running.url].server, end);
         let place = (running.repo, running.url);
+        if *end == FetchOutcome::Sent && running.form == RequestForm::ByRef {
+            for oid in running.wanted.iter().filter(|oid| !oids.contains(oid)) {
+                // What an event that came meanwhile names may be requested again.
+                self.lacking.insert((running.repo, running.url, oid.clone()), running.since);
+            }
+        }
         match end {
             FetchOutcome::InvalidData => drop(self.invalid.insert(place, now)),
             FetchOutcome::Sent | FetchOutcome::Absent => drop(self.without_result.insert(place, running.since)),
@@ -380,6 +395,7 @@ impl InvariantChecker {
             self.asked.remove(&(event, *url));
             self.without_result.remove(&(own.repo, *url));
         }
+        self.lacking.retain(|(repo, _, oid), _| *repo != own.repo || !own.oids.contains(oid));
     }
 
     /// Checks that all sources of an event were asked when it is reported as tried.
@@ -422,6 +438,7 @@ impl InvariantChecker {
         self.last.clear();
         self.without_result.clear();
         self.invalid.clear();
+        self.lacking.clear();
         self.hosts.values_mut().for_each(|host| host.count.in_flight = 0);
         self.hosts.values_mut().for_each(|host| host.stated_limits = None);
         self.networks.values_mut().for_each(|network| network.in_flight = 0);

@@ -55,7 +55,7 @@ fn source_that_refuses_object_ids_is_asked_by_ref_in_the_same_round() {
     assert_eq!(test.machine.host_views()[0].requests, 2, "a request of its own");
     test.advance(20_000);
     let third = test.fetch();
-    assert_eq!((third.form, third.oids), (RequestForm::ByRef, vec!["b".to_owned()]));
+    assert_eq!((third.form, third.oids), (RequestForm::ByOid, vec!["b".to_owned()]), "its refs did not contain it");
     // The form is remembered after the job has ended.
     test.unwant("r");
     test.finish(third.id, FetchOutcome::Cancelled);
@@ -63,6 +63,57 @@ fn source_that_refuses_object_ids_is_asked_by_ref_in_the_same_round() {
     test.want(1, "r", vec![wanted]);
     test.advance(20_000);
     assert_eq!(test.fetch().form, RequestForm::ByRef);
+}
+
+#[test]
+fn refs_are_not_requested_again_for_an_object_that_they_lack() {
+    let mut test = TestMachine::new();
+    let wanted = test.wanted(1, &["a", "b"], &[ONE]);
+    test.want(1, "r", vec![wanted]);
+    let first = test.fetch();
+    assert_eq!((first.form, first.received), (RequestForm::ByRef, vec![]));
+    test.finish_with(first.id, &["a"]);
+    for round in 0..4 {
+        test.advance(120_000);
+        let again = test.fetch();
+        assert_eq!((again.form, again.oids), (RequestForm::ByOid, vec!["b".to_owned()]), "round {round}");
+        assert_eq!(again.received, ["a"], "sent as `have`");
+        test.finish(again.id, FetchOutcome::NotByOid);
+        assert!(test.fetches().is_empty());
+    }
+    test.advance(240_000);
+    let again = test.fetch();
+    assert_eq!((again.form, again.oids), (RequestForm::ByRef, vec!["b".to_owned()]), "ten minutes later");
+    test.finish_with(again.id, &[]);
+    // A new event that names the object.
+    test.advance(20_000);
+    let newer = test.wanted(2, &["b", "c"], &[ONE]);
+    test.want(1, "r", vec![newer]);
+    let newer = test.fetch();
+    assert_eq!(newer.received, ["a"], "of the event before");
+}
+
+#[test]
+fn object_that_a_source_lacks_is_requested_apart_from_others() {
+    let mut test = TestMachine::new();
+    let wanted = test.wanted(1, &["b"], &[GRASP]);
+    test.want(1, "r", vec![wanted]);
+    let first = test.fetch();
+    test.finish(first.id, FetchOutcome::NotByOid);
+    let second = test.fetch();
+    assert_eq!(second.form, RequestForm::ByRef);
+    test.finish_with(second.id, &[]);
+    test.advance(25_000);
+    let third = test.fetch();
+    test.finish(third.id, FetchOutcome::NotByOid);
+    test.advance(25_000);
+    let newer = test.wanted(2, &["b", "c"], &[GRASP]);
+    test.want(1, "r", vec![newer]);
+    let likely = test.fetch();
+    assert_eq!((likely.form, likely.oids), (RequestForm::ByOid, vec!["c".to_owned()]));
+    test.finish_with(likely.id, &["c"]);
+    let lacking = test.fetch();
+    assert_eq!((lacking.form, lacking.oids), (RequestForm::ByOid, vec!["b".to_owned()]), "in the same round");
 }
 
 #[test]

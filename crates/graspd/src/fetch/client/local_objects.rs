@@ -36,7 +36,7 @@ pub(super) struct ObjectAvailability {
     pools: Vec<PathBuf>,
     /// Objects that are here with everything that they reference: targets of refs, and wanted objects that were found
     /// complete.
-    known: Vec<String>,
+    pub(super) known: Vec<String>,
     /// Some of `known`, to be sent as `have` lines, the most useful first.
     pub(super) haves: Vec<String>,
     /// Wanted objects that are here with everything that they reference.
@@ -66,8 +66,13 @@ struct ConnectedObjects {
 }
 
 impl LocalObjects {
-    /// Finds out which of the wanted objects are here.
-    pub(super) fn availability(&self, repo_path: &RepoPath, oids: &[String]) -> Result<ObjectAvailability, FetchError> {
+    /// Finds out which of the wanted objects are here, and which of the objects that were received earlier.
+    pub(super) fn availability(
+        &self,
+        repo_path: &RepoPath,
+        oids: &[String],
+        received: &[String],
+    ) -> Result<ObjectAvailability, FetchError> {
         let prune_count = self.layout.prune_count();
         let open = self
             .ref_cache
@@ -79,11 +84,13 @@ impl LocalObjects {
         let known: BTreeSet<&String> = tips.iter().collect();
         let (mut here, unknown): (Vec<String>, Vec<String>) =
             wanted.iter().map(|oid| (*oid).clone()).partition(|oid| known.contains(oid));
-        let present = find_present(&ObjectLookup::new(&pools), &unknown)?;
+        let received = received.iter().filter(|oid| is_oid(oid) && !known.contains(oid) && !wanted.contains(oid));
+        let candidates: Vec<String> = unknown.into_iter().chain(received.cloned()).collect();
+        let present = find_present(&ObjectLookup::new(&pools), &candidates)?;
         let view = VisibleObjects { quarantine: None, pools: &pools };
         let found = self.find_connected(view, &present, &tips)?.oids;
         tips.splice(0..0, found.iter().cloned());
-        here.extend(found);
+        here.extend(found.into_iter().filter(|oid| wanted.contains(oid)));
         let here_set: BTreeSet<&String> = here.iter().collect();
         let missing = wanted.into_iter().filter(|oid| !here_set.contains(oid)).cloned().collect();
         let haves = tips.iter().take(limits::MAX_SENT_HAVES).cloned().collect();
@@ -110,14 +117,14 @@ impl LocalObjects {
     /// objects may have been added or pruned since the request; `prune_count` is the number of prunings at that time.
     pub(super) fn check_pack(
         &self,
-        (repo_path, oids): (&RepoPath, &[String]),
+        (repo_path, oids, received): (&RepoPath, &[String], &[String]),
         prune_count: u64,
-        (mut pack, received): (Quarantine, PackData),
+        (mut pack, data): (Quarantine, PackData),
     ) -> Result<CheckedObjects, FetchError> {
-        let availability = self.availability(repo_path, oids)?;
-        let has_pack = matches!(received, PackData::Pack(_));
+        let availability = self.availability(repo_path, oids, received)?;
+        let has_pack = matches!(data, PackData::Pack(_));
         let checker = self.checker();
-        checker.index_pack(&mut pack, received, &availability.pools).map_err(|problem| match problem {
+        checker.index_pack(&mut pack, data, &availability.pools).map_err(|problem| match problem {
             // Objects that were sent as `have` lines may be pruned since.
             PackError::Incomplete(reason) if prune_count != availability.prune_count => FetchError::local(reason),
             problem => problem.into(),

@@ -172,11 +172,12 @@ impl FetchClient {
 
     /// Finds out which of the wanted objects are here.
     async fn availability(&self, fetch: &FetchRequest) -> Result<ObjectAvailability, FetchError> {
-        let (local_objects, repo_path, oids) = (self.local_objects(), fetch.repo_path.clone(), fetch.oids.clone());
+        let (local_objects, repo_path) = (self.local_objects(), fetch.repo_path.clone());
+        let (oids, received) = (fetch.oids.clone(), fetch.received.clone());
         let is_state = fetch.events.iter().any(|(_, kind)| *kind == WantedKind::State);
         let quota_user = if is_state { QuotaUser::Maintainers } else { QuotaUser::Others };
         let check = move || {
-            let mut availability = local_objects.availability(&repo_path, &oids)?;
+            let mut availability = local_objects.availability(&repo_path, &oids, &received)?;
             availability.max_bytes = local_objects.allowed_bytes(&repo_path, quota_user);
             Ok(availability)
         };
@@ -195,11 +196,13 @@ impl FetchClient {
         let spooled = spooled.map_err(|_| FetchError::new(FetchOutcome::Failed, "fetch timed out"))??;
         let Some(spooled) = spooled else { return Ok(None) };
         let permit = self.check_permit().await;
-        let (local_objects, repo_path, oids) = (self.local_objects(), fetch.repo_path.clone(), fetch.oids.clone());
+        let (local_objects, repo_path) = (self.local_objects(), fetch.repo_path.clone());
+        let (oids, received) = (fetch.oids.clone(), fetch.received.clone());
         let checked = blocking(move || {
-            let SpooledPack { pack, received, share } = spooled;
+            let SpooledPack { pack, received: data, share } = spooled;
             // The permit is held until the check is done, even if the fetch is cancelled.
-            let checked = local_objects.check_pack((&repo_path, &oids), availability.prune_count, (pack, received));
+            let checked =
+                local_objects.check_pack((&repo_path, &oids, &received), availability.prune_count, (pack, data));
             if matches!(&checked, Ok(CheckedObjects { pack: Some(_), .. })) {
                 share.commit();
             }

@@ -1,5 +1,7 @@
 //! Request for objects from a git server, and the meaning of its responses.
 
+use std::collections::BTreeSet;
+
 use grasp_core::fetch::io::{FetchOutcome, FetchRequest, RequestForm, WantedKind};
 use grasp_core::limits;
 use grasp_git::fetch;
@@ -33,7 +35,7 @@ impl<'a> PackRequest<'a> {
         Self { client, fetch, availability, protocol_client }
     }
 
-    /// Requests the missing objects. Returns `None` if the server has no refs.
+    /// Requests the missing objects. Returns `None` if the server has no refs that may lead to them.
     pub(super) async fn run(&self, on_first_bytes: impl FnOnce() + Send) -> Result<Option<SpooledPack>, FetchError> {
         let mut callback = Some(on_first_bytes);
         let mut on_first_bytes = || {
@@ -75,7 +77,10 @@ impl<'a> PackRequest<'a> {
         let selector = WantSelector::new(self.availability.missing.iter().cloned(), prefixes.iter().cloned());
         let (advertisement, selector) =
             self.protocol_client.refs(connection, on_first_bytes, selector, &prefixes).await?;
-        let wants = selector.wants();
+        // Refs whose objects are here lead to nothing that is missing.
+        let known: BTreeSet<&String> = self.availability.known.iter().collect();
+        let mut wants = selector.wants();
+        wants.retain(|oid| !known.contains(oid));
         if wants.is_empty() {
             return Ok(None);
         }

@@ -39,6 +39,7 @@ struct Shared {
     requests: Mutex<Vec<(Instant, String)>>,
     open: AtomicUsize,
     max_open: AtomicUsize,
+    sent_bytes: AtomicUsize,
 }
 
 impl GitServer {
@@ -51,6 +52,7 @@ impl GitServer {
             requests: Mutex::default(),
             open: AtomicUsize::new(0),
             max_open: AtomicUsize::new(0),
+            sent_bytes: AtomicUsize::new(0),
         });
         // The thread ends with the process of the test.
         let server = shared.clone();
@@ -96,6 +98,11 @@ impl GitServer {
         self.shared.requests().iter().map(|(at, _)| *at).collect()
     }
 
+    /// Returns the size of all responses so far.
+    pub fn sent_bytes(&self) -> usize {
+        self.shared.sent_bytes.load(Ordering::SeqCst)
+    }
+
     /// Returns the highest number of requests that were open at the same time.
     pub fn max_open_requests(&self) -> usize {
         self.shared.max_open.load(Ordering::SeqCst)
@@ -111,6 +118,7 @@ impl Shared {
         // once.
         self.open.fetch_sub(1, Ordering::SeqCst);
         if let Ok(response) = response {
+            self.sent_bytes.fetch_add(response.len(), Ordering::SeqCst);
             // The client may have closed the connection.
             let _ = (&stream).write_all(&response);
         }

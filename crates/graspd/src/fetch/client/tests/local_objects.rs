@@ -24,7 +24,7 @@ async fn objects_pruned_during_a_fetch_are_a_local_error() {
     let (quarantine, pack) = received(&setup, &remote.pack(&["HEAD"]));
     let local_objects = &setup.client.local_objects;
     let oids = [first.clone()];
-    let checked = local_objects.check_pack((&setup.repo_path, &oids), 0, (quarantine, pack)).expect("valid pack");
+    let checked = local_objects.check_pack((&setup.repo_path, &oids, &[]), 0, (quarantine, pack)).expect("valid pack");
     assert_eq!((checked.missing_count, checked.oids.as_slice()), (0, &oids[..]));
     setup.adopt(&setup.repo_path, &checked.pack.expect("a pack"), &[("refs/heads/main", &first)]);
 
@@ -32,10 +32,10 @@ async fn objects_pruned_during_a_fetch_are_a_local_error() {
     let input = format!("{second}\n^{first}\n");
     let thin = remote.feed(&["pack-objects", "--revs", "--stdout", "--thin", "-q"], input.as_bytes());
     let oids = [second.clone()];
-    let availability = local_objects.availability(&setup.repo_path, &oids).expect("reads");
+    let availability = local_objects.availability(&setup.repo_path, &oids, &[]).expect("reads");
     assert_eq!((availability.haves.as_slice(), availability.missing.as_slice()), (&[first][..], &oids[..]));
     let checked = local_objects
-        .check_pack((&setup.repo_path, &oids), availability.prune_count, received(&setup, &thin))
+        .check_pack((&setup.repo_path, &oids, &[]), availability.prune_count, received(&setup, &thin))
         .expect("valid pack");
     assert_eq!(checked.oids, oids);
     drop(checked);
@@ -44,12 +44,12 @@ async fn objects_pruned_during_a_fetch_are_a_local_error() {
     fs::remove_dir_all(local_objects.layout.pool(&setup.repo_path)).expect("removes");
     local_objects.ref_cache.publish(&setup.repo_path, Default::default(), true);
     let error = local_objects
-        .check_pack((&setup.repo_path, &oids), availability.prune_count, received(&setup, &thin))
+        .check_pack((&setup.repo_path, &oids, &[]), availability.prune_count, received(&setup, &thin))
         .expect_err("objects are missing");
     assert_eq!(error.outcome, FetchOutcome::InvalidData, "no pruning is known");
     local_objects.layout.record_prune();
     let error = local_objects
-        .check_pack((&setup.repo_path, &oids), availability.prune_count, received(&setup, &thin))
+        .check_pack((&setup.repo_path, &oids, &[]), availability.prune_count, received(&setup, &thin))
         .expect_err("objects are missing");
     assert_eq!(error.outcome, FetchOutcome::LocalError);
     setup.wait_until_clean().await;
@@ -70,7 +70,7 @@ async fn incomplete_local_objects_are_fetched() {
     assert!(run(&folder, &["index-pack", "pack-1.pack"], b"").status.success());
 
     let oids: Vec<&str> = tips.iter().map(String::as_str).collect();
-    let availability = setup.client.local_objects.availability(&setup.repo_path, &tips).expect("reads");
+    let availability = setup.client.local_objects.availability(&setup.repo_path, &tips, &[]).expect("reads");
     let sorted = |oids: &[String]| {
         let mut oids = oids.to_vec();
         oids.sort_unstable();

@@ -100,6 +100,7 @@ impl TestSetup {
             form,
             oids: oids.iter().map(|oid| (*oid).to_owned()).collect(),
             events: vec![(EventId([7; 32]), WantedKind::PullRequest), (EventId([8; 32]), WantedKind::State)],
+            received: Vec::new(),
         }
     }
 
