@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::filters::SyncScope;
+use super::filters::{ID_BYTES, SyncScope, json_bytes};
 use super::io::{EoseHint, SubscriptionId, SyncSource};
 use super::live::LiveSetId;
 use super::negentropy::NegentropySession;
@@ -138,6 +138,18 @@ pub(super) enum QueuedRequest {
     Compare(Filter),
     /// Events by id, and how often some of them were requested before.
     FetchIds(Vec<EventId>, u8),
+}
+
+impl QueuedRequest {
+    /// Returns the bytes of the filters of the request.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Group(filters) => filters.iter().map(json_bytes).sum(),
+            Self::Page(pages) => json_bytes(&pages.next_filter()),
+            Self::Compare(filter) => json_bytes(filter),
+            Self::FetchIds(ids, _) => ids.len().min(limits::MAX_IDS_PER_REQUEST) * ID_BYTES,
+        }
+    }
 }
 
 /// A request that has been started.

@@ -765,6 +765,8 @@ impl HistoricSync {
             self.count_open_batch(&scope);
         }
         let retry_at = link.ctx.now.mono.plus_secs(link.ctx.jitter(failure.retry_secs(attempts)));
+        // Without a live subscription, events with an old date may have arrived in the meantime.
+        let since = since.filter(|_| unconfirmed_live_set.is_none());
         let live_set = unconfirmed_live_set.map_or(LiveSetStatus::Open, LiveSetStatus::Unconfirmed);
         let live_set = if is_live_refused { LiveSetStatus::Closed } else { live_set };
         let attempts = attempts.min(limits::MAX_BATCH_RETRIES);

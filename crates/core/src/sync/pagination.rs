@@ -210,7 +210,7 @@ impl PaginationState {
     }
 
     /// Splits the filter into two that together match the same events. Returns `None` if no list has two values.
-    fn split_filter(&self) -> Option<Vec<Filter>> {
+    pub(super) fn split_filter(&self) -> Option<Vec<Filter>> {
         let whole = Filter { until: self.until, ..self.filter.clone() };
         let halves = |change: &dyn Fn(&mut Filter, bool)| {
             let half = |upper| {

@@ -438,7 +438,7 @@ impl Relay {
         let Some((historic, link)) = self.link(ctx) else { return delivery };
         match link.session.subscription(sub) {
             None => delivery.is_late = historic.record_late_event(sub, event.created_at, now.mono),
-            Some(OpenSubscription { purpose: SubscriptionPurpose::Live(key), is_answered }) => {
+            Some(OpenSubscription { purpose: SubscriptionPurpose::Live(key), is_answered, .. }) => {
                 delivery.is_wide = link.live.is_wide_set(key);
                 if is_answered {
                     historic.record_live_event_age(now.wall.secs_since(event.created_at));
@@ -495,7 +495,7 @@ fn start_next(historic: &mut HistoricSync, link: &mut Link<'_, '_>) -> bool {
 
 /// Handles EOSE: confirms a live set, or ends a request.
 fn on_eose(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: SubscriptionId, hint: Option<EoseHint>) {
-    let Some(OpenSubscription { purpose, is_answered }) = link.session.mark_answered(sub) else { return };
+    let Some(OpenSubscription { purpose, is_answered, .. }) = link.session.mark_answered(sub) else { return };
     match purpose {
         SubscriptionPurpose::Closing(_) => drop(link.session.remove(sub)),
         SubscriptionPurpose::Live(key) => {
@@ -512,8 +512,9 @@ fn on_closed(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: Subscrip
     let rejection = RelayRejection::classify(text);
     let is_refused = rejection == RelayRejection::NotAllowed;
     let mut refused_scope = None;
+    let open_bytes = link.session.open_bytes();
     match link.session.remove(sub) {
-        Some(OpenSubscription { purpose: SubscriptionPurpose::Request(id), is_answered: false }) => {
+        Some(OpenSubscription { purpose: SubscriptionPurpose::Request(id), is_answered: false, .. }) => {
             refused_scope = historic.request_scope(id);
             historic.on_rejected(link, id, rejection);
         }
@@ -554,7 +555,7 @@ fn on_closed(historic: &mut HistoricSync, link: &mut Link<'_, '_>, sub: Subscrip
         }
         _ => {}
     }
-    apply_rejection(historic, link, rejection, text)
+    apply_rejection(historic, link, rejection, text, open_bytes)
 }
 
 /// Whether the relay refuses us altogether: it refuses the announcements, or several different parts of the needs.
@@ -592,18 +593,20 @@ fn on_notice(historic: &mut HistoricSync, link: &mut Link<'_, '_>, text: &str) -
         Some((sub, _)) => on_closed(historic, link, sub, text),
         None => {
             link.session.minimize_concurrency();
-            apply_rejection(historic, link, rejection, text)
+            let open_bytes = link.session.open_bytes();
+            apply_rejection(historic, link, rejection, text, open_bytes)
         }
     }
 }
 
 /// Applies the consequences of a rejection for the whole connection: learns limits, backs off or authenticates.
-/// See `docs/design/sync.md#limits-per-relay`. Returns whether the connection must end.
+/// `open_bytes` is the size of all subscriptions, including the rejected one. See `docs/design/sync.md#limits-per-relay`. Returns whether the connection must end.
 fn apply_rejection(
     historic: &mut HistoricSync,
     link: &mut Link<'_, '_>,
     rejection: RelayRejection,
     text: &str,
+    open_bytes: usize,
 ) -> bool {
     *link.is_unsaved = true;
     let now = link.ctx.now;
@@ -639,7 +642,7 @@ fn apply_rejection(
         | RelayRejection::SubscriptionBytes(_)
         | RelayRejection::TooManyFilters
         | RelayRejection::LimitZeroRejected => {
-            link.limits.learn(rejection, link.session.open_count() as u32, link.live.bytes() as u64);
+            link.limits.learn(rejection, link.session.open_count() as u32, open_bytes as u64);
         }
     }
     // Live subscriptions above the limits are closed. Their scopes are opened again, merged with others, or polled, and
@@ -668,7 +671,7 @@ fn on_auth_reply(historic: &mut HistoricSync, link: &mut Link<'_, '_>, is_accept
     }
     let rejection = RelayRejection::classify(text);
     if rejection == RelayRejection::RateLimited {
-        return apply_rejection(historic, link, rejection, text);
+        return apply_rejection(historic, link, rejection, text, 0);
     }
     if !link.session.is_authentication_sent() {
         return false;

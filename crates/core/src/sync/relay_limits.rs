@@ -89,9 +89,9 @@ impl RelayLimits {
         self.learned.wide_disabled = true;
     }
 
-    /// Learns a limit from a rejection. `open` is the number of open subscriptions and `live_bytes` the size of the
-    /// live ones.
-    pub(super) fn learn(&mut self, rejection: RelayRejection, open: u32, live_bytes: u64) {
+    /// Learns a limit from a rejection. `open` is the number of open subscriptions, and `open_bytes` the size of
+    /// all subscriptions including the rejected one.
+    pub(super) fn learn(&mut self, rejection: RelayRejection, open: u32, open_bytes: u64) {
         let learned = &mut self.learned;
         match rejection {
             RelayRejection::TooManySubscriptions => {
@@ -99,11 +99,13 @@ impl RelayLimits {
                 learned.max_subscriptions = Some(learned.max_subscriptions.map_or(fewer, |slots| slots.min(fewer)));
             }
             RelayRejection::SubscriptionBytes(bytes) => {
-                // The relay may count differently. If it rejects subscriptions within its stated limit, halve the
-                // limit.
                 let known = learned.subscription_bytes.unwrap_or(u64::MAX);
-                learned.subscription_bytes =
-                    Some(if bytes < known { bytes } else { (known.min(live_bytes) / 2).max(1) });
+                if bytes < known {
+                    learned.subscription_bytes = Some(bytes);
+                } else if open_bytes <= known {
+                    // The relay rejects subscriptions within its limit, so it counts differently.
+                    learned.subscription_bytes = Some((open_bytes / 2).max(1));
+                }
             }
             RelayRejection::TooManyFilters => {
                 learned.max_filters = Some(match self.current.max_filters {
@@ -149,7 +151,9 @@ pub struct ConnectionLimits {
     pub req_bytes: usize,
     /// Bytes of the tag values of one filter.
     pub filter_bytes: usize,
-    /// Bytes of all live subscriptions together.
+    /// Bytes of all subscriptions together.
+    pub subscription_bytes: usize,
+    /// Part of `subscription_bytes` that live sync may use.
     pub live_bytes: usize,
     /// Bytes of a negentropy message before hex encoding, which doubles it. `None` if the message limit of the relay is
     /// too small for negentropy; then pages are used.
@@ -173,7 +177,10 @@ impl ConnectionLimits {
             .map_or(limits::DEFAULT_RELAY_MESSAGE_BYTES, to_usize)
             .clamp(limits::MIN_RELAY_MESSAGE_BYTES, limits::MAX_RELAY_MESSAGE_BYTES)
             - limits::RELAY_MESSAGE_MARGIN_BYTES;
-        let live_bytes = [stated(|nip11| nip11.max_subscription_bytes), learned.subscription_bytes];
+        let subscription_bytes = [stated(|nip11| nip11.max_subscription_bytes), learned.subscription_bytes];
+        let subscription_bytes = subscription_bytes.into_iter().flatten().min().map_or(usize::MAX, to_usize);
+        // Live subscriptions leave space for one request of historic sync.
+        let req_bytes = limits::MAX_REQUEST_FILTER_BYTES.min(message_bytes).min(subscription_bytes / 2);
         let budget = Self {
             max_subscriptions: slots,
             max_live_subscriptions: slots.saturating_sub(reserve + 1),
@@ -183,9 +190,10 @@ impl ConnectionLimits {
             max_filters: filters.min(learned.max_filters.unwrap_or(u32::MAX)).clamp(1, limits::MAX_FILTERS_PER_REQUEST),
             page_size: page.clamp(1, limits::SYNC_PAGE_EVENTS),
             message_bytes,
-            req_bytes: limits::MAX_REQUEST_FILTER_BYTES.min(message_bytes),
-            filter_bytes: limits::MAX_FILTER_TAG_BYTES.min(message_bytes),
-            live_bytes: live_bytes.into_iter().flatten().min().map_or(usize::MAX, to_usize),
+            req_bytes,
+            filter_bytes: limits::MAX_FILTER_TAG_BYTES.min(req_bytes),
+            subscription_bytes,
+            live_bytes: subscription_bytes - req_bytes,
             frame_bytes: None,
         };
         // Only the first message of a reconciliation contains a filter, and the negentropy payload of that message is
@@ -236,7 +244,8 @@ mod tests {
             message_bytes: 131_072 - 512,
             req_bytes: 98_304,
             filter_bytes: 32_768,
-            live_bytes: usize::MAX,
+            subscription_bytes: usize::MAX,
+            live_bytes: usize::MAX - 98_304,
             frame_bytes: Some(60_000),
         };
         assert_eq!(budget, expected);
@@ -328,7 +337,7 @@ mod tests {
         let nip11 = stating("\"max_subscriptions\":50,\"max_filters\":5,\"max_subscription_bytes\":5242880");
         let budget = ConnectionLimits::new(Some(&nip11), &learned);
         assert_eq!(
-            (budget.max_subscriptions, budget.max_live_subscriptions, budget.max_filters, budget.live_bytes),
+            (budget.max_subscriptions, budget.max_live_subscriptions, budget.max_filters, budget.subscription_bytes),
             (4, 2, 2, 1_048_576)
         );
         let zero = LearnedLimits {
@@ -339,7 +348,7 @@ mod tests {
         };
         let budget = ConnectionLimits::new(None, &zero);
         assert_eq!(
-            (budget.max_subscriptions, budget.max_live_subscriptions, budget.max_filters, budget.live_bytes),
+            (budget.max_subscriptions, budget.max_live_subscriptions, budget.max_filters, budget.subscription_bytes),
             (1, 0, 1, 0)
         );
         let lax = LearnedLimits {
@@ -349,7 +358,7 @@ mod tests {
             ..zero
         };
         let budget = ConnectionLimits::new(Some(&nip11), &lax);
-        assert_eq!((budget.max_subscriptions, budget.max_filters, budget.live_bytes), (50, 5, 5_242_880));
+        assert_eq!((budget.max_subscriptions, budget.max_filters, budget.subscription_bytes), (50, 5, 5_242_880));
     }
 
     #[test]
@@ -364,9 +373,9 @@ mod tests {
             limits.learn(RelayRejection::TooManyFilters, 0, 0);
             assert_eq!(limits.current().max_filters, max_filters);
         }
-        for (stated, live_bytes, learned) in [(1_000, 500, 1_000), (2_000, 500, 250), (2_000, 1, 1)] {
-            limits.learn(RelayRejection::SubscriptionBytes(stated), 0, live_bytes);
-            assert_eq!(limits.current().live_bytes, learned);
+        for (stated, open_bytes, learned) in [(1_000, 500, 1_000), (2_000, 5_000, 1_000), (2_000, 500, 250), (2_000, 1, 1)] {
+            limits.learn(RelayRejection::SubscriptionBytes(stated), 0, open_bytes);
+            assert_eq!(limits.current().subscription_bytes, learned);
         }
         for form in [LiveFilterForm::One, LiveFilterForm::Since, LiveFilterForm::Since] {
             limits.learn(RelayRejection::LimitZeroRejected, 0, 0);

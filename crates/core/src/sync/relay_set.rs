@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::SyncMachine;
-use super::io::{RelayCommand, RestoredRow, SyncOutput, SyncPolicyChange, SyncRow, SyncRowKey};
+use super::io::{RelayCommand, RestoredRow, Seq, SyncOutput, SyncPolicyChange, SyncRow, SyncRowKey};
 use super::relay::{ConnectionState, Relay, RelayId};
 use super::relay_record::RelayRecord;
 use super::relay_url::RelayUrl;
@@ -120,6 +120,15 @@ impl SyncMachine {
             }
             RestoredRow::Rejected(row) => self.rejected.restore(row, self.now),
         }
+    }
+
+    /// Returns the sequence number up to which an earlier process has handled served events, after its rows were restored.
+    /// A crash may have kept it from waking rejected events that depend on later ones, so these must be passed again after
+    /// [`SyncInput::Ready`](super::io::SyncInput::Ready). `None` if there are no rejected events.
+    #[must_use]
+    pub fn handled_up_to(&self) -> Option<Seq> {
+        let covered = self.stored_records.values().filter_map(|record| record.covered);
+        (!self.rejected.is_empty()).then(|| covered.map(|covered| covered.up_to).max().unwrap_or_default())
     }
 
     /// Applies changed settings. If they accept more than before, everything is requested again.

@@ -43,6 +43,8 @@ pub(super) struct OpenSubscription {
     pub(super) purpose: SubscriptionPurpose,
     /// Whether the relay has answered it (EOSE).
     pub(super) is_answered: bool,
+    /// Bytes of its filters.
+    pub(super) bytes: usize,
 }
 
 /// What a subscription is for.
@@ -116,12 +118,11 @@ impl Session {
         if self.is_closing {
             return;
         }
-        self.bytes_this_step += match &message {
-            OutgoingMessage::Req(_, filters) => filters.iter().map(json_bytes).sum(),
-            OutgoingMessage::NegOpen(_, filter, bytes) => json_bytes(filter) + 2 * bytes.len(),
-            OutgoingMessage::NegMsg(_, bytes) => 2 * bytes.len(),
-            OutgoingMessage::Close(_) | OutgoingMessage::NegClose(_) | OutgoingMessage::Auth(_) => 0,
-        };
+        self.bytes_this_step += filter_bytes(&message)
+            + match &message {
+                OutgoingMessage::NegOpen(_, _, bytes) | OutgoingMessage::NegMsg(_, bytes) => 2 * bytes.len(),
+                _ => 0,
+            };
         ctx.outputs.push_back(SyncOutput::Send(self.id, message));
     }
 
@@ -133,8 +134,10 @@ impl Session {
         message: impl FnOnce(SubscriptionId) -> OutgoingMessage,
     ) -> SubscriptionId {
         let sub = SubscriptionId(ctx.new_id());
-        self.subscriptions.insert(sub, OpenSubscription { purpose, is_answered: false });
-        self.send(ctx, message(sub));
+        let message = message(sub);
+        let bytes = filter_bytes(&message);
+        self.subscriptions.insert(sub, OpenSubscription { purpose, is_answered: false, bytes });
+        self.send(ctx, message);
         sub
     }
 
@@ -189,6 +192,11 @@ impl Session {
     pub(super) fn open_count(&self) -> usize {
         let is_closing = |sub: &OpenSubscription| matches!(sub.purpose, SubscriptionPurpose::Closing(_));
         self.subscriptions.values().filter(|sub| !is_closing(sub)).count()
+    }
+
+    /// Returns the bytes of the filters of all subscriptions, including those that the relay may not have closed yet.
+    pub(super) fn open_bytes(&self) -> usize {
+        self.subscriptions.values().map(|sub| sub.bytes).sum()
     }
 
     /// Returns the number of live subscriptions.
@@ -322,6 +330,15 @@ impl Session {
     /// Whether an authentication event waits for its answer.
     pub(super) fn is_authentication_sent(&self) -> bool {
         matches!(self.auth, AuthState::Sent(_))
+    }
+}
+
+/// Returns the bytes of the filters of a message.
+fn filter_bytes(message: &OutgoingMessage) -> usize {
+    match message {
+        OutgoingMessage::Req(_, filters) => filters.iter().map(json_bytes).sum(),
+        OutgoingMessage::NegOpen(_, filter, _) => json_bytes(filter),
+        _ => 0,
     }
 }
 

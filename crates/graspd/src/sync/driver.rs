@@ -181,8 +181,13 @@ impl SyncDriver {
 
     /// Runs until `stop` changes.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        let handled_up_to = self.machine.handled_up_to();
         self.take_writer_updates();
         self.handle(SyncInput::Ready, None);
+        if let Some(seq) = handled_up_to {
+            self.fed_up_to = self.fed_up_to.min(seq);
+            self.feed_served_events();
+        }
         loop {
             let alarm = self.wake_at();
             tokio::select! {

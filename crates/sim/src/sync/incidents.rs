@@ -1,8 +1,10 @@
 //! Incidents: crashes, outages, clock changes and changes of relays, and how they are applied to the world.
 
 use grasp_core::sync::io::{DisconnectReason, RelayCommand, SessionId, SyncInput};
+use grasp_core::sync::SyncMachine;
 
 use super::connection::ConnectionState;
+use super::local_events;
 use super::relay::ConnectionId;
 use super::relay_profile::RelayProfile;
 use super::world::{SyncStep, SyncWorld};
@@ -156,7 +158,8 @@ impl SyncWorld {
             self.break_connection(connection, DisconnectReason::Ended);
         }
         let now = self.sim.now;
-        self.checkers[node].on_crash(now);
+        let has_slow_disk = self.nodes[node].has_slow_disk;
+        self.checkers[node].on_crash(now, has_slow_disk);
     }
 
     /// Starts the process of a node with the stored rows.
@@ -171,6 +174,7 @@ impl SyncWorld {
         for restored in self.nodes[node].tables.restored().collect::<Vec<_>>() {
             self.handle_input(node, SyncInput::Restored(restored));
         }
+        let handled_up_to = self.nodes[node].process.machine().and_then(SyncMachine::handled_up_to);
         self.nodes[node].server.take_notifications();
         let catalog = self.nodes[node].server.admission().catalog();
         let mut names: Vec<_> = catalog.repositories().map(|(repo, _)| repo.identifier.clone()).collect();
@@ -184,6 +188,11 @@ impl SyncWorld {
         self.nodes[node].reported_seq = newest_seq;
         self.update_node_relay(node, &[]);
         self.handle_input(node, SyncInput::Ready);
+        if let Some(seq) = handled_up_to {
+            for (seq, event) in self.nodes[node].server.store().served_after(seq) {
+                self.handle_input(node, SyncInput::Served(local_events::served_event(seq, &event)));
+            }
+        }
         self.schedule_alarm(node, 1);
         // The search for the git data of held events starts again.
         for held in self.nodes[node].server.store().held() {

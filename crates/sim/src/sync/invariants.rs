@@ -181,8 +181,8 @@ impl SyncChecker {
     }
 
     /// Records the end of the process.
-    pub fn on_crash(&mut self, now: Time) {
-        self.dials.on_crash(now);
+    pub fn on_crash(&mut self, now: Time, has_slow_disk: bool) {
+        self.dials.on_crash(now, has_slow_disk);
         self.requests.on_crash();
     }
 

@@ -24,6 +24,11 @@ impl HistoricSync {
         let comparing = requests.values().filter(|request| request.is_negentropy()).count();
         let is_negentropy_full = *link.ctx.open_negentropy >= link.ctx.config.limits.max_reconciliations;
         let can_compare = comparing < relay_limits.max_negentropy as usize && !is_negentropy_full;
+        // A request that is too large even alone is sent all the same: the rejection tells whether it must be split.
+        let free_bytes = relay_limits.subscription_bytes.saturating_sub(link.session.open_bytes());
+        let fits = |queued: &QueuedRequest| {
+            requests.is_empty() || relay_limits.subscription_bytes == usize::MAX || queued.bytes() <= free_bytes
+        };
         let mut is_waiting = false;
         let found = batches.iter_mut().find_map(|(id, batch)| {
             if batch.phase != BatchPhase::Historic
@@ -36,6 +41,7 @@ impl HistoricSync {
                     is_waiting |= is_negentropy_full;
                     None
                 }
+                Some(queued) if !fits(queued) => None,
                 Some(_) => batch.queue.pop_front().map(|queued| (*id, queued)),
                 None => None,
             }
@@ -416,6 +422,14 @@ impl HistoricSync {
                 batch.queue.extend(filters.into_iter().map(|filter| first_page(filter, limit)));
             }
             RequestKind::Group(filters, _) => batch.queue.push_front(QueuedRequest::Group(filters)),
+            RequestKind::Page(pages)
+                if matches!(rejection, RelayRejection::SubscriptionBytes(_)) && self.connection.requests.is_empty() =>
+            {
+                match pages.split_filter() {
+                    Some(halves) => batch.queue.extend(halves.into_iter().map(|filter| first_page(filter, limit))),
+                    None => batch.fail(BatchFailure::Rejected),
+                }
+            }
             RequestKind::Page(pages) => batch.queue.push_front(QueuedRequest::Page(pages)),
             RequestKind::FetchIds { missing, remaining, round, .. } => {
                 let ids = missing.into_iter().chain(remaining).collect();

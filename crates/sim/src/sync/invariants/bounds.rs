@@ -100,6 +100,8 @@ impl SyncWorld {
             });
             let is_pending = relay_snapshot.status == ConnectionStatus::Connected
                 && relay_snapshot.queued > 0
+                // A slow relay that is polled has requests in its queue most of the time.
+                && relay_snapshot.subscriptions.1 == 0
                 && !relay_snapshot.is_reconciling
                 && is_willing;
             if !is_pending || self.nodes[node].has_slow_disk {

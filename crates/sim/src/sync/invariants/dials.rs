@@ -246,7 +246,7 @@ impl DialChecker {
         self.online_since = now;
     }
 
-    pub(super) fn on_crash(&mut self, now: Time) {
+    pub(super) fn on_crash(&mut self, now: Time, has_slow_disk: bool) {
         self.open.clear();
         self.sessions.clear();
         // A row that was about to be written may be lost.
@@ -257,6 +257,10 @@ impl DialChecker {
             relay.is_retry = false;
             relay.dialled_at = None;
             relay.down_at = None;
+            // Events that waited for the disk are lost, like those of the absence that follows.
+            if has_slow_disk {
+                relay.last_heard = relay.last_heard.saturating_sub(MAX_WRITE_DELAY);
+            }
         }
         self.last = None;
         self.hosts.clear();
