@@ -252,6 +252,13 @@ pub(super) fn json_len(value: &str) -> usize {
     value.len() + 3 + quotes + 5 * controls
 }
 
+/// Returns the bytes of the values of a tag in a filter.
+fn values_len(letter: u8, values: &[String]) -> usize {
+    // Filters have many event ids, which need no escapes. Coordinates, the other values of these tags, are longer.
+    let is_id = |value: &String| matches!(letter, b'e' | b'E' | b'q') && value.len() + 3 == ID_BYTES;
+    values.iter().map(|value| if is_id(value) { ID_BYTES } else { json_len(value) }).sum()
+}
+
 /// Size of the filters of a scope.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct FilterSize {
@@ -447,7 +454,7 @@ pub(super) fn pack_requests(filters: Vec<Filter>, relay_limits: &ConnectionLimit
 
 /// Returns the approximate size of a filter as JSON.
 pub(super) fn json_bytes(filter: &Filter) -> usize {
-    let tags: usize = filter.tags.iter().flat_map(|(_, values)| values).map(|value| json_len(value)).sum();
+    let tags: usize = filter.tags.iter().map(|(letter, values)| values_len(*letter, values)).sum();
     let ids = filter.ids.as_ref().map_or(0, Vec::len) + filter.authors.as_ref().map_or(0, Vec::len);
     FILTER_OVERHEAD_BYTES + tags + ids * ID_BYTES
 }

@@ -373,7 +373,9 @@ mod tests {
             limits.learn(RelayRejection::TooManyFilters, 0, 0);
             assert_eq!(limits.current().max_filters, max_filters);
         }
-        for (stated, open_bytes, learned) in [(1_000, 500, 1_000), (2_000, 5_000, 1_000), (2_000, 500, 250), (2_000, 1, 1)] {
+        for (stated, open_bytes, learned) in
+            [(1_000, 500, 1_000), (2_000, 5_000, 1_000), (2_000, 500, 250), (2_000, 1, 1)]
+        {
             limits.learn(RelayRejection::SubscriptionBytes(stated), 0, open_bytes);
             assert_eq!(limits.current().subscription_bytes, learned);
         }

@@ -115,10 +115,15 @@ impl Session {
 
     /// Sends a message and counts its approximate size. Nothing is sent while the connection is being closed.
     pub(super) fn send(&mut self, ctx: &mut SyncContext<'_>, message: OutgoingMessage) {
+        self.send_with_filters(ctx, message, 0);
+    }
+
+    /// Sends a message whose filters have this size.
+    fn send_with_filters(&mut self, ctx: &mut SyncContext<'_>, message: OutgoingMessage, filter_bytes: usize) {
         if self.is_closing {
             return;
         }
-        self.bytes_this_step += filter_bytes(&message)
+        self.bytes_this_step += filter_bytes
             + match &message {
                 OutgoingMessage::NegOpen(_, _, bytes) | OutgoingMessage::NegMsg(_, bytes) => 2 * bytes.len(),
                 _ => 0,
@@ -135,9 +140,13 @@ impl Session {
     ) -> SubscriptionId {
         let sub = SubscriptionId(ctx.new_id());
         let message = message(sub);
-        let bytes = filter_bytes(&message);
+        let bytes = match &message {
+            OutgoingMessage::Req(_, filters) => filters.iter().map(json_bytes).sum(),
+            OutgoingMessage::NegOpen(_, filter, _) => json_bytes(filter),
+            _ => 0,
+        };
         self.subscriptions.insert(sub, OpenSubscription { purpose, is_answered: false, bytes });
-        self.send(ctx, message);
+        self.send_with_filters(ctx, message, bytes);
         sub
     }
 
@@ -330,15 +339,6 @@ impl Session {
     /// Whether an authentication event waits for its answer.
     pub(super) fn is_authentication_sent(&self) -> bool {
         matches!(self.auth, AuthState::Sent(_))
-    }
-}
-
-/// Returns the bytes of the filters of a message.
-fn filter_bytes(message: &OutgoingMessage) -> usize {
-    match message {
-        OutgoingMessage::Req(_, filters) => filters.iter().map(json_bytes).sum(),
-        OutgoingMessage::NegOpen(_, filter, _) => json_bytes(filter),
-        _ => 0,
     }
 }
 

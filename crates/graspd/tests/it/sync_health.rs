@@ -140,3 +140,30 @@ fn private_service_is_not_dialled() {
     let is_connected = relay.records().iter().any(|record| record.action == ClientAction::Connected);
     assert!(!is_connected, "the websocket was opened");
 }
+
+/// The lines that tell what sync does with each event, and when a repository is complete.
+#[test]
+fn events_of_relays_and_complete_git_data_are_logged() {
+    let relay = ScriptedRelay::start(RelayScript::default());
+    let mut server = SyncServer::start(&[("LOG_LEVEL", "info,writer=debug")]);
+    let project = Project::new(1, "logged", &[server.address], &[&relay.url()]);
+    server.host(&project);
+    server.eventually_state(&relay.url(), 3.0);
+    let author = Author::new(9);
+    let issue = project.issue(&author, now());
+    relay.publish(&issue);
+    let unrelated = author.sign(1, now(), &[], "unrelated");
+    relay.send_unrequested(&unrelated);
+    let (url, issue, unrelated) = (relay.url(), issue.id.to_string(), unrelated.id.to_string());
+    let expected: [(&str, &[&str]); 3] = [
+        ("repository served", &["INFO", "writer", "logged", "git data complete"]),
+        ("event accepted", &["DEBUG", "writer", &issue, "source=\"live\"", &url]),
+        ("event rejected", &["DEBUG", "writer", &unrelated, "reason=", &url]),
+    ];
+    for (message, parts) in expected {
+        eventually(&format!("`{message}` with {parts:?} is logged"), || {
+            let log = server.log();
+            log.lines().any(|line| line.contains(message) && parts.iter().all(|part| line.contains(part))).then_some(())
+        });
+    }
+}

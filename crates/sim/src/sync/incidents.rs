@@ -1,7 +1,7 @@
 //! Incidents: crashes, outages, clock changes and changes of relays, and how they are applied to the world.
 
-use grasp_core::sync::io::{DisconnectReason, RelayCommand, SessionId, SyncInput};
 use grasp_core::sync::SyncMachine;
+use grasp_core::sync::io::{DisconnectReason, RelayCommand, SessionId, SyncInput};
 
 use super::connection::ConnectionState;
 use super::local_events;

@@ -393,3 +393,12 @@ fn quick_reconnect_finds_gaps() {
     assert_eq!(gaps_after_quick_reconnect(3_000), 1, "live sync should have delivered it");
     assert_eq!(gaps_after_quick_reconnect(3_570), 0, "it may have arrived after the connection ended");
 }
+
+#[test]
+fn polled_events_are_no_gaps() {
+    let mut script = connected();
+    script.disconnect(DisconnectReason::Ended).advance(20 * SECOND).connect_polled().advance(100).answer();
+    script.advance_answering(2 * HOUR).add_relay_event(7, 7_000).clear().advance_answering(HOUR).store_submitted();
+    assert!(!script.times_of("submit #07").is_empty(), "polling finds it");
+    assert_eq!(script.times_of("gaps:"), Vec::<u64>::new());
+}

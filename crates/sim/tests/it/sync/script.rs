@@ -400,6 +400,13 @@ impl SyncScript {
         self
     }
 
+    /// Lets the newest dial succeed with a relay that allows one subscription, so that everything is polled.
+    pub(crate) fn connect_polled(&mut self) -> &mut Self {
+        let nip11 = Nip11Info::parse(r#"{"limitation":{"max_subscriptions":1,"max_limit":500}}"#);
+        self.handle_input("connected: one subscription", SyncInput::Connected(self.session, nip11));
+        self
+    }
+
     /// Lets the newest dial succeed with a relay that shows our own instance id.
     pub(crate) fn connect_to_self(&mut self) -> &mut Self {
         let nip11 = Nip11Info::parse(r#"{"instance":"me"}"#);
