@@ -131,10 +131,7 @@ pub enum PushRejection {
     #[error("no pending state event for this repository: publish a state (kind 30618) first")]
     NoState,
     /// States are held, but none declares the refs that would result. Contains the first difference to the newest one.
-    #[error(
-        "{name}: the newest state declares {}, but the push would result in {}: push exactly what the state declares",
-        oid_or_no_ref(.expected), oid_or_no_ref(.found)
-    )]
+    #[error("{name}: {}", mismatch_text(name, .expected.as_deref(), .found.as_deref()))]
     StateMismatch {
         /// The ref that differs.
         name: String,
@@ -219,6 +216,24 @@ impl PushRejection {
             | Self::Busy
             | Self::Failed(_) => None,
         }
+    }
+}
+
+fn mismatch_text(name: &str, expected: Option<&str>, found: Option<&str>) -> String {
+    match (expected, found) {
+        (Some(expected), None) => format!(
+            "the newest state declares this ref ({expected}), but the push does not contain it: push it with the others, \
+             for example with: git push <remote> 'refs/heads/*' 'refs/tags/*'"
+        ),
+        (None, found) => format!(
+            "the newest state does not declare this ref, but the push would leave it at {}: delete it in the same push \
+             (:{name}), or publish a state that declares it",
+            found.unwrap_or_default()
+        ),
+        (Some(expected), Some(found)) => format!(
+            "the newest state declares {expected}, but the push would result in {found}: push exactly what the state \
+             declares"
+        ),
     }
 }
 
@@ -503,13 +518,24 @@ mod tests {
     #[test]
     fn rejection_text_says_what_was_expected_and_what_to_do() {
         let current_refs = refs(&[("heads/main", '1')]);
-        let held = [state(50, 2, &[("heads/main", '2')])];
         let repo_path = repo_path();
-        let context = PushContext { repo_path: &repo_path, refs: &current_refs, held_states: &held, current: None };
-        let rejection =
-            authorise(&context, &commands(&["heads/main:13"]), |_| RefEvent::Unknown).expect_err("rejected");
-        assert_eq!(rejection.ref_name(), Some("refs/heads/main"));
-        let text = rejection.to_string();
+        let reject = |declared: &[(&str, char)], push: &[&str]| {
+            let held = [state(50, 2, declared)];
+            let context = PushContext { repo_path: &repo_path, refs: &current_refs, held_states: &held, current: None };
+            authorise(&context, &commands(push), |_| RefEvent::Unknown).expect_err("rejected")
+        };
+        let wrong = reject(&[("heads/main", '2')], &["heads/main:13"]);
+        assert_eq!(wrong.ref_name(), Some("refs/heads/main"));
+        let text = wrong.to_string();
         assert!(text.contains(&oid('2')) && text.contains(&oid('3')) && text.contains("push exactly"), "{text}");
+
+        let missing = reject(&[("heads/main", '2'), ("tags/v1", '4')], &["heads/main:12"]).to_string();
+        let expected = "refs/tags/v1: the newest state declares this ref (4444444444444444444444444444444444444444), but \
+                        the push does not contain it: push it with the others, for example with: git push <remote> \
+                        'refs/heads/*' 'refs/tags/*'";
+        assert_eq!(missing, expected);
+
+        let undeclared = reject(&[("heads/dev", '2')], &["heads/dev:-2"]).to_string();
+        assert!(undeclared.contains("does not declare this ref") && undeclared.contains(":refs/heads/main"), "{undeclared}");
     }
 }

@@ -91,10 +91,11 @@ fn push_that_differs_from_the_state_is_rejected() {
         [(&c2, MAIN), (&c3, MAIN), (&c2, "refs/heads/feature"), (&c2, "refs/notes/x")]
             .map(|(oid, name)| format!("{oid}:{name}"));
     let mismatch = ["E-STATE-MISMATCH", "push exactly what the state declares"];
+    let undeclared = ["E-STATE-MISMATCH", "the newest state does not declare this ref"];
     for (refspecs, words) in [
-        (&[c2_main.as_str()][..], &[&mismatch[..], &[OLD, &c0]].concat()),
+        (&[c2_main.as_str()][..], &[&undeclared[..], &[":refs/heads/old", &c0]].concat()),
         (&[&c3_main, ":refs/heads/old"], &[&mismatch[..], &[MAIN, &c2, &c3]].concat()),
-        (&[&c2_feature], &mismatch.to_vec()),
+        (&[&c2_feature], &undeclared.to_vec()),
         (&[&c2_notes], &vec!["E-REF-NAMESPACE", "refs/notes/x", "refs/heads/"]),
         // A push is atomic: commands that match are rejected with the others.
         (&[&c2_main, ":refs/heads/old", &c2_notes], &vec!["E-REF-NAMESPACE"]),
