@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::declaration::SETTINGS;
 use super::problem::{ConfigError, quote};
-use super::unknown_names::{UNSUPPORTED, nearest_setting};
+use super::unknown_names::{UNSUPPORTED, nearest_setting, unsupported_restriction};
 
 /// Returns the settings of a TOML file, as text. An unknown key is an error, unlike an unknown variable, because only
 /// this program uses the file.
@@ -36,7 +36,11 @@ pub(crate) fn parse(path: &Path, text: &str, errors: &mut Vec<ConfigError>) -> V
 fn setting(key: &str, value: &toml::Value) -> Result<(&'static str, String), String> {
     let known = SETTINGS.iter().find(|setting| setting.key() == key);
     let Some(setting) = known else {
-        if UNSUPPORTED.contains(&key.to_ascii_uppercase().as_str()) {
+        let name = key.to_ascii_uppercase();
+        if let Some(error) = unsupported_restriction(&name, &text(value).unwrap_or_default()) {
+            return Err(error.to_owned());
+        }
+        if UNSUPPORTED.contains(&name.as_str()) {
             return Err("is not used by this version of graspd".to_owned());
         }
         return Err(match (nearest_setting(key), value) {
@@ -107,7 +111,8 @@ mod tests {
                 "bind_adress (graspd.toml): is not a setting; did you mean `bind_address`?",
                 "colour (graspd.toml): is not a setting; `graspd config --reference` lists them all",
                 "max_connections (graspd.toml): must be a text, a number, true, false or a list of texts",
-                "private_mode (graspd.toml): is not used by this version of graspd",
+                "private_mode (graspd.toml): restricts who may read this service, which graspd does not support: everything \
+                 would be public. Remove this setting only if that is intended",
                 "service (graspd.toml): is a table; settings must be at the top level of the file",
             ]
         );

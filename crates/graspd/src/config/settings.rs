@@ -303,8 +303,8 @@ settings! {
         /// IP address and port that serve the metrics instead of the main port. Health checks and the status page are
         /// available there, too.
         bind: Option<SocketAddr> = address("METRICS_BIND_ADDRESS").map(Some).derived("the main port");
-        /// Token that is required to read the metrics (Authorization: Bearer …). It has no flag, because other users of
-        /// the machine can read the arguments of a process.
+        /// Token that is required to read /metrics (Authorization: Bearer …). It does not protect /status, /healthz and
+        /// /readyz. It has no flag, because other users of the machine can read the arguments of a process.
         token: Option<Secret> = secret("METRICS_TOKEN", parse::metrics_token);
         /// Limits of the metrics.
         limits: MetricsLimits = Group;

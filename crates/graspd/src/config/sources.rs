@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::declaration::{PREFIX, SETTINGS, find};
 use super::problem::{ConfigError, SettingOrigin};
-use super::unknown_names::{CONTAINER_VARIABLES, UNSUPPORTED, nearest_setting};
+use super::unknown_names::{CONTAINER_VARIABLES, UNSUPPORTED, nearest_setting, unsupported_restriction};
 use super::{dotenv, file};
 
 /// TOML file that is read if no other is named.
@@ -85,7 +85,10 @@ impl SettingSources {
                 // Shells and container tools often set an empty variable to mean "not set".
                 Some(_) => {}
                 None if name == FILE_VARIABLE => file = file.or(Some(text).filter(|path| !path.is_empty())),
-                None => sources.warn_of_unknown(&variable, name, &origin),
+                None => match unsupported_restriction(name, &text) {
+                    Some(error) => sources.errors.push(ConfigError::new(format!("{variable} ({origin})"), error)),
+                    None => sources.warn_of_unknown(&variable, name, &origin),
+                },
             }
         }
         sources.read_file(file.as_deref());

@@ -199,7 +199,7 @@ fn data_folders_must_not_overlap() {
 #[test]
 fn unknown_variables_are_warnings() {
     let variables = [("NGIT_DOMIAN", "x"), ("NGIT_COLOUR", "x"), ("NGIT_CONFIG", ""), ("NGIT_IMAGE", "x")];
-    let LoadedConfig { warnings, .. } = config(&[], &variables, &[(".env", "NGIT_PRIVATE_MODE=true\nOTHER=1")]);
+    let LoadedConfig { warnings, .. } = config(&[], &variables, &[(".env", "NGIT_PRIVATE_MODE=false\nOTHER=1")]);
     assert_eq!(
         warnings,
         [
@@ -208,6 +208,18 @@ fn unknown_variables_are_warnings() {
             "NGIT_PRIVATE_MODE (.env line 1) is not used by this version of graspd",
         ]
     );
+}
+
+#[test]
+fn unsupported_restriction_prevents_the_start() {
+    for (name, value) in [("NGIT_PRIVATE_MODE", "true"), ("NGIT_PRIVATE_MODE", "1"), ("NGIT_PRIVATE_MEMBERS", "npub1x")]
+    {
+        let expected = format!("{name} (environment): restricts who may read this service");
+        assert!(errors(&[], &[(name, value)], &[])[0].starts_with(&expected), "{name}={value}");
+    }
+    for value in ["", "False", "0", "no"] {
+        config(&[], &[("NGIT_PRIVATE_MODE", value)], &[]);
+    }
 }
 
 #[test]

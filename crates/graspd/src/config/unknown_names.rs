@@ -23,6 +23,19 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "USER_INDEX_RELAYS",
 ];
 
+/// Those of [`UNSUPPORTED`] that restrict who may read the service. The server does not start with them: everyone could
+/// read what the operator meant to be private.
+const RESTRICTIVE: &[&str] = &["PRIVATE_MEMBERS", "PRIVATE_MODE"];
+
+/// Returns an error if `name` is a restriction that this version does not support and `value` switches it on.
+pub(crate) fn unsupported_restriction(name: &str, value: &str) -> Option<&'static str> {
+    let is_off = ["", "false", "0", "no", "off"].contains(&value.trim().to_ascii_lowercase().as_str());
+    (RESTRICTIVE.contains(&name) && !is_off).then_some(
+        "restricts who may read this service, which graspd does not support: everything would be public. Remove this \
+         setting only if that is intended",
+    )
+}
+
 /// Variables of container tools in the same `.env` file. The server ignores them without a warning.
 pub(crate) const CONTAINER_VARIABLES: &[&str] = &["CADDY_IP", "COMPOSE_SUBNET", "HOST_PORT", "IMAGE"];
 

@@ -119,7 +119,12 @@ fn all_invalid_settings_are_listed_at_once() {
     let folder = temp_folder();
     fs::write(folder.path().join(".env"), "NGIT_POLICY=maybe\n").expect("cannot write");
     fs::write(folder.path().join("graspd.toml"), "relay_filter_limit = 0\nno_such_thing = 1\n").expect("cannot write");
-    let settings = [("MAX_CONNECTIONS", "many"), ("DOMAIN", "https://code.example"), ("GIT_DATA_PATH", "./data/relay")];
+    let settings = [
+        ("MAX_CONNECTIONS", "many"),
+        ("DOMAIN", "https://code.example"),
+        ("GIT_DATA_PATH", "./data/relay"),
+        ("PRIVATE_MODE", "true"),
+    ];
     for arguments in
         [&["--bind-address", "here"][..], &["serve", "--bind-address", "here"], &["config", "--bind-address", "here"]]
     {
@@ -128,7 +133,8 @@ fn all_invalid_settings_are_listed_at_once() {
         assert_eq!(output.status.code(), Some(2), "{printed}");
         assert_eq!(text(&output.stdout), "");
         for expected in [
-            "the settings have 7 errors:",
+            "the settings have 8 errors:",
+            "NGIT_PRIVATE_MODE (environment): restricts who may read this service, which graspd does not support",
             "--bind-address: `here` is not an IP address with a port",
             "NGIT_MAX_CONNECTIONS (environment): `many` is not a whole number",
             "NGIT_DOMAIN (environment): `https://code.example` has a scheme",
@@ -316,6 +322,9 @@ fn owner_key_file_is_private_and_permanent() {
     let mode = |path: &Path| fs::metadata(path).expect("cannot access the file").permissions().mode() & 0o777;
     let (key, secret) = (owner_key(&server), fs::read_to_string(&path).expect("no key"));
     assert_eq!(mode(&path), 0o600);
+    for folder in ["data", "data/relay", "data/git"] {
+        assert_eq!(mode(&server.folder().path().join(folder)), 0o700, "{folder}");
+    }
     assert!(secret.starts_with("nsec1"));
     assert_eq!(server.stop(), Some(0));
 
