@@ -4,7 +4,8 @@
 //! ends with it. The second is inherited by its git processes and ends with the last of them: a new server waits for it
 //! before it repairs anything.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,12 @@ impl DataLocks {
 
 /// Locks a file in a folder; `None` if another process holds the lock until the timeout.
 fn lock_file(folder: &Path, name: &str, timeout: Duration, on_wait: impl FnOnce()) -> Result<Option<File>> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
+    // Other users of the machine must not read the owner key, or events that are not served yet.
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let name = folder.join(name);
     let file = OpenOptions::new()
         .create(true)
