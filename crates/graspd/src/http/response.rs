@@ -6,6 +6,14 @@ use hyper::{Response, StatusCode, header};
 
 use super::body::{HttpResponse, ResponseBody};
 
+/// Adds the headers that every response has: browsers must not guess its type, and caches must ask again unless the
+/// handler stated otherwise.
+pub(crate) fn add_default_headers(response: &mut HttpResponse) {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
+}
+
 /// Turns the response to GET into the response to HEAD: the same headers without the body.
 pub(crate) fn without_body(mut response: HttpResponse) -> HttpResponse {
     if let Some(length) = hyper::body::Body::size_hint(response.body()).exact() {

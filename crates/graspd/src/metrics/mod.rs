@@ -15,6 +15,7 @@
 //!   the tables. Values from outside, such as relay URLs, are bounded by [`label_limit::LabelLimit`] or are no labels.
 //! - A request for the metrics only reads values and measures nothing.
 
+pub(crate) mod exposition;
 pub(crate) mod fetch;
 pub(crate) mod git;
 mod heavy_hitters;
@@ -36,9 +37,6 @@ use self::relay::RelayMetrics;
 use self::server::ServerMetrics;
 use self::sync::SyncMetrics;
 use crate::config::MetricsLimits;
-
-/// Content type of the text that [`Metrics::encode`] returns.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics of the process. Clones share the values.
 #[derive(Clone, Debug)]
@@ -104,7 +102,7 @@ impl Metrics {
         &self.0.sync
     }
 
-    /// Returns the current values of all metrics as [`CONTENT_TYPE`].
+    /// Returns the current values of all metrics in the OpenMetrics format.
     pub(crate) fn encode(&self) -> String {
         self.0.registry.encode()
     }

@@ -12,10 +12,10 @@ use tokio::sync::{Semaphore, watch};
 use super::router::{AppState, not_found};
 use crate::config::{Config, Secret, StatusPageAccess};
 use crate::http::body::HttpResponse;
-use crate::http::response::{method_not_allowed, status, with_header, with_type, without_body};
+use crate::http::response::{add_default_headers, method_not_allowed, status, with_header, with_type, without_body};
 use crate::http::server::{HTTP_TIMEOUTS, accept_connections, serve_connection};
 use crate::http::stall_timeout::ConnectionActivity;
-use crate::metrics;
+use crate::metrics::exposition::ExpositionFormat;
 use crate::monitor::endpoints;
 use crate::web::status_cache;
 
@@ -97,7 +97,12 @@ pub(crate) fn respond(
                 let response = status(StatusCode::UNAUTHORIZED, "missing or invalid bearer token\n");
                 with_header(response, header::WWW_AUTHENTICATE, "Bearer")
             }
-            _ => with_type(StatusCode::OK, metrics::CONTENT_TYPE, app.sessions.metrics.encode()),
+            _ => {
+                let format = ExpositionFormat::negotiate(headers);
+                let text = format.convert(app.sessions.metrics.encode());
+                let response = with_type(StatusCode::OK, format.content_type(), text);
+                with_header(with_header(response, header::VARY, "Accept"), header::CACHE_CONTROL, "no-store")
+            }
         },
         MonitoringEndpoint::Healthz => endpoints::healthz(&app.services.status.health(), now),
         MonitoringEndpoint::Readyz => {
@@ -139,10 +144,11 @@ pub(crate) async fn run(listener: TcpListener, app: Arc<AppState>, shutdown: wat
 }
 
 fn handle(app: &AppState, request: &Request<Incoming>) -> HttpResponse {
-    let response = match MonitoringEndpoint::find(&app.config, request.uri().path()) {
+    let mut response = match MonitoringEndpoint::find(&app.config, request.uri().path()) {
         Some(endpoint) => respond(app, ListenerKind::Monitoring, endpoint, request.method(), request.headers()),
         None => not_found(),
     };
+    add_default_headers(&mut response);
     if *request.method() == Method::HEAD { without_body(response) } else { response }
 }
 

@@ -18,7 +18,9 @@ use crate::config::{Config, StatusPageAccess};
 use crate::git::handlers::GitClient;
 use crate::http::body::HttpResponse;
 use crate::http::forwarded;
-use crate::http::response::{html, method_not_allowed, status, with_header, with_type, without_body};
+use crate::http::response::{
+    add_default_headers, html, method_not_allowed, status, with_header, with_type, without_body,
+};
 use crate::http::server::{ConnectionPermit, RequestHandler};
 use crate::metrics::relay::HttpRoute;
 use crate::net::contact::NetworkContact;
@@ -80,6 +82,7 @@ impl RequestHandler for AppState {
         let (metrics, http_route) = (self.sessions.metrics.clone(), http_route(&self.config, request.uri().path()));
         let mut response = route(self, peer, permit, request).await;
         add_cors_headers(response.headers_mut());
+        add_default_headers(&mut response);
         metrics.relay().count_response(http_route, response.status().as_u16());
         if is_head { without_body(response) } else { response }
     }
@@ -171,7 +174,8 @@ async fn route_below_base(app: &Arc<AppState>, peer: IpAddr, request: Request<In
     let path = request.uri().path();
     // Crawlers request this at the root of the host, whatever the base path of the service is.
     if path == "/robots.txt" && matches!(*request.method(), Method::GET | Method::HEAD) {
-        return with_type(StatusCode::OK, "text/plain; charset=utf-8", web::ROBOTS_TXT);
+        let response = with_type(StatusCode::OK, "text/plain; charset=utf-8", web::ROBOTS_TXT);
+        return with_header(response, header::CACHE_CONTROL, "public, max-age=86400");
     }
     let below = path.strip_prefix(app.config.base_path.as_str()).unwrap_or_default();
     // Monitoring tools use the root of the host by default, so these paths are served there as well.
