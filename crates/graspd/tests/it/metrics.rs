@@ -1,7 +1,9 @@
 //! Tests `GET /metrics` of a running server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use grasp_sim::signer::Author;
@@ -14,7 +16,12 @@ use crate::support::{Server, eventually};
 
 /// Returns status, lower-case head and body of a response.
 fn request(server: &Server, method: &str, path: &str) -> (u16, String, String) {
-    let response = server.http(&format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    request_accepting(server, method, path, "application/openmetrics-text")
+}
+
+fn request_accepting(server: &Server, method: &str, path: &str, accept: &str) -> (u16, String, String) {
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
+    let response = server.http(&head);
     let (head, body) = response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {response:?}"));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("no status in the response");
     (status, head.to_ascii_lowercase(), body.to_owned())
@@ -73,6 +80,78 @@ fn metric_names_are_those_of_ngit_grasp() {
     for series in SERIES {
         assert_eq!(body.lines().filter(|line| line.starts_with(series)).count(), 1, "{series} in {body}");
     }
+}
+
+#[test]
+fn format_of_metrics_follows_the_accept_header() {
+    let server = Server::start(&[]);
+    let (status, head, body) = request_accepting(&server, "GET", "/metrics", "*/*");
+    assert_eq!(status, 200, "{head}");
+    for expected in ["content-type: text/plain; version=0.0.4", "vary: accept", "cache-control: no-store"] {
+        assert!(head.contains(expected), "{expected} in {head}");
+    }
+    assert!(body.contains("# TYPE ngit_sync_gap_events_total counter\n"), "{body}");
+    assert!(!body.contains("# EOF") && !body.contains("# UNIT"), "{body}");
+}
+
+/// Prometheus' own linter reads the metrics and has no complaint except about names that ngit-grasp prescribes.
+#[test]
+#[ignore = "needs promtool"]
+fn promtool_accepts_the_metrics_and_alerts() {
+    let server = Server::start(&[]);
+    let (_, _, body) = request_accepting(&server, "GET", "/metrics", "*/*");
+    let complaints = promtool(&["check", "metrics"], &body);
+    for complaint in complaints.lines() {
+        assert!(LINTS_OF_PRESCRIBED_NAMES.iter().any(|known| complaint.starts_with(known)), "{complaints}");
+    }
+    let alerts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus/alerts.yml");
+    // One of three servers is down: its own alert fires, and the alert for missing metrics does not.
+    let folder = tempfile::tempdir().expect("cannot create a folder");
+    let test = folder.path().join("test.yml");
+    std::fs::write(&test, format!("rule_files: [{:?}]\n{ONE_OF_THREE_DOWN}", alerts)).expect("cannot write the test");
+    let output = promtool(&["test", "rules", test.to_str().expect("a path in UTF-8")], "");
+    assert!(output.contains("SUCCESS"), "{output}");
+}
+
+/// Test of the alert rules in the format of promtool.
+const ONE_OF_THREE_DOWN: &str = r#"
+tests:
+  - interval: 1m
+    input_series:
+      - { series: 'up{job="graspd",instance="a"}', values: '1x10' }
+      - { series: 'up{job="graspd",instance="b"}', values: '0x10' }
+      - { series: 'up{job="graspd",instance="c"}', values: '1x10' }
+      - { series: 'ngit_build_info{job="graspd",instance="a"}', values: '1x10' }
+    alert_rule_test:
+      - eval_time: 5m
+        alertname: GraspdDown
+        exp_alerts:
+          - exp_labels: { severity: critical, job: graspd, instance: b }
+            exp_annotations:
+              summary: no metrics from b
+              description: >-
+                Prometheus cannot read /metrics of this server. Check that the service runs and that /healthz answers. The
+                rule expects the scrape job to be named graspd.
+      - eval_time: 5m
+        alertname: GraspdMetricsMissing
+        exp_alerts: []
+"#;
+
+/// Beginnings of the lints about names that ngit-grasp and the GRASP documents prescribe.
+const LINTS_OF_PRESCRIBED_NAMES: &[&str] = &[];
+
+/// Runs promtool with a text on its standard input and returns what it prints.
+fn promtool(arguments: &[&str], input: &str) -> String {
+    let mut child = Command::new("promtool")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("cannot run promtool");
+    child.stdin.take().expect("no standard input").write_all(input.as_bytes()).expect("cannot write to promtool");
+    let output = child.wait_with_output().expect("promtool did not end");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 #[test]
