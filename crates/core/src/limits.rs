@@ -90,6 +90,32 @@ pub const MAX_FUTURE_SECS: u64 = 15 * 60;
 /// Targets of one deletion request: the value that ngit-grasp uses.
 pub const MAX_DELETION_TARGETS: usize = 2_048;
 
+/// Deletion and vanish requests of one unknown key: a key that has no event here and that no announcement lists. A user
+/// who deletes events before they arrive sends a few.
+pub const MAX_EARLY_REQUESTS_PER_KEY: usize = 64;
+
+/// Bytes of the requests of one unknown key: a few requests with [`MAX_DELETION_TARGETS`]. Each event of the key is
+/// compared with all of their targets, which takes less than a millisecond.
+pub const MAX_EARLY_REQUEST_BYTES_PER_KEY: usize = 512 * 1024;
+
+/// Requests of unknown keys from one client network, or from one relay host: those of many users behind one address.
+/// Twenty networks are needed to fill the total.
+pub const MAX_EARLY_REQUESTS_PER_NETWORK: usize = 1_000;
+
+/// Bytes of the requests of unknown keys from one network: a thousand requests of two kilobytes.
+pub const MAX_EARLY_REQUEST_BYTES_PER_NETWORK: usize = 2 * 1024 * 1024;
+
+/// Requests of unknown keys in total. Then the oldest one is removed for each new one: to refuse new ones would let a
+/// flood block all others for as long as the requests are kept.
+pub const MAX_EARLY_REQUESTS: usize = 20_000;
+
+/// Bytes of the requests of unknown keys in total. They are kept in memory, where a parsed request takes about five
+/// times its size.
+pub const MAX_EARLY_REQUEST_BYTES: usize = 16 * 1024 * 1024;
+
+/// Seconds after which a request whose key is still unknown is deleted: 210 days.
+pub const EARLY_REQUEST_EXPIRY_SECS: u64 = 210 * 24 * 3_600;
+
 /// References of an event that are looked up to find the repository it belongs to. Each costs a lookup on the writer
 /// thread.
 pub const MAX_EVENT_REFERENCES: usize = 64;

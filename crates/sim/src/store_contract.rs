@@ -5,8 +5,8 @@ mod git_jobs;
 use std::sync::Arc;
 
 use grasp_core::admission::io::{
-    DeletionTarget, EventLookups, EventSummary, NeededLookups, PendingUpload, PullRequestPage, RestoredItem,
-    StoreWrite, Todo, Tombstone, TombstoneKind,
+    DeletionTarget, EarlyRequest, EventLookups, EventSummary, NeededLookups, PendingUpload, PullRequestPage,
+    RestoredItem, StoreWrite, Todo, Tombstone, TombstoneKind,
 };
 use grasp_core::limits;
 use grasp_core::nostr::event::{Event, EventId, EventVersion};
@@ -89,11 +89,15 @@ pub enum RestoredSummary {
     Todo(Todo),
     /// [`RestoredItem::Upload`].
     Upload(PendingUpload),
+    /// [`RestoredItem::EarlyRequest`].
+    EarlyRequest(EventId, Option<String>, Timestamp),
 }
 
-/// Returns the restored items, sorted. Panics if todo rows or uploads come before events.
+/// Returns the restored items, sorted. Panics if todo rows, uploads or requests of unknown keys come before events.
 pub fn restored_summary(store: &mut dyn StoreUnderTest) -> Vec<RestoredSummary> {
-    let is_work = |item: &RestoredSummary| matches!(item, RestoredSummary::Todo(_) | RestoredSummary::Upload(_));
+    let is_work = |item: &RestoredSummary| {
+        matches!(item, RestoredSummary::Todo(_) | RestoredSummary::Upload(_) | RestoredSummary::EarlyRequest(..))
+    };
     let mut all: Vec<RestoredSummary> = store
         .restored()
         .into_iter()
@@ -103,9 +107,12 @@ pub fn restored_summary(store: &mut dyn StoreUnderTest) -> Vec<RestoredSummary> 
             RestoredItem::Held(event, deadline) => RestoredSummary::Held(event.id, deadline),
             RestoredItem::Todo(todo) => RestoredSummary::Todo(todo),
             RestoredItem::Upload(upload) => RestoredSummary::Upload(upload),
+            RestoredItem::EarlyRequest(request) => {
+                RestoredSummary::EarlyRequest(request.event.id, request.network, request.expires_at)
+            }
         })
         .collect();
-    assert!(all.is_sorted_by_key(is_work), "todo rows and uploads must come after all events: {all:?}");
+    assert!(all.is_sorted_by_key(is_work), "todo rows, uploads and requests must come after all events: {all:?}");
     all.sort_unstable();
     all
 }
@@ -151,6 +158,7 @@ pub const CASES: &[(&str, ContractCase)] = &[
     ("a todo row stays until it is removed", git_jobs::todo),
     ("one upload row per event and repository", git_jobs::uploads),
     ("todo rows and uploads survive a restart, but not an abort", git_jobs::durability),
+    ("requests of unknown keys are restored and not served", git_jobs::early_requests),
     ("an event is found with its status", git_jobs::find_event),
     ("events of a vanished author are unknown at once", git_jobs::vanished_events_are_unknown),
     ("pull requests removed with their author are reported", git_jobs::removed_pulls),

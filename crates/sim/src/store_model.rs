@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use grasp_core::admission::io::{
-    DeletionTarget, EventLookups, EventSummary, NeededLookups, PendingUpload, PullRequestPage, RestoredItem,
-    StoreWrite, Todo, Tombstone, TombstoneKind,
+    DeletionTarget, EarlyRequest, EventLookups, EventSummary, NeededLookups, PendingUpload, PullRequestPage,
+    RestoredItem, StoreWrite, Todo, Tombstone, TombstoneKind,
 };
 use grasp_core::admission::moderation::ServedEvents;
 use grasp_core::limits;
@@ -41,6 +41,7 @@ struct Rows {
     exceptions: BTreeSet<EventId>,
     todo: BTreeSet<Todo>,
     staged: BTreeMap<(RepoPath, EventId), PendingUpload>,
+    early_requests: BTreeMap<EventId, EarlyRequest>,
     /// The same for the open batch.
     removed_pulls: Vec<EventSummary>,
     next_seq: u64,
@@ -59,7 +60,7 @@ impl ModelStore {
     }
 
     /// Returns what the admission machine restores at startup: served announcements and states, all held events, todo
-    /// rows and upload rows.
+    /// rows, upload rows and requests of unknown keys.
     pub fn restored(&self) -> Vec<RestoredItem> {
         let rows = self.readable();
         let served = rows.in_sequence().filter(|event| matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE));
@@ -70,12 +71,18 @@ impl ModelStore {
         };
         let todo = rows.todo.iter().cloned().map(RestoredItem::Todo);
         let staged = rows.staged.values().cloned().map(RestoredItem::Upload);
-        served.map(as_served).chain(held).chain(todo).chain(staged).collect()
+        let early = rows.early_requests.values().cloned().map(RestoredItem::EarlyRequest);
+        served.map(as_served).chain(held).chain(todo).chain(staged).chain(early).collect()
     }
 
     /// Returns the served events in the order of their sequence numbers.
     pub fn served_events(&self) -> impl Iterator<Item = &Arc<SignedEvent>> {
         self.readable().in_sequence()
+    }
+
+    /// Returns the requests of unknown keys.
+    pub fn early_requests(&self) -> &BTreeMap<EventId, EarlyRequest> {
+        &self.readable().early_requests
     }
 
     /// Returns the held events, by id.
@@ -394,6 +401,12 @@ impl Rows {
             }
             StoreWrite::RemoveUpload(repo_path, event) => {
                 self.staged.remove(&(repo_path.clone(), *event));
+            }
+            StoreWrite::AddEarlyRequest(request) => {
+                self.early_requests.insert(request.event.id, request.clone());
+            }
+            StoreWrite::RemoveEarlyRequest(id) => {
+                self.early_requests.remove(id);
             }
         }
     }

@@ -254,7 +254,12 @@ impl TestServer {
             return Decision::Reject(rejection);
         }
         let lookups = self.store.lookups(event, policy.needed_lookups(event));
-        self.handle_input(batch, AdmissionInput::EventSubmitted { event: event.clone(), source, lookups });
+        let network = match &source {
+            EventSource::Client(_) => Some("203.0.113.0/24".to_owned()),
+            EventSource::Relay(url) => Some(url.clone()),
+        };
+        let event = event.clone();
+        self.handle_input(batch, AdmissionInput::EventSubmitted { event, source, network, lookups });
         match (batch.replies.pop(), batch.replies.pop()) {
             (Some(decision), None) => decision,
             other => panic!("expected one reply to one submission: {other:?}"),

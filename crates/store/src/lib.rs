@@ -14,6 +14,7 @@
 //! threads.
 
 mod disk_space;
+mod early_requests;
 mod error;
 mod event_record;
 mod git_hosts;

@@ -15,6 +15,7 @@
 //! | `exceptions` | id | –: served announcements that were accepted by the maintainer exception |
 //! | `todo` | hash of repository path; event or zeros | repository path: pending git job |
 //! | `staged` | hash of repository path; event | pending upload: its event has not arrived yet |
+//! | `early_requests` | id | expires_at, network, record: deletion or vanish request of an unknown key |
 //! | `refused` | id | rejected event, kept for sync |
 //! | `peers` | hash of host, port and path | state of a relay, kept for sync |
 //! | `hosts` | hash of host and port | state of a git server, kept for fetch |
@@ -67,6 +68,7 @@ pub(crate) struct Tables {
     pub(crate) exceptions: Table,
     pub(crate) todos: Table,
     pub(crate) uploads: Table,
+    pub(crate) early_requests: Table,
     pub(crate) rejected: Table,
     pub(crate) relays: Table,
     pub(crate) git_hosts: Table,
@@ -117,6 +119,7 @@ impl Tables {
             exceptions: table("exceptions")?,
             todos: table("todo")?,
             uploads: table("staged")?,
+            early_requests: table("early_requests")?,
             rejected: table("refused")?,
             relays: table("peers")?,
             git_hosts: table("hosts")?,

@@ -176,7 +176,7 @@ impl Store {
     }
 
     /// Passes everything that admission needs at start to `on_item`: served announcements and states, then all held
-    /// events, then git todos and pending uploads.
+    /// events, then git todos, pending uploads and requests of unknown keys.
     ///
     /// Returns the number of unreadable rows. They are skipped, so that a damaged row does not keep the other
     /// repositories from being served.
@@ -200,7 +200,8 @@ impl Store {
             let held = |event| RestoredItem::Held(Arc::new(event), Timestamp(read_u64(deadline)));
             event.map(|event| on_item(held(event))).is_ok()
         })?;
-        Ok(unreadable + self.restore_git_jobs(&txn, &mut on_item)?)
+        unreadable += self.restore_git_jobs(&txn, &mut on_item)?;
+        Ok(unreadable + self.restore_early_requests(&txn, &mut on_item)?)
     }
 
     /// Returns the number of served events.

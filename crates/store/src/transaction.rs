@@ -56,6 +56,8 @@ impl<'s> WriteTransaction<'s> {
             StoreWrite::RemoveTodo(todo) => self.remove_todo(todo),
             StoreWrite::AddUpload(upload) => self.add_upload(upload),
             StoreWrite::RemoveUpload(repo_path, event) => self.remove_upload(repo_path, *event),
+            StoreWrite::AddEarlyRequest(request) => self.add_early_request(request),
+            StoreWrite::RemoveEarlyRequest(id) => self.remove_early_request(*id),
         }
     }
 

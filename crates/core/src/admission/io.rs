@@ -41,6 +41,9 @@ pub enum AdmissionInput {
         event: Arc<SignedEvent>,
         /// Where it comes from.
         source: EventSource,
+        /// The network of the client, or the host of the relay, for limits; `None` for loopback, which has no limit of
+        /// its own.
+        network: Option<String>,
         /// Store lookups, read inside the transaction that contains the resulting writes.
         lookups: EventLookups,
     },
@@ -199,7 +202,7 @@ pub struct StoredEvent {
 }
 
 /// An item of the store that is restored into memory. Of announcements and states all are restored, of other events
-/// only the held ones. Todos and uploads come after all events.
+/// only the held ones. Todos, uploads and requests of unknown keys come after all events.
 #[derive(Clone, Debug)]
 pub enum RestoredItem {
     /// A served announcement or state.
@@ -212,6 +215,8 @@ pub enum RestoredItem {
     Todo(Todo),
     /// An upload whose event is not known yet.
     Upload(PendingUpload),
+    /// A deletion or vanish request of an unknown key.
+    EarlyRequest(EarlyRequest),
 }
 
 /// Where a submitted event comes from.
@@ -424,6 +429,21 @@ pub enum StoreWrite {
     AddUpload(PendingUpload),
     /// Deletes the record of an upload.
     RemoveUpload(RepoPath, EventId),
+    /// Stores a deletion or vanish request of an unknown key. It is not served.
+    AddEarlyRequest(EarlyRequest),
+    /// Deletes such a request.
+    RemoveEarlyRequest(EventId),
+}
+
+/// A deletion or vanish request of a key that has no event here and that no announcement lists as a maintainer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EarlyRequest {
+    /// The request.
+    pub event: Arc<SignedEvent>,
+    /// The network of the client, or the host of the relay, for limits; `None` for loopback.
+    pub network: Option<String>,
+    /// When it is deleted if its key is still unknown.
+    pub expires_at: Timestamp,
 }
 
 /// A durable record that a repository needs git work. What exactly must be done is decided when the work starts.

@@ -10,9 +10,11 @@
 //! - [`push`]: authorisation of pushes.
 //! - `git_job_planner`, `git_job_results`, `repo_queue`: planning of git jobs and what follows from their results.
 //! - `removal`, `expiry`, `policy_change`, [`moderation`]: everything that removes events.
+//! - `early_requests`: deletion and vanish requests that arrive before their targets.
 //! - `hosting`: what is held again when hosting ends.
 //! - `sync_targets`, `wanted_git_data`: what [`sync`](crate::sync) and [`fetch`](crate::fetch) should do.
 
+mod early_requests;
 mod expiry;
 pub mod git_job;
 mod git_job_planner;
@@ -41,6 +43,7 @@ use policy::{AdmissionMode, AdmissionPolicy, PolicyContext};
 use purgatory::{HeldEvent, HeldKind, Purgatory, SearchStatus};
 use repo_queue::{RepoQueues, RepoTask};
 
+use early_requests::EarlyRequests;
 use git_job_planner::LookupPurpose;
 use hosting::HostingChanges;
 use uploads::PendingUploads;
@@ -79,6 +82,8 @@ pub struct Admission {
     next_pages: Vec<(RepoId, EventVersion)>,
     /// Uploads whose event is not known yet.
     uploads: PendingUploads,
+    /// Deletion and vanish requests of unknown keys.
+    early_requests: EarlyRequests,
     /// Tasks and received pushes that wait for a git job, and the running jobs.
     queues: RepoQueues,
     /// Durable records of git work.
@@ -114,6 +119,7 @@ impl Admission {
             ended_repos: BTreeSet::new(),
             next_pages: Vec::new(),
             uploads: PendingUploads::default(),
+            early_requests: EarlyRequests::default(),
             queues: RepoQueues::default(),
             todos: BTreeSet::new(),
             pushes: BTreeMap::new(),
@@ -166,6 +172,10 @@ impl Admission {
                     .clamp(limits::PURGATORY_STARTUP_GRACE_SECS, limits::PURGATORY_EXPIRY_SECS);
                 self.uploads.insert(upload, now.mono.plus_secs(left));
             }
+            RestoredItem::EarlyRequest(request) => {
+                let left = request.expires_at.secs_since(now.wall).min(limits::EARLY_REQUEST_EXPIRY_SECS);
+                self.early_requests.insert(request, now.mono.plus_secs(left));
+            }
         }
         // Restoring changes nothing that others would have to be notified of.
         self.affected_repos.clear();
@@ -198,6 +208,7 @@ impl Admission {
         now: Now,
         event: Arc<SignedEvent>,
         source: &EventSource,
+        network: Option<String>,
         mut lookups: EventLookups,
     ) {
         if self.policy.ignores_deletions {
@@ -214,6 +225,7 @@ impl Admission {
             Some(rejection) => Decision::Reject(rejection),
             None => context.decide(&event, source, &lookups),
         };
+        let decision = self.apply_early_requests(now, &event, source, network, decision);
         if event.kind == kinds::ANNOUNCEMENT && self.policy.mode == AdmissionMode::Grasp && lookups.tombstone.is_none()
         {
             self.withdraw_if_delisted(&event, &decision);
@@ -223,7 +235,7 @@ impl Admission {
             Decision::Hold(_) => self.hold(now, &event, source),
             Decision::Broadcast => self.emit(AdmissionOutput::Broadcast(event)),
             Decision::Known(_) => self.resubmitted(now, event.id, source),
-            Decision::Reject(_) => {}
+            Decision::Remember | Decision::Reject(_) => {}
         }
         self.emit(AdmissionOutput::Reply(decision));
     }
@@ -373,7 +385,7 @@ impl Admission {
         let is_acceptable = match decision {
             Decision::Hold(_) => true,
             Decision::Reject(rejection) => rejection.is_temporary(),
-            Decision::Accept | Decision::Broadcast | Decision::Known(_) => false,
+            Decision::Accept | Decision::Remember | Decision::Broadcast | Decision::Known(_) => false,
         };
         is_acceptable
             && self.purgatory.get(event.id).is_some()
@@ -383,7 +395,12 @@ impl Admission {
     /// Inserts an announcement into the catalog and records what is affected.
     fn put_announcement(&mut self, status: EventStatus, announcement: Announcement) -> Option<Announcement> {
         let repo = announcement.repo.clone();
-        self.change_announcements(&repo, |catalog| catalog.put_announcement(status, announcement))
+        let maintainers = announcement.roles.members().to_vec();
+        let replaced = self.change_announcements(&repo, |catalog| catalog.put_announcement(status, announcement));
+        for maintainer in maintainers {
+            self.serve_early_requests(maintainer);
+        }
+        replaced
     }
 
     /// Removes an announcement from the catalog and records what is affected.
@@ -494,8 +511,8 @@ impl StateMachine for Admission {
             AdmissionInput::PolicyChanged(policy) => self.change_policy(AdmissionPolicy::clone(&policy)),
             AdmissionInput::BannedEvent(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::BannedRepoScanned(repo) => self.scan_done(repo),
-            AdmissionInput::EventSubmitted { event, source, lookups } => {
-                self.handle_submission(now, event, &source, lookups);
+            AdmissionInput::EventSubmitted { event, source, network, lookups } => {
+                self.handle_submission(now, event, &source, network, lookups);
             }
             AdmissionInput::EventExpired(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::PullRequestPurged(summary) => self.schedule_ref_removal(&summary),
@@ -525,6 +542,7 @@ impl StateMachine for Admission {
         let alarms = [
             (self.purgatory.next_deadline(), "a held event expires"),
             (self.uploads.next_deadline(), "an upload without its event expires"),
+            (self.early_requests.next_deadline(), "a request of an unknown key expires"),
             (self.queues.alarm(), "a failed git task is retried"),
             (
                 (!self.repos_to_review.is_empty()).then_some(MonoTime::default()),
@@ -546,6 +564,7 @@ impl StateMachine for Admission {
             let Some(id) = self.purgatory.next_expired(now.mono) else { break };
             self.expire_held(now, id);
         }
+        self.expire_early_requests(now.mono);
         for _ in 0..limits::EXPIRY_SLICE_EVENTS {
             let Some((event, repo_path)) = self.uploads.next_expired(now.mono) else { break };
             if self.queues.is_in_use(repo_path.identifier()) {

@@ -1,7 +1,7 @@
 //! Queries of the admission state, for the server and for the other files of this module.
 
 use super::Admission;
-use super::io::PendingUpload;
+use super::io::{EarlyRequest, PendingUpload};
 use super::purgatory::{HeldEvent, HeldKind};
 use crate::limits;
 use crate::nostr::PublicKey;
@@ -49,6 +49,11 @@ impl Admission {
     /// Iterates over the uploads whose event is not known yet.
     pub fn uploads(&self) -> impl Iterator<Item = &PendingUpload> {
         self.uploads.iter()
+    }
+
+    /// Iterates over the deletion and vanish requests of unknown keys.
+    pub fn early_requests(&self) -> impl Iterator<Item = &EarlyRequest> {
+        self.early_requests.iter()
     }
 
     /// Returns the number of pushes and tasks that wait for a git job.

@@ -14,6 +14,9 @@ pub enum Decision {
     Accept,
     /// The event is stored in purgatory and served when its git data has arrived.
     Hold(AwaitedData),
+    /// The event is a deletion or vanish request of an unknown key. It is stored and keeps out what it covers, and is
+    /// served when its key is known.
+    Remember,
     /// The event is ephemeral: it is sent to matching subscriptions and not stored.
     Broadcast,
     /// The event changes nothing, because it is known or superseded. Answered with `OK true`.
@@ -27,7 +30,7 @@ impl Decision {
     #[must_use]
     pub fn ok_reply(&self) -> (bool, String) {
         match self {
-            Self::Accept | Self::Broadcast => (true, String::new()),
+            Self::Accept | Self::Remember | Self::Broadcast => (true, String::new()),
             Self::Hold(need) => (true, format!("purgatory: {need}")),
             Self::Known(known) => (true, known.to_string()),
             Self::Reject(rejection) => (false, rejection.to_string()),
@@ -173,6 +176,9 @@ pub enum Rejection {
     /// Purgatory is full.
     #[error("rate-limited: too many events are waiting for git data, try again later")]
     PurgatoryFull,
+    /// The key or the network of the client has too many requests that wait for their events.
+    #[error("rate-limited: too many deletion and vanish requests of this key or network wait for their events")]
+    TooManyEarlyRequests,
     /// The network of the client publishes too many events.
     #[error("rate-limited: too many events from your network, slow down")]
     RateLimited,
@@ -224,6 +230,7 @@ crate::label_table! {
         Self::OtherVanishRelay => "other_relay",
         Self::TooManyHeld => "too_much_held",
         Self::PurgatoryFull => "purgatory_full",
+        Self::TooManyEarlyRequests => "too_many_early_requests",
         Self::RateLimited => "too_fast",
         Self::DiskFull => "disk_full",
         Self::NoNewRepositories => "no_new_repositories",
@@ -239,6 +246,7 @@ impl Rejection {
         match self {
             Self::TooManyHeld
             | Self::PurgatoryFull
+            | Self::TooManyEarlyRequests
             | Self::RateLimited
             | Self::DiskFull
             | Self::NoNewRepositories

@@ -118,9 +118,11 @@ impl ImportWindow {
             return Ok(());
         };
         event.is_decided = true;
+        // The request is tried again like other unrelated events: it is served when its author has events here.
+        let decision = if decision == Decision::Remember { Decision::Reject(Rejection::Unrelated) } else { decision };
         let counts = &mut self.progress.counts;
         match decision {
-            Decision::Accept | Decision::Broadcast => counts.accepted += 1,
+            Decision::Accept | Decision::Remember | Decision::Broadcast => counts.accepted += 1,
             Decision::Hold(_) => counts.held += 1,
             Decision::Known(_) => counts.known += 1,
             Decision::Reject(why) => {
@@ -165,6 +167,7 @@ fn may_be_accepted_later(why: &Rejection) -> bool {
             | Rejection::NoNewRepositories
             | Rejection::TooManyHeld
             | Rejection::PurgatoryFull
+            | Rejection::TooManyEarlyRequests
     )
 }
 

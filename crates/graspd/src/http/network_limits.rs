@@ -80,6 +80,12 @@ pub(crate) struct NetworkSlot {
 }
 
 impl NetworkSlot {
+    /// Returns the network as text, the form in which admission limits requests per network. `None` for a connection
+    /// that is not limited.
+    pub(crate) fn network_name(&self) -> Option<String> {
+        self.network.as_ref().map(|(network, ..)| network.to_string())
+    }
+
     /// Takes one event from the publish budget. Returns false if the budget is used up.
     pub(crate) fn try_publish(&self) -> bool {
         self.network.as_ref().is_none_or(|(_, limits, budget)| lock(budget).take(limits.clock.mono()))

@@ -183,7 +183,7 @@ impl RelayMetrics {
                 self.held.get_or_create(&EventKindLabels { kind }).inc();
             }
             Decision::Reject(rejection) => self.count_rejection(kind, rejection),
-            Decision::Broadcast | Decision::Known(_) => {}
+            Decision::Remember | Decision::Broadcast | Decision::Known(_) => {}
         }
     }
 

@@ -496,6 +496,7 @@ impl Session {
             self.reject_event(text, Rejection::RateLimited);
             return Ok(());
         }
+        let network = network_slot.and_then(NetworkSlot::network_name);
         let Some(permit) = self.io.context.queue.reserve(text.len()).await else {
             return Err(SHUTTING_DOWN);
         };
@@ -504,7 +505,7 @@ impl Session {
         let sender = self.io.sender.clone();
         let reply =
             Box::new(move |text, needs_challenge| sender.send(SessionMessage::EventReply { text, needs_challenge }));
-        let event = QueuedEvent::from_client(text.to_owned(), reply, self.keys.clone(), permit);
+        let event = QueuedEvent::from_client(text.to_owned(), reply, (self.keys.clone(), network), permit);
         self.io.context.queue.push(event);
         Ok(())
     }

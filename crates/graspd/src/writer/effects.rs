@@ -199,6 +199,7 @@ fn log_decision(submitter: &Submitter, id: Option<EventId>, kind: Option<u16>, d
             debug!(target: "writer", id, kind, source, relay, reason = %reason, "event rejected");
         }
         Decision::Hold(_) => debug!(target: "writer", id, kind, source, relay, "event held in purgatory"),
+        Decision::Remember => debug!(target: "writer", id, kind, source, relay, "request of an unknown key remembered"),
         Decision::Known(_) => debug!(target: "writer", id, kind, source, relay, "event already known"),
         Decision::Accept | Decision::Broadcast => {
             debug!(target: "writer", id, kind, source, relay, "event accepted");
@@ -212,6 +213,9 @@ fn submit_result(decision: Decision) -> SubmitResult {
         Decision::Accept | Decision::Broadcast => SubmitResult::Stored,
         Decision::Hold(_) => SubmitResult::Held,
         Decision::Known(_) => SubmitResult::Known,
+        // It is not served, so sync must not count it as stored. Its rejected-events index keeps it from being fetched
+        // again and again.
+        Decision::Remember => SubmitResult::Rejected(Rejection::Unrelated),
         Decision::Reject(Rejection::Forged(_)) => SubmitResult::InvalidSignature,
         Decision::Reject(reason) => SubmitResult::Rejected(reason),
     }

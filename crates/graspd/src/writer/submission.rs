@@ -33,6 +33,8 @@ pub(crate) enum Submitter {
         reply: ReplyFn,
         /// Keys that the connection is authenticated for.
         keys: Arc<[PublicKey]>,
+        /// Network of the client, for limits; `None` for loopback.
+        network: Option<String>,
         _permit: OwnedSemaphorePermit,
     },
     /// The operator, who imports a file.
@@ -52,6 +54,15 @@ pub(crate) enum Submitter {
 pub(crate) type ReplyFn = Box<dyn FnOnce(String, bool) + Send>;
 
 impl Submitter {
+    /// Returns the network of the client or the host of the relay, for limits. Imports share one limit.
+    pub(crate) fn network(&self) -> Option<String> {
+        match self {
+            Self::Client { network, .. } => network.clone(),
+            Self::Operator { .. } => Some("import".to_owned()),
+            Self::Relay { url, .. } => Some(url.host().to_owned()),
+        }
+    }
+
     /// Returns the source of the event as admission sees it.
     pub(crate) fn source(&self) -> EventSource {
         match self {
@@ -75,14 +86,14 @@ pub(crate) struct CheckedEvent {
 pub(crate) type Verified = Result<Arc<SignedEvent>, (Option<EventId>, Rejection)>;
 
 impl QueuedEvent {
-    /// Creates a submission of a client from the text of an event.
+    /// Creates a submission of a client from the text of an event, with the client's authenticated keys and network.
     pub(crate) fn from_client(
         text: String,
         reply: ReplyFn,
-        keys: Arc<[PublicKey]>,
+        (keys, network): (Arc<[PublicKey]>, Option<String>),
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        Self { input: EventInput::Text(text), submitter: Submitter::Client { reply, keys, _permit: permit } }
+        Self { input: EventInput::Text(text), submitter: Submitter::Client { reply, keys, network, _permit: permit } }
     }
 
     /// Creates a submission of the operator from the text of an event. If `is_from_author`, the event counts as sent by

@@ -201,3 +201,52 @@ fn ignored_deletion_and_vanish_requests_have_no_effect() {
         document["supported_nips"].as_array().expect("a list").iter().filter_map(|nip| nip.as_u64()).collect();
     assert!(nips.contains(&11) && !nips.contains(&9) && !nips.contains(&62), "{nips:?}");
 }
+
+/// A request that arrives before its target, from a key that has nothing here, is answered with `OK true` and keeps the
+/// target out, also after a crash. It is served when it has kept its target out
+/// (`docs/protocol.md#requests-before-their-targets`).
+#[test]
+fn request_before_its_target_keeps_the_target_out() {
+    let mut server = TestServer::new();
+    let [owner, ..] = server.maintainers();
+    let (author, vanishing) = (server.maintainer(5), server.maintainer(6));
+    let (work, commit) = one_commit("one");
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&commit));
+    let repo = owner.repo("tool");
+    let (issue, old) = (author.author.issue(BASE_TIME, &repo), vanishing.author.issue(BASE_TIME, &repo));
+    let deletion = author.author.delete(BASE_TIME + 10, &[&issue]);
+    let vanish = vanishing.author.vanish(BASE_TIME + 10, &["ALL_RELAYS"]);
+    for request in [&deletion, &vanish] {
+        server.publish(request);
+        assert!(!server.is_served(request));
+    }
+    let mut server = server.restart(StopSignal::Kill);
+    server.publish(&deletion);
+    assert!(!server.is_served(&deletion), "sending it again changes nothing");
+    server.publish_rejected(&issue, "invalid: this event is deleted");
+    server.expect_served(&[&deletion]);
+    server.publish_rejected(&old, "invalid: this pubkey has requested to vanish");
+    server.expect_served(&[&vanish]);
+    let mut server = server.restart(StopSignal::Kill);
+    server.expect_served(&[&deletion, &vanish]);
+    server.publish_rejected(&issue, "invalid: this event is deleted");
+    server.publish_rejected(&old, "invalid: this pubkey has requested to vanish");
+    let later = vanishing.author.issue(BASE_TIME + 11, &repo);
+    server.publish(&later);
+    server.expect_served(&[&later]);
+}
+
+/// With `DELETION_REQUEST_DISRESPECTOR` a request that was remembered before has no effect, and none is remembered.
+#[test]
+fn remembered_requests_have_no_effect_if_requests_are_ignored() {
+    let mut server = TestServer::new();
+    let (owner, author) = (server.maintainer(1), server.maintainer(5));
+    let (work, commit) = one_commit("one");
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&commit));
+    let issue = author.author.issue(BASE_TIME, &owner.repo("tool"));
+    server.publish(&author.author.delete(BASE_TIME + 10, &[&issue]));
+    let mut server = server.restart_with(StopSignal::Kill, &[("DELETION_REQUEST_DISRESPECTOR", "true")]);
+    server.publish_rejected(&server.maintainer(6).author.delete(BASE_TIME, &[&issue]), "restricted: ");
+    server.publish(&issue);
+    server.expect_served(&[&issue]);
+}

@@ -235,7 +235,7 @@ fn nip_09_survives_a_restart() {
 }
 
 #[test]
-fn nip_09_deletes_held_events_and_unrelated_requests_are_rejected() {
+fn nip_09_deletes_held_events_and_remembers_unrelated_requests() {
     let server = Server::start(&[("POLICY", "grasp")]);
     let mut client = server.connect();
     let (owner, maintainer, outsider) = (Author::new(1), Author::new(2), Author::new(3));
@@ -261,8 +261,10 @@ fn nip_09_deletes_held_events_and_unrelated_requests_are_rejected() {
     expect_rejected(&mut client, &announcement, "invalid: this event is deleted");
     expect_rejected(&mut client, &state(BASE_TIME + 3), "invalid: no announcement exists");
     assert!(client.publish(&owner.announcement(&service, "r", BASE_TIME + 1, &[])).1.starts_with("purgatory: won't"));
-    // A request by an unknown author for unknown events is rejected, because storing it would only use space.
-    expect_rejected(&mut client, &outsider.deletion(BASE_TIME, &[&["e", &"ab".repeat(32)]]), "restricted: ");
+    // A request by an unknown author for unknown events is remembered and not served.
+    let unrelated = outsider.deletion(BASE_TIME, &[&["e", &"ab".repeat(32)]]);
+    expect_accepted(&mut client, &unrelated);
+    assert_eq!(client.query(&[json!({"authors": [outsider.hex()]})]), NO_IDS);
 }
 
 // ---- NIP-40 -----------------------------------------------------------------------------------
@@ -679,7 +681,9 @@ fn nip_62_removes_repositories_and_held_events() {
     let state = maintainer.state("r", BASE_TIME, &[("refs/heads/main", &"ab".repeat(20))]);
     assert!(client.publish(&state).1.starts_with("purgatory: won't"));
 
-    expect_rejected(&mut client, &Author::new(9).vanish(BASE_TIME + 1, &["ALL_RELAYS"]), "restricted: ");
+    // The request of an unknown author is remembered and not served.
+    expect_accepted(&mut client, &Author::new(9).vanish(BASE_TIME + 1, &["ALL_RELAYS"]));
+    assert_eq!(client.query(&[json!({"authors": [Author::new(9).hex()]})]), NO_IDS);
     expect_rejected(&mut client, &maintainer.vanish(BASE_TIME + 1, &["wss://elsewhere.example"]), "restricted: ");
     let vanish = maintainer.vanish(BASE_TIME + 1, &[&server.url()]);
     expect_accepted(&mut client, &vanish);

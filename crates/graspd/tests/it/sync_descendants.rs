@@ -185,3 +185,28 @@ fn relay_with_four_subscriptions_is_followed_live() {
         assert!(!server.log().contains("batch failed"), "{}", server.log());
     }
 }
+
+/// A deletion that a relay delivers before the comment that it deletes, by an author that has nothing here, keeps the
+/// comment out, also after a crash, and is served then (`docs/protocol.md#requests-before-their-targets`).
+#[test]
+fn deletion_that_arrives_before_its_comment_keeps_it_out() {
+    let relay = ScriptedRelay::start(RelayScript::default());
+    let (mut server, project) = server_with(&relay, &[]);
+    let commenter = Author::new(10);
+    let issue = project.issue(&Author::new(9), BASE_TIME);
+    let comment = commenter.comment(BASE_TIME + 1, &issue);
+    // The reference to the issue is why the relay delivers it.
+    let deletion = commenter.delete(BASE_TIME + 2, &[&comment, &issue]);
+    relay.publish(&issue);
+    relay.publish(&deletion);
+    server.eventually_served(&[&issue]);
+    server.eventually_metric("ngit_sync_judged_total{verdict=\"refused\"}", 1.0);
+    assert_eq!(server.count_served(&[&deletion]), 0);
+    server.kill();
+    server.start_again();
+    relay.publish(&comment);
+    server.eventually_served(&[&issue, &deletion]);
+    assert_eq!(server.count_served(&[&comment]), 0);
+    let (is_accepted, text) = server.client().publish(&comment);
+    assert_eq!((is_accepted, text.as_str()), (false, "invalid: this event is deleted"));
+}

@@ -127,6 +127,32 @@ pub(super) fn uploads(store: &mut dyn StoreUnderTest) {
     }
 }
 
+pub(super) fn early_requests(store: &mut dyn StoreUnderTest) {
+    let event = draft(1, kinds::DELETION, 10, &[&["e", &"ab".repeat(32)]]);
+    let request = EarlyRequest { event: event.clone(), network: None, expires_at: Timestamp(9) };
+    let vanish = EarlyRequest { event: draft(2, kinds::VANISH, 10, &[]), network: None, expires_at: Timestamp(7) };
+    let later =
+        EarlyRequest { network: Some("203.0.113.0/24".to_owned()), expires_at: Timestamp(99), ..request.clone() };
+    let summary = |request: &EarlyRequest| {
+        RestoredSummary::EarlyRequest(request.event.id, request.network.clone(), request.expires_at)
+    };
+    write_all(store, &[StoreWrite::RemoveEarlyRequest(event.id), StoreWrite::AddEarlyRequest(request)]);
+    write_all(store, &[StoreWrite::AddEarlyRequest(later.clone()), StoreWrite::AddEarlyRequest(vanish.clone())]);
+    store.restart();
+    assert_eq!(restored_summary(store), sorted(vec![summary(&later), summary(&vanish)]));
+    let restored =
+        store.restored().into_iter().any(|item| matches!(item, RestoredItem::EarlyRequest(it) if it == later));
+    assert!(restored, "the whole event is restored");
+    let lookups = store.lookups(&event, NeededLookups { author: true, ..NeededLookups::default() });
+    assert_eq!(lookups, EventLookups::default(), "it does not make its author known");
+    assert!(!store.is_known(event.id) && store.served().is_empty() && store.held().is_empty());
+    // In one batch it is served instead.
+    write_all(store, &[StoreWrite::RemoveEarlyRequest(event.id), StoreWrite::Put(event.clone())]);
+    assert_eq!((restored_summary(store), store.served()), (vec![summary(&vanish)], vec![event.id]));
+    write_all(store, &[StoreWrite::RemoveEarlyRequest(vanish.event.id)]);
+    assert_eq!(restored_summary(store), []);
+}
+
 pub(super) fn durability(store: &mut dyn StoreUnderTest) {
     let repo_path = repo_paths().remove(0);
     let [noted, other] =

@@ -1,7 +1,7 @@
 //! Carries out the outputs of the sync machine: connections, verification threads, the writer and the tables.
 
 use grasp_core::admission::io::EventSource;
-use grasp_core::nostr::{Decision, kinds};
+use grasp_core::nostr::{Decision, Rejection, kinds};
 use grasp_core::repo::RepoState;
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::sync::io::{
@@ -253,6 +253,7 @@ impl SyncWorld {
                 Decision::Accept | Decision::Broadcast => SubmitResult::Stored,
                 Decision::Hold(_) => SubmitResult::Held,
                 Decision::Known(_) => SubmitResult::Known,
+                Decision::Remember => SubmitResult::Rejected(Rejection::Unrelated),
                 Decision::Reject(rejection) => SubmitResult::Rejected(rejection),
             };
             self.send_result(node, pending.submission.id, pending.submission.session, result);

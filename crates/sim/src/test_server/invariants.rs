@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::admission::Admission;
 use grasp_core::admission::git_job::GitOperation;
-use grasp_core::admission::io::{AdmissionInput, Todo, TombstoneKind};
+use grasp_core::admission::io::{AdmissionInput, EarlyRequest, Todo, TombstoneKind};
 use grasp_core::admission::policy::AdmissionMode;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{EventVersion, SignedEvent, kinds};
@@ -59,7 +59,24 @@ impl TestServer {
             self.check_served_states();
             self.check_git();
         }
+        self.check_early_requests();
         self.check_repo_needs();
+    }
+
+    /// Checks that the machine has the stored requests of unknown keys, and that their keys are unknown.
+    fn check_early_requests(&self) {
+        let stored = self.store.early_requests();
+        let in_memory: BTreeMap<EventId, EarlyRequest> =
+            self.admission.early_requests().map(|request| (request.event.id, request.clone())).collect();
+        assert_eq!(*stored, in_memory, "stored requests of unknown keys (left) and those of the machine");
+        if self.admission.policy().ignores_deletions {
+            return;
+        }
+        for author in stored.values().map(|request| request.event.pubkey) {
+            let has_events = self.store.served_events().chain(self.store.held_events()).any(|it| it.pubkey == author);
+            let is_listed = self.admission.catalog().is_listed_maintainer(author);
+            assert!(!has_events && !is_listed, "requests of {author} are not served although the key is known");
+        }
     }
 
     /// Checks that sync has received the current repository needs of every identifier: no notification was missed.

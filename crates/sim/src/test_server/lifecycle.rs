@@ -25,6 +25,12 @@ impl TestServer {
         self.boot().expect("no crash is injected");
     }
 
+    /// Restarts the server with another policy.
+    pub fn restart_with(&mut self, policy: AdmissionPolicy) {
+        self.policies.1 = policy;
+        self.restart();
+    }
+
     /// Starts a new process on the disk that the old one left, unless the injected crash happens meanwhile.
     pub fn boot(&mut self) -> Result<(), Crashed> {
         self.now.mono = MonoTime(0);

@@ -11,6 +11,7 @@ impl PolicyContext<'_> {
     /// Decides about a deletion request. It leaves a tombstone for each target, known or not. To bound the number of
     /// tombstones, requests are accepted only from authors that have an event here, that delete an event that is here,
     /// or that an announcement lists as a maintainer (docs/protocol.md#deletion-requests).
+    /// Those of other authors are unrelated here; `early_requests` remembers them within limits.
     pub(super) fn deletion(self, event: &Event, lookups: &EventLookups) -> Decision {
         let targets = event.values("e").count() + event.values("a").count();
         if targets == 0 || targets > limits::MAX_DELETION_TARGETS {

@@ -81,6 +81,7 @@ impl RejectionClass {
             | Rejection::Forged(_)
             | Rejection::TooManyHeld
             | Rejection::PurgatoryFull
+            | Rejection::TooManyEarlyRequests
             | Rejection::RateLimited
             | Rejection::DiskFull
             | Rejection::NoNewRepositories

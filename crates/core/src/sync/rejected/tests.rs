@@ -82,6 +82,7 @@ fn temporary_and_forged_rejections_are_not_recorded() {
     for rejection in [
         Rejection::TooManyHeld,
         Rejection::PurgatoryFull,
+        Rejection::TooManyEarlyRequests,
         Rejection::RateLimited,
         Rejection::DiskFull,
         Rejection::StoreFailed,

@@ -13,7 +13,7 @@ use crate::writer::submission::Submitter;
 
 fn from_client(event: &SignedEvent) -> QueuedEvent {
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
-    QueuedEvent::from_client(event.json().to_owned(), Box::new(|_, _| {}), Arc::new([]), permit)
+    QueuedEvent::from_client(event.json().to_owned(), Box::new(|_, _| {}), (Arc::new([]), None), permit)
 }
 
 fn from_relay(id: u64, event: &SignedEvent) -> QueuedEvent {

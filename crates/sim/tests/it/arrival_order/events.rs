@@ -116,6 +116,26 @@ fn deletion_by_id() {
         .expect_outcome(&["announcement", "state", "deletion", "deletion of the deletion"], &[]);
 }
 
+/// Requests of authors that have nothing here yet: they are served when the author has something, also if that is
+/// something else (docs/protocol.md#requests-before-their-targets).
+#[test]
+fn requests_of_unknown_authors() {
+    let events = vec![
+        ("announcement", owner().announcement(&service(), "tool", 100, &[])),
+        ("state", main_state(&owner(), 101, 'a')),
+        ("x issue", outsider().issue(200, &owner().repo("tool"))),
+        ("x deletion", outsider().deletion(201, &[&["e", &"ab".repeat(32)]])),
+        ("r issue", nested_maintainer().issue(140, &owner().repo("tool"))),
+        ("r vanish", nested_maintainer().vanish(150, &["ALL_RELAYS"])),
+    ];
+    PermutationScript::new("a", events.clone())
+        .expect_outcome(&["announcement", "state", "x issue", "x deletion", "r vanish"], &[]);
+    let mut listed = events[..1].to_vec();
+    listed.push(("m deletion", maintainer().deletion(201, &[&["e", &"ab".repeat(32)]])));
+    listed.push(("with m", owner().announcement(&service(), "tool", 102, &[&maintainer()])));
+    PermutationScript::new("", listed).expect_outcome(&["m deletion"], &["with m"]);
+}
+
 /// Deleting one version by id does not delete the others. Whether an older one is still stored depends on what was
 /// kept, so this converges only with relays that still have it.
 #[test]

@@ -1,7 +1,7 @@
 //! Removal: deletion, withdrawal, expiry, vanishing, and maintainers who are no longer named.
 
 use grasp_core::limits;
-use grasp_core::nostr::kinds;
+use grasp_core::nostr::{Decision, Rejection, kinds};
 use grasp_sim::fixtures::{main_state, maintainer, oid, outsider, owner};
 use grasp_sim::git_model::pull_ref;
 use grasp_sim::signer::{maintainers_tag, owned_tags};
@@ -38,6 +38,18 @@ fn deletion_of_a_state_reverts_to_another() {
     for owner in [owner(), maintainer(), outsider()] {
         expect_main(&server, &owner, Some('a'));
     }
+}
+
+/// A request of a key that has nothing here is not lost in a crash, and is served together with the key's first event.
+#[test]
+fn deletion_before_its_target() {
+    let pull = submission(&outsider(), 200, &[&owner().repo("tool")], 'b');
+    let issue = outsider().issue(200, &owner().repo("tool"));
+    let deletion = outsider().delete(300, &[&pull]);
+    let actions = vec![Action::Submit(deletion.clone()), Action::Submit(issue.clone())];
+    let (mut server, _) = CrashScript { setup: hosting(&[]), actions }.assert_crash_safe();
+    assert!([&deletion, &issue].iter().all(|event| server.event_ids().0.contains(&event.id)));
+    assert_eq!(server.submit(&pull), Decision::Reject(Rejection::Deleted));
 }
 
 /// The newer state is held because its data is missing; the deleted state is removed nevertheless.

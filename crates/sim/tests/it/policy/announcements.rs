@@ -54,6 +54,7 @@ fn every_rejection_has_a_machine_readable_prefix() {
         Rejection::OtherVanishRelay,
         Rejection::TooManyHeld,
         Rejection::PurgatoryFull,
+        Rejection::TooManyEarlyRequests,
         Rejection::RateLimited,
         Rejection::DiskFull,
         Rejection::NoNewRepositories,

@@ -16,6 +16,8 @@ pub(crate) use std::collections::BTreeSet;
 pub(crate) use std::sync::Arc;
 
 pub(crate) const SERVED: &str = "true ";
+/// The reply to a deletion or vanish request of an unknown key, which is not served.
+pub(crate) const REMEMBERED: &str = "true ";
 pub(crate) const HELD: &str = "true purgatory: won't be served until git data arrives";
 pub(crate) const HELD_FOR_COMMIT: &str = "true purgatory: won't be served until commit…";
 pub(crate) const ALREADY_SERVED: &str = "true duplicate: already have this event";
@@ -40,6 +42,7 @@ pub(crate) const DELETED: &str = "false invalid: this event is deleted";
 pub(crate) const VANISHED: &str = "false invalid: this pubkey has requested to vanish";
 pub(crate) const EXPIRED: &str = "false invalid: the event has expired";
 pub(crate) const PROTECTED: &str = "false auth-required: this event may only be published by its author";
+pub(crate) const TOO_MANY_REQUESTS: &str = "false rate-limited: too many deletion and vanish requests…";
 pub(crate) const FOREIGN_TARGET: &str = "false invalid: cannot delete event authored by another pubkey";
 
 pub(crate) fn reply_text(decision: &Decision) -> String {

@@ -6,6 +6,7 @@
 mod announcements;
 mod common;
 mod discussions;
+mod early_requests;
 mod examples;
 mod fetch;
 mod hosting;

@@ -313,12 +313,13 @@ fn vanish_request_ends_hosting_of_the_owners_repositories() {
     expect_reply(&mut server, &again, HELD);
 }
 
-/// A request to vanish by an author without events here is rejected.
+/// A request to vanish by an author without events here is remembered and not served.
 #[test]
-fn vanish_request_of_an_unknown_author_is_rejected() {
+fn vanish_request_of_an_unknown_author_is_not_served() {
     let mut server = TestServer::default();
-    expect_reply(&mut server, &outsider().vanish(300, &["ALL_RELAYS"]), UNRELATED);
+    expect_reply(&mut server, &outsider().vanish(300, &["ALL_RELAYS"]), REMEMBERED);
     expect_events(&server, &[], &[]);
+    expect_reply(&mut server, &outsider().vanish(300, &["wss://elsewhere.example"]), "false restricted: …");
 }
 
 /// An event with a `-` tag (NIP-70) is accepted only from a connection that is authenticated as its author

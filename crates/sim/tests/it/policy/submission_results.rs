@@ -167,15 +167,15 @@ fn maintainer_exceptions_end_with_their_chain() {
     expect_events(&server, &[&alone, &state, &exceptions[0], &exceptions[1]], &[&other]);
 }
 
-/// A deletion writes tombstones for unknown targets too, but only for authors with events or a role here
-/// (docs/design/admission.md#deletion-and-vanishing).
+/// A deletion writes tombstones for unknown targets too, but only for authors with events or a role here. Requests of
+/// other authors are remembered and not served (docs/design/admission.md#deletion-and-vanishing).
 #[test]
-fn unknown_authors_cannot_create_tombstones() {
+fn requests_of_unknown_authors_are_not_served() {
     let (mut server, announcement, state) = hosting_server(default_policy(), &[&maintainer()]);
     let unknown = format!("{:064x}", 7);
-    expect_reply(&mut server, &outsider().deletion(200, &[&["e", &unknown]]), UNRELATED);
-    expect_reply(&mut server, &outsider().deletion(200, &[&["a", &outsider().repo("tool")]]), UNRELATED);
-    expect_reply(&mut server, &outsider().deletion(200, &[&["a", &owner().repo("tool")]]), UNRELATED);
+    expect_reply(&mut server, &outsider().deletion(200, &[&["e", &unknown]]), REMEMBERED);
+    expect_reply(&mut server, &outsider().deletion(200, &[&["a", &outsider().repo("tool")]]), REMEMBERED);
+    expect_reply(&mut server, &outsider().deletion(200, &[&["a", &owner().repo("tool")]]), REMEMBERED);
     // A maintainer without events here.
     let named = maintainer().deletion(200, &[&["a", &maintainer().coordinate(kinds::STATE, "tool")]]);
     expect_reply(&mut server, &named, SERVED);
