@@ -76,8 +76,8 @@ impl SyncMachine {
         let epoch = self.config.epoch;
         let Some(mut relay) = self.relays.remove(&id) else { return };
         relay.update_time_totals(self.now);
-        // Its record is kept in case it is needed again. That of a relay that only strangers have named is kept in memory,
-        // so that they cannot end its backoff by naming it again.
+        // Its record is kept in case it is needed again. That of a relay that only held events have named is kept in
+        // memory, so that naming it again does not end its backoff.
         let is_stored = relay.is_worth_storing();
         let has_space = self.stored_records.len() < limits::MAX_KEPT_RELAY_RECORDS;
         if is_stored || (has_space && relay.health.failures() > 0) {

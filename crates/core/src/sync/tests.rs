@@ -74,6 +74,8 @@ pub(super) struct TestRelays {
     /// Sessions that were not disconnected by the machine.
     pub(super) open: BTreeMap<String, SessionId>,
     pub(super) notes: Vec<SyncNote>,
+    /// Number of rows that were stored.
+    pub(super) stored_rows: usize,
     behaviour: fn(&str) -> Dialled,
 }
 
@@ -85,7 +87,7 @@ impl TestRelays {
     pub(super) fn with(config: SyncConfig, behaviour: fn(&str) -> Dialled) -> Self {
         let machine = SyncMachine::new(config);
         let (dialled, open, notes) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Self { machine, now: at(1_000), dialled, open, notes, behaviour }
+        Self { machine, now: at(1_000), dialled, open, notes, stored_rows: 0, behaviour }
     }
 
     pub(super) fn handle(&mut self, input: SyncInput) {
@@ -108,6 +110,7 @@ impl TestRelays {
                     self.open.retain(|_, open| *open != session);
                     self.machine.handle(self.now, SyncInput::Disconnected(session, DisconnectReason::ClosedByUs));
                 }
+                SyncOutput::StoreRow(_) => self.stored_rows += 1,
                 SyncOutput::Note(note) => self.notes.push(note),
                 _ => {}
             }

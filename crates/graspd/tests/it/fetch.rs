@@ -296,6 +296,9 @@ fn limit_that_the_operator_has_set_applies_to_grasp_servers() {
     repo.work.push(&repo.url(&a), &[MAIN]).expect_success();
     b.publish(&announcement);
     b.eventually_served(&[&announcement, &state]);
+    // No server has the git data of this state, so B keeps asking A.
+    repo.work.commit("file", "not pushed");
+    b.publish(&repo.state(BASE_TIME + 1, &[MAIN]));
     // A states eight at once and 120 per minute in its NIP-11 document.
     eventually("the limits of the other server are shown", || {
         let page = b.process.get("/status.json", "");

@@ -79,9 +79,10 @@ fn rate_limit_closed_pauses_requests() {
 fn filters_with_rejected_limits(max_rejected: usize) -> Vec<Value> {
     let relay =
         ScriptedRelay::start(RelayScript { largest_rejected_limit: Some(max_rejected), ..RelayScript::default() });
-    let (mut server, project) = server_with(&relay);
-    let issue = project.issue(&Author::new(9), BASE_TIME);
+    // An old event that arrives later is not delivered live to a filter with `since`.
+    let issue = Project::new(1, "there", &[], &[]).issue(&Author::new(9), BASE_TIME);
     relay.publish(&issue);
+    let (mut server, project) = server_with(&relay);
     server.eventually_served(&[&issue]);
     server.eventually_state(&relay.url(), 3.0);
     let live = project.issue(&Author::new(9), now());

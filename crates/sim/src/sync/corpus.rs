@@ -4,7 +4,7 @@
 //! A world uses a few hundred of them. The numbers follow the order in which relays send events, so an [`EventSet`] is
 //! both the answer to a request and the meaning of a filter.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use grasp_core::nostr::event::{Coordinate, Event, EventId, supersedes};
@@ -29,11 +29,11 @@ pub(super) struct Corpus {
     /// Events that no node can parse.
     unparsable: EventSet,
     forged: Vec<Arc<Event>>,
-    ids: HashMap<EventId, EventIndex>,
-    by_kind: HashMap<u16, EventSet>,
-    by_author: HashMap<PublicKey, EventSet>,
+    ids: BTreeMap<EventId, EventIndex>,
+    by_kind: BTreeMap<u16, EventSet>,
+    by_author: BTreeMap<PublicKey, EventSet>,
     /// By tag letter and value.
-    by_tag: HashMap<u8, HashMap<String, EventSet>>,
+    by_tag: BTreeMap<u8, BTreeMap<String, EventSet>>,
     newer_versions: Vec<EventSet>,
     older_versions: Vec<EventSet>,
     deletion_targets: Vec<EventSet>,
@@ -69,7 +69,7 @@ impl Corpus {
         events.sort_by_key(|event| (std::cmp::Reverse(event.created_at), event.id));
         events.dedup_by_key(|event| event.id);
         assert!(events.len() <= CAPACITY, "too many events for a set: {}", events.len());
-        let ids: HashMap<EventId, EventIndex> =
+        let ids: BTreeMap<EventId, EventIndex> =
             events.iter().zip(0..).map(|(event, index)| (event.id, index)).collect();
         for history in &mut histories {
             history.set_indexes(&ids);
@@ -84,9 +84,9 @@ impl Corpus {
             forged: events.iter().map(|event| Arc::new(Event { sig: [7; 64], ..event.event().clone() })).collect(),
             received,
             unparsable,
-            by_kind: HashMap::new(),
-            by_author: HashMap::new(),
-            by_tag: HashMap::new(),
+            by_kind: BTreeMap::new(),
+            by_author: BTreeMap::new(),
+            by_tag: BTreeMap::new(),
             newer_versions: Vec::new(),
             older_versions: Vec::new(),
             deletion_targets: Vec::new(),

@@ -4,7 +4,7 @@
 //! The texts of the events are part of their ids. Changing them changes every simulated run, and then the seeds in
 //! `crates/sim/mutations/sync.toml` have to be searched again.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use grasp_core::nostr::{EventId, SignedEvent, kinds};
@@ -84,7 +84,7 @@ impl RepoHistory {
         self.events.iter().map(|(_, event)| event.clone())
     }
 
-    pub(super) fn set_indexes(&mut self, ids: &HashMap<EventId, EventIndex>) {
+    pub(super) fn set_indexes(&mut self, ids: &BTreeMap<EventId, EventIndex>) {
         self.indexed_events = self.events.iter().map(|(role, event)| (*role, ids[&event.id])).collect();
     }
 
