@@ -536,6 +536,9 @@ mod tests {
         assert_eq!(missing, expected);
 
         let undeclared = reject(&[("heads/dev", '2')], &["heads/dev:-2"]).to_string();
-        assert!(undeclared.contains("does not declare this ref") && undeclared.contains(":refs/heads/main"), "{undeclared}");
+        assert!(
+            undeclared.contains("does not declare this ref") && undeclared.contains(":refs/heads/main"),
+            "{undeclared}"
+        );
     }
 }

@@ -138,7 +138,12 @@ tests:
 "#;
 
 /// Beginnings of the lints about names that ngit-grasp and the GRASP documents prescribe.
-const LINTS_OF_PRESCRIBED_NAMES: &[&str] = &[];
+const LINTS_OF_PRESCRIBED_NAMES: [&str; 4] = [
+    "ngit_repositories_total non-counter",
+    "ngit_sync_relays_connected_total non-counter",
+    "ngit_sync_relays_dead_total non-counter",
+    "ngit_sync_relays_tracked_total non-counter",
+];
 
 /// Runs promtool with a text on its standard input and returns what it prints.
 fn promtool(arguments: &[&str], input: &str) -> String {
