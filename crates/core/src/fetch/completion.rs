@@ -111,6 +111,8 @@ impl FetchMachine {
             // The source is asked by ref in the same round.
             FetchOutcome::NotByOid => {
                 source.history.form = Some(RequestForm::ByRef);
+                // The request by ref includes objects that the requests by id left out.
+                source.busy_answers = 0;
                 (SourceState::Waiting, false)
             }
             FetchOutcome::Absent | FetchOutcome::Failed => (SourceState::Resting, true),
