@@ -98,19 +98,18 @@ pub const MAX_EARLY_REQUESTS_PER_KEY: usize = 64;
 /// compared with all of their targets, which takes less than a millisecond.
 pub const MAX_EARLY_REQUEST_BYTES_PER_KEY: usize = 512 * 1024;
 
-/// Requests of unknown keys from one client network, or from one relay host: those of many users behind one address.
-/// Twenty networks are needed to fill the total.
+/// Requests of unknown keys from one client network, or from all relays: those of many users behind one address. Above
+/// it, the oldest of the network is removed for each new one.
 pub const MAX_EARLY_REQUESTS_PER_NETWORK: usize = 1_000;
 
 /// Bytes of the requests of unknown keys from one network: a thousand requests of two kilobytes.
 pub const MAX_EARLY_REQUEST_BYTES_PER_NETWORK: usize = 2 * 1024 * 1024;
 
-/// Requests of unknown keys in total. Then the oldest one is removed for each new one: to refuse new ones would let a
-/// flood block all others for as long as the requests are kept.
+/// Requests of unknown keys in total. Above it, the oldest of the network with the most bytes is removed for each new one:
+/// to refuse new ones would let a flood block all others for as long as the requests are kept.
 pub const MAX_EARLY_REQUESTS: usize = 20_000;
 
-/// Bytes of the requests of unknown keys in total. They are kept in memory, where a parsed request takes about five
-/// times its size.
+/// Bytes of the requests of unknown keys in total, with the memory of their tag values. They are kept in memory.
 pub const MAX_EARLY_REQUEST_BYTES: usize = 16 * 1024 * 1024;
 
 /// Seconds after which a request whose key is still unknown is deleted: 210 days.

@@ -22,9 +22,19 @@ use crate::time::{MonoTime, Now};
 #[derive(Clone, Debug, Default)]
 pub(super) struct EarlyRequests {
     by_author: BTreeMap<PublicKey, BTreeMap<EventId, (EarlyRequest, MonoTime)>>,
-    deadlines: BTreeSet<(MonoTime, PublicKey, EventId)>,
-    by_network: BTreeMap<String, Usage>,
+    deadlines: BTreeSet<RequestDeadline>,
+    by_network: BTreeMap<Option<String>, NetworkRequests>,
     total: Usage,
+}
+
+/// When a request expires, and which one it is.
+type RequestDeadline = (MonoTime, PublicKey, EventId);
+
+/// The requests of one network.
+#[derive(Clone, Debug, Default)]
+struct NetworkRequests {
+    usage: Usage,
+    deadlines: BTreeSet<RequestDeadline>,
 }
 
 /// Number and size of requests.
@@ -37,18 +47,24 @@ struct Usage {
 impl Usage {
     fn add(&mut self, request: &EarlyRequest) {
         self.requests += 1;
-        self.bytes += request.event.json().len();
+        self.bytes += charged_bytes(request);
     }
 
     fn remove(&mut self, request: &EarlyRequest) {
         self.requests -= 1;
-        self.bytes -= request.event.json().len();
+        self.bytes -= charged_bytes(request);
     }
 
     /// Whether another request fits within the limits.
     fn has_capacity(self, request: &EarlyRequest, max_requests: usize, max_bytes: usize) -> bool {
-        self.requests < max_requests && self.bytes.saturating_add(request.event.json().len()) <= max_bytes
+        self.requests < max_requests && self.bytes.saturating_add(charged_bytes(request)) <= max_bytes
     }
+}
+
+/// Returns the bytes that a request is charged with: its text, and the memory of its tag values.
+fn charged_bytes(request: &EarlyRequest) -> usize {
+    let values: usize = request.event.tags.iter().map(Vec::len).sum();
+    request.event.json().len() + values * size_of::<String>()
 }
 
 impl EarlyRequests {
@@ -69,34 +85,37 @@ impl EarlyRequests {
         tombstones.max_by_key(|tombstone| *tombstone == TombstoneKind::Vanished)
     }
 
-    /// Whether the author and the network may have another request. Loopback (`None`) has no limit of its own.
+    /// Whether the author may have another request.
     fn has_capacity(&self, request: &EarlyRequest) -> bool {
         let mut by_author = Usage::default();
         let requests = self.by_author.get(&request.event.pubkey).into_iter().flat_map(BTreeMap::values);
         requests.for_each(|(request, _)| by_author.add(request));
-        let network = request.network.as_ref().and_then(|network| self.by_network.get(network));
-        let by_network = network.copied().unwrap_or_default();
         by_author.has_capacity(request, limits::MAX_EARLY_REQUESTS_PER_KEY, limits::MAX_EARLY_REQUEST_BYTES_PER_KEY)
-            && by_network.has_capacity(
-                request,
-                limits::MAX_EARLY_REQUESTS_PER_NETWORK,
-                limits::MAX_EARLY_REQUEST_BYTES_PER_NETWORK,
-            )
     }
 
-    /// Returns the oldest request if it must be removed before another one fits.
-    fn oldest_if_full(&self, request: &EarlyRequest) -> Option<(PublicKey, EventId)> {
-        let has_capacity =
-            self.total.has_capacity(request, limits::MAX_EARLY_REQUESTS, limits::MAX_EARLY_REQUEST_BYTES);
-        self.deadlines.first().filter(|_| !has_capacity).map(|(_, author, id)| (*author, *id))
+    /// Returns a request that must be removed before another one fits: the oldest of the same network, or, if there are
+    /// too many in total, of the network with the most bytes. So a flood removes mostly its own requests. Loopback
+    /// (`None`) has no limit of its own.
+    fn next_to_evict(&self, request: &EarlyRequest) -> Option<(PublicKey, EventId)> {
+        let own = self.by_network.get(&request.network).filter(|own| {
+            request.network.is_some()
+                && !own.usage.has_capacity(
+                    request,
+                    limits::MAX_EARLY_REQUESTS_PER_NETWORK,
+                    limits::MAX_EARLY_REQUEST_BYTES_PER_NETWORK,
+                )
+        });
+        let is_full = !self.total.has_capacity(request, limits::MAX_EARLY_REQUESTS, limits::MAX_EARLY_REQUEST_BYTES);
+        let largest = || self.by_network.values().filter(|_| is_full).max_by_key(|network| network.usage.bytes);
+        own.or_else(largest)?.deadlines.first().map(|(_, author, id)| (*author, *id))
     }
 
     pub(super) fn insert(&mut self, request: EarlyRequest, deadline: MonoTime) {
         let (author, id) = (request.event.pubkey, request.event.id);
         self.total.add(&request);
-        if let Some(network) = &request.network {
-            self.by_network.entry(network.clone()).or_default().add(&request);
-        }
+        let network = self.by_network.entry(request.network.clone()).or_default();
+        network.usage.add(&request);
+        network.deadlines.insert((deadline, author, id));
         self.deadlines.insert((deadline, author, id));
         self.by_author.entry(author).or_default().insert(id, (request, deadline));
     }
@@ -109,12 +128,11 @@ impl EarlyRequests {
         }
         self.deadlines.remove(&(deadline, author, id));
         self.total.remove(&request);
-        if let Some(network) = &request.network
-            && let Some(usage) = self.by_network.get_mut(network)
-        {
-            usage.remove(&request);
-            if usage.requests == 0 {
-                self.by_network.remove(network);
+        if let Some(network) = self.by_network.get_mut(&request.network) {
+            network.usage.remove(&request);
+            network.deadlines.remove(&(deadline, author, id));
+            if network.deadlines.is_empty() {
+                self.by_network.remove(&request.network);
             }
         }
         Some(request)
@@ -181,7 +199,8 @@ impl Admission {
         }
     }
 
-    /// Stores a request of an unknown key. If there are too many in total, the oldest ones are removed.
+    /// Stores a request of an unknown key. If its network has too many, or there are too many in total, older ones are
+    /// removed.
     fn remember_request(
         &mut self,
         now: Now,
@@ -201,7 +220,7 @@ impl Admission {
                 EventSource::Relay(_) => Rejection::Unrelated,
             });
         }
-        while let Some((author, id)) = self.early_requests.oldest_if_full(&request) {
+        while let Some((author, id)) = self.early_requests.next_to_evict(&request) {
             self.remove_early_request(author, id);
         }
         self.write(StoreWrite::AddEarlyRequest(request.clone()));
@@ -219,7 +238,9 @@ impl Admission {
         let mut ids: Vec<(u16, EventId)> = requests.map(|(id, (request, _))| (request.event.kind, *id)).collect();
         ids.sort_unstable();
         for (_, id) in ids {
-            if let Some(request) = self.remove_early_request(author, id) {
+            let Some(request) = self.remove_early_request(author, id) else { continue };
+            // The operator may have banned it since.
+            if !self.policy.lists.is_event_banned(author, id) {
                 self.accept(&request.event, &[]);
             }
         }

@@ -54,12 +54,13 @@ pub(crate) enum Submitter {
 pub(crate) type ReplyFn = Box<dyn FnOnce(String, bool) + Send>;
 
 impl Submitter {
-    /// Returns the network of the client or the host of the relay, for limits. Imports share one limit.
+    /// Returns the network of the client, for limits. Imports share one limit, and so do relays, because one domain can have
+    /// any number of hosts.
     pub(crate) fn network(&self) -> Option<String> {
         match self {
             Self::Client { network, .. } => network.clone(),
             Self::Operator { .. } => Some("import".to_owned()),
-            Self::Relay { url, .. } => Some(url.host().to_owned()),
+            Self::Relay { .. } => Some("relay".to_owned()),
         }
     }
 

@@ -118,10 +118,15 @@ fn ignored_requests_are_not_remembered() {
     expect_events(&server, &[&announcement, &state, &issue], &[]);
 }
 
-/// Requests are bounded per key and per network. One that comes from a relay is rejected like other unrelated events,
-/// which sync remembers.
+/// Returns the bytes that a request with this number of targets is charged with.
+fn charged_bytes(targets: usize) -> usize {
+    with_targets(&outsider(), 0, targets).json().len() + 2 * targets * size_of::<String>()
+}
+
+/// Requests are bounded per key. One that comes from a relay is rejected like other unrelated events, which sync
+/// remembers.
 #[test]
-fn requests_are_bounded_per_key_and_network() {
+fn requests_are_bounded_per_key() {
     let (mut server, ..) = hosting_server(default_policy(), &[]);
     server.skip_invariants(true);
     for nth in 0..limits::MAX_EARLY_REQUESTS_PER_KEY as u64 {
@@ -131,43 +136,48 @@ fn requests_are_bounded_per_key_and_network() {
     assert_reply(&reply_text(&server.submit_from(&with_targets(&outsider(), 100, 1), from_relay())), UNRELATED);
     // A known one is still answered.
     expect_reply(&mut server, &with_targets(&outsider(), 0, 1), REMEMBERED);
-    // Large requests reach the bounds of bytes first.
-    let large = with_targets(&nested_maintainer(), 0, 1_999);
-    let per_key = limits::MAX_EARLY_REQUEST_BYTES_PER_KEY / large.json().len();
-    for nth in 0..per_key as u64 {
+    // Large requests reach the bound of bytes first.
+    for nth in 0..(limits::MAX_EARLY_REQUEST_BYTES_PER_KEY / charged_bytes(1_999)) as u64 {
         expect_reply(&mut server, &with_targets(&nested_maintainer(), nth, 1_999), REMEMBERED);
     }
     expect_reply(&mut server, &with_targets(&nested_maintainer(), 100, 1_999), TOO_MANY_REQUESTS);
-    let per_network = limits::MAX_EARLY_REQUEST_BYTES_PER_NETWORK / large.json().len();
-    let replies: Vec<String> = (0..per_network as u8)
-        .map(|nth| reply_text(&server.submit(&with_targets(&Author::new(100 + nth), 200, 1_999))))
-        .collect();
-    assert!(replies[0] == REMEMBERED && replies[replies.len() - 1] != REMEMBERED, "{replies:?}");
-    // Other networks are not affected.
-    let other = with_targets(&Author::new(99), 200, 1_999);
-    assert_eq!(server.submit_from(&other, from_relay()), Decision::Remember);
 }
 
-/// When all requests together take too much space, the oldest are removed.
+/// A network above its bound loses its oldest requests, and other networks do not.
 #[test]
-fn oldest_requests_are_removed_when_there_are_too_many() {
+fn network_with_too_many_requests_loses_its_oldest() {
     let (mut server, ..) = hosting_server(default_policy(), &[]);
     server.skip_invariants(true);
     let issues = [5, 6].map(|author| Author::new(author).issue(200, &owner().repo("tool")));
     expect_reply(&mut server, &Author::new(5).delete(300, &[&issues[0]]), REMEMBERED);
-    let bytes = with_targets(&outsider(), 0, 1_999).json().len();
-    let count = limits::MAX_EARLY_REQUEST_BYTES / bytes + 1;
-    for nth in 0..count as u64 {
+    let elsewhere = Author::new(6).delete(300, &[&issues[1]]);
+    assert_eq!(server.submit_from(&elsewhere, from_relay()), Decision::Remember);
+    for nth in 0..(limits::MAX_EARLY_REQUEST_BYTES_PER_NETWORK / charged_bytes(1_999)) as u64 + 1 {
         server.advance(1);
-        if nth + 1 == count as u64 {
-            expect_reply(&mut server, &Author::new(6).delete(300, &[&issues[1]]), REMEMBERED);
-        }
-        let request = with_targets(&Author::new(50 + (nth / 2) as u8), nth, 1_999);
-        let source = EventSource::Relay(format!("wss://relay{}.example", nth / 4));
-        assert_eq!(server.submit_from(&request, source), Decision::Remember);
+        expect_reply(&mut server, &with_targets(&Author::new(100 + nth as u8), nth, 1_999), REMEMBERED);
     }
-    expect_reply(&mut server, &issues[1], DELETED);
     expect_reply(&mut server, &issues[0], SERVED);
+    expect_reply(&mut server, &issues[1], DELETED);
+    server.skip_invariants(false);
+    server.restart();
+}
+
+/// When all requests together take too much space, the largest network loses its oldest.
+#[test]
+fn largest_network_loses_its_oldest_requests_when_there_are_too_many() {
+    let (mut server, ..) = hosting_server(default_policy(), &[]);
+    server.skip_invariants(true);
+    let issues = [5, 6].map(|author| Author::new(author).issue(200, &owner().repo("tool")));
+    let from = |nth: u64| EventSource::Relay(format!("wss://relay{}.example", nth / 4));
+    expect_reply(&mut server, &Author::new(5).delete(300, &[&issues[0]]), REMEMBERED);
+    assert_eq!(server.submit_from(&Author::new(6).delete(300, &[&issues[1]]), from(0)), Decision::Remember);
+    for nth in 0..(limits::MAX_EARLY_REQUEST_BYTES / charged_bytes(1_999)) as u64 + 1 {
+        server.advance(1);
+        let request = with_targets(&Author::new(50 + (nth / 2) as u8), nth, 1_999);
+        assert_eq!(server.submit_from(&request, from(nth)), Decision::Remember);
+    }
+    expect_reply(&mut server, &issues[0], DELETED);
+    expect_reply(&mut server, &issues[1], SERVED);
     server.skip_invariants(false);
     server.restart();
 }
