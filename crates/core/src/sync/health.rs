@@ -284,7 +284,7 @@ impl RelayHealth {
 
     /// Records a rate limit. Returns the end of the cooldown. Further rate limits during the cooldown answer requests
     /// that were sent before, so they do not count again, but they extend the cooldown, to twice its length at most: a
-    /// relay that repeats its text must not be silent forever.
+    /// relay that repeats its text would never be asked again.
     pub fn record_rate_limit(&mut self, now: Now) -> MonoTime {
         if !self.is_in_cooldown(now) {
             let count = if self.has_calmed_down(now) { 0 } else { self.rate_limit_count };

@@ -346,11 +346,31 @@ impl Session {
 mod tests {
     use super::super::tests::{at, sent, with_relay};
     use super::*;
+    use crate::nostr::filter::Filter;
 
     const REQUEST: SubscriptionPurpose = SubscriptionPurpose::Request(RequestId(1));
 
     fn open(session: &mut Session, ctx: &mut SyncContext<'_>) -> SubscriptionId {
         session.open(ctx, REQUEST, |sub| OutgoingMessage::Req(sub, Vec::new()))
+    }
+
+    #[test]
+    fn bytes_of_a_subscription_count_until_its_slot_is_free() {
+        with_relay(|_, ctx| {
+            let mut session = Session::new(SessionId(1), at(0).mono);
+            let filter = || Filter { tags: vec![(b'e', vec!["ab".repeat(32)])], ..Filter::default() };
+            let bytes = json_bytes(&filter());
+            let [page, other] =
+                [1, 2].map(|count| session.open(ctx, REQUEST, |sub| OutgoingMessage::Req(sub, vec![filter(); count])));
+            let compare = session.open(ctx, REQUEST, |sub| OutgoingMessage::NegOpen(sub, filter(), vec![0; 50]));
+            assert_eq!(session.open_bytes(), 4 * bytes, "without the negentropy message");
+            session.close(ctx, other, false);
+            assert_eq!(session.open_bytes(), 4 * bytes, "the relay may not have closed it yet");
+            for sub in [page, other, compare] {
+                session.remove(sub);
+            }
+            assert_eq!(session.open_bytes(), 0);
+        });
     }
 
     #[test]

@@ -25,9 +25,9 @@ impl HistoricSync {
         let is_negentropy_full = *link.ctx.open_negentropy >= link.ctx.config.limits.max_reconciliations;
         let can_compare = comparing < relay_limits.max_negentropy as usize && !is_negentropy_full;
         // A request that is too large even alone is sent all the same: the rejection tells whether it must be split.
-        let free_bytes = relay_limits.subscription_bytes.saturating_sub(link.session.open_bytes());
+        let max_bytes = relay_limits.subscription_bytes;
         let fits = |queued: &QueuedRequest| {
-            requests.is_empty() || relay_limits.subscription_bytes == usize::MAX || queued.bytes() <= free_bytes
+            requests.is_empty() || max_bytes == usize::MAX || link.session.open_bytes() + queued.bytes() <= max_bytes
         };
         let mut is_waiting = false;
         let found = batches.iter_mut().find_map(|(id, batch)| {
