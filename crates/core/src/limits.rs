@@ -395,6 +395,10 @@ pub const MAX_CONCURRENT_RELAY_DIALS: usize = 8;
 /// Time between two dials.
 pub const RELAY_DIAL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(250);
 
+/// Pause between two checks of the relays that wait to be followed, per waiting relay. A check takes about a microsecond for
+/// each of them, so that checks take a hundredth of the time.
+pub const WAITING_RELAY_CHECK_PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
+
 /// Time between two dials of one host. Some relays ban clients that reconnect within a second.
 pub const RELAY_DIAL_INTERVAL_PER_HOST: std::time::Duration = std::time::Duration::from_secs(2);
 

@@ -141,13 +141,13 @@ pub(super) enum QueuedRequest {
 }
 
 impl QueuedRequest {
-    /// Returns the bytes of the filters of the request.
-    pub(super) fn bytes(&self) -> usize {
+    /// Returns the bytes of the filters of the request. `max_id_bytes` limits those of a request by id.
+    pub(super) fn bytes(&self, max_id_bytes: usize) -> usize {
         match self {
             Self::Group(filters) => filters.iter().map(json_bytes).sum(),
             Self::Page(pages) => json_bytes(&pages.next_filter()),
             Self::Compare(filter) => json_bytes(filter),
-            Self::FetchIds(ids, _) => ids.len().min(limits::MAX_IDS_PER_REQUEST) * ID_BYTES,
+            Self::FetchIds(ids, _) => (ids.len().min(limits::MAX_IDS_PER_REQUEST) * ID_BYTES).min(max_id_bytes),
         }
     }
 }

@@ -218,9 +218,9 @@ impl RelayHealth {
                 let min_millis = self.config.base_secs.clamp(1, limits::MAX_OFFLINE_RETRY_SECS) * 1_000;
                 let span = limits::MAX_OFFLINE_RETRY_SECS * 1_000 - min_millis + 1;
                 let wait = match self.failures {
-                    0 => min_millis + random % span,
                     // It failed before the outage, so it is not dialled more often during it.
                     _ if self.parked || was_dead => probe_millis(random),
+                    0 => min_millis + random % span,
                     failures => self.backoff_millis(failures, random),
                 };
                 self.next_dial = Deadline::after_millis(now, wait);

@@ -24,6 +24,8 @@ pub(super) struct WaitingRelays {
     is_due: bool,
     /// When one of them may fit at the latest.
     check_at: Option<MonoTime>,
+    /// No check before this time. A check looks at all of them, and any client can announce repositories with many.
+    not_before: MonoTime,
 }
 
 /// A listed relay that is not followed.
@@ -39,7 +41,11 @@ pub(super) struct WaitingRelay {
 impl WaitingRelays {
     /// Returns the time of the next check.
     pub(super) fn check_at(&self, now: MonoTime) -> Option<MonoTime> {
-        if self.is_due { Some(now) } else { self.check_at }
+        if self.is_due { Some(now.max(self.not_before)) } else { self.check_at.map(|at| at.max(self.not_before)) }
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.relays.len()).unwrap_or(u32::MAX)
     }
 
     /// Requests a check, because a followed relay was removed, has failed or has caught up.
@@ -246,6 +252,8 @@ impl SyncMachine {
             return;
         }
         self.waiting_relays.is_due = false;
+        let pause = limits::RELAY_DIAL_INTERVAL + limits::WAITING_RELAY_CHECK_PAUSE * self.waiting_relays.count();
+        self.waiting_relays.not_before = now.plus(pause);
         let mut candidates: Vec<_> =
             self.waiting_relays.relays.iter().filter_map(|(key, waiting)| self.candidate_rank(key, waiting)).collect();
         candidates.sort_unstable();

@@ -27,7 +27,9 @@ impl HistoricSync {
         // A request that is too large even alone is sent all the same: the rejection tells whether it must be split.
         let max_bytes = relay_limits.subscription_bytes;
         let fits = |queued: &QueuedRequest| {
-            requests.is_empty() || max_bytes == usize::MAX || link.session.open_bytes() + queued.bytes() <= max_bytes
+            requests.is_empty()
+                || max_bytes == usize::MAX
+                || link.session.open_bytes() + queued.bytes(relay_limits.filter_bytes) <= max_bytes
         };
         let mut is_waiting = false;
         let found = batches.iter_mut().find_map(|(id, batch)| {
@@ -431,6 +433,11 @@ impl HistoricSync {
                 }
             }
             RequestKind::Page(pages) => batch.queue.push_front(QueuedRequest::Page(pages)),
+            RequestKind::FetchIds { count: 1, .. }
+                if matches!(rejection, RelayRejection::SubscriptionBytes(_)) && self.connection.requests.is_empty() =>
+            {
+                batch.fail(BatchFailure::Rejected);
+            }
             RequestKind::FetchIds { missing, remaining, round, .. } => {
                 let ids = missing.into_iter().chain(remaining).collect();
                 batch.queue.push_front(QueuedRequest::FetchIds(ids, round));
