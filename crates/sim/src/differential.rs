@@ -372,7 +372,7 @@ impl History {
             let letter = *self.rng.pick(LETTERS).expect("not empty");
             let values = (0..self.small_count()).map(|_| self.value(letter)).collect();
             filter.tags.retain(|(other, _)| *other != letter);
-            filter.tags.push((letter, sorted(values)));
+            filter.tags.push((letter, sorted(values).into()));
         }
         filter.tags.sort();
         if self.rng.one_in(4) {

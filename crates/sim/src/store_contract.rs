@@ -369,7 +369,7 @@ fn drop_and_remove(store: &mut dyn StoreUnderTest) {
     assert_eq!(lookups(store, &event).stored, Some(EventStatus::Served), "`DropHeld` applies to held events only");
     write_all(store, &[StoreWrite::Remove(event.id)]);
     assert_eq!(lookups(store, &event), EventLookups::default());
-    let by_tag = Filter { tags: vec![(b'c', vec!["ab".into()])], ..Filter::default() };
+    let by_tag = Filter { tags: vec![(b'c', vec!["ab".to_owned()].into())], ..Filter::default() };
     assert_eq!(query(store, by_tag.clone()), []);
     put(store, &event);
     assert_eq!(query(store, by_tag), [event.id], "a removed event can be stored again");
@@ -459,7 +459,7 @@ fn tombstone_of_author(store: &mut dyn StoreUnderTest) {
     }
     assert_eq!(store.served(), ids(&stays));
     assert_eq!(store.count(&[Filter::default()], NOW), stays.len() as u64);
-    let by_tag = Filter { tags: vec![(b't', vec!["x".into()])], ..Filter::default() };
+    let by_tag = Filter { tags: vec![(b't', vec!["x".to_owned()].into())], ..Filter::default() };
     assert_eq!(query(store, by_tag), [new.id]);
     assert_eq!(store.held().len(), 1, "held events are dropped one by one");
     assert_eq!(
@@ -484,7 +484,7 @@ fn tombstone_of_prolific_author(store: &mut dyn StoreUnderTest) {
     add_tombstone(store, Tombstone::Author(key(1), Timestamp(total - 2)));
     assert_eq!(store.served(), ids(&[&last, &other]));
     let by_author = Filter { authors: Some(vec![key(1)]), ..Filter::default() };
-    let by_tag = Filter { tags: vec![(b't', vec!["x".into()])], ..Filter::default() };
+    let by_tag = Filter { tags: vec![(b't', vec!["x".to_owned()].into())], ..Filter::default() };
     assert_eq!(query(store, by_author.clone()), [last.id]);
     assert_eq!(store.count(std::slice::from_ref(&by_tag), NOW), 2);
     assert_eq!(lookups(store, &draft(1, 1, 3, &[&["t", "x"]])).stored, None);
@@ -589,7 +589,7 @@ fn abort(store: &mut dyn StoreUnderTest) {
 fn replace_in_batch(store: &mut dyn StoreUnderTest) {
     let [a, b, c] = [10, 11, 12].map(|at| draft(1, 30_617, at, &[&["d", "x"], &["t", "x"]]));
     write_all(store, &[StoreWrite::Put(a), StoreWrite::Put(b.clone()), StoreWrite::Put(c.clone())]);
-    assert_eq!(query(store, Filter { tags: vec![(b't', vec!["x".into()])], ..Filter::default() }), [c.id]);
+    assert_eq!(query(store, Filter { tags: vec![(b't', vec!["x".to_owned()].into())], ..Filter::default() }), [c.id]);
     assert_eq!(store.count(&[Filter { ids: Some(vec![b.id]), ..Filter::default() }], NOW), 0);
 }
 
@@ -743,7 +743,9 @@ fn conditions(store: &mut dyn StoreUnderTest) {
         put(store, event);
     }
     let none = Filter::default();
-    let tag = |letter: u8, values: &[&str]| (letter, values.iter().map(|value| (*value).to_owned()).collect());
+    let tag = |letter: u8, values: &[&str]| {
+        (letter, values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>().into())
+    };
     let time = |at| Some(Timestamp(at));
     for (filter, found) in [
         (none.clone(), vec![&c, &b, &a]),
@@ -780,12 +782,12 @@ fn exact_tags(store: &mut dyn StoreUnderTest) {
     }
     for (value, event) in values.iter().zip(&events) {
         for (letter, found) in [(b't', vec![event.id]), (b'T', vec![])] {
-            let filter = Filter { tags: vec![(letter, vec![(*value).to_owned()])], ..Filter::default() };
+            let filter = Filter { tags: vec![(letter, vec![(*value).to_owned()].into())], ..Filter::default() };
             assert_eq!(query(store, filter), found, "{value:?}");
         }
     }
     for (letter, value) in [(b't', "second"), (b's', "s"), (b't', "xx")] {
-        let filter = Filter { tags: vec![(letter, vec![value.to_owned()])], ..Filter::default() };
+        let filter = Filter { tags: vec![(letter, vec![value.to_owned()].into())], ..Filter::default() };
         assert_eq!(query(store, filter), [], "{value:?}");
     }
 }
@@ -825,7 +827,7 @@ fn long_values(store: &mut dyn StoreUnderTest) {
     }
     for (end, event) in [("a", &a), ("b", &b)] {
         for letter in *b"dt" {
-            let filter = Filter { tags: vec![(letter, vec![format!("{long}{end}")])], ..Filter::default() };
+            let filter = Filter { tags: vec![(letter, vec![format!("{long}{end}")].into())], ..Filter::default() };
             assert_eq!(query(store, filter), [event.id]);
         }
         assert_eq!(lookups(store, event).current, Some(event.version()));

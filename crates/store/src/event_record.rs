@@ -189,7 +189,7 @@ impl PreparedFilter {
     #[must_use]
     pub fn new(mut filter: Filter) -> Self {
         filter.sort();
-        let escape = |values: &Vec<String>| {
+        let escape = |values: &[String]| {
             let mut escaped: Vec<String> = values.iter().map(|value| json::escape(value)).collect();
             escaped.sort_unstable();
             escaped

@@ -123,7 +123,7 @@ impl Store {
         // The same tags as for events that are served later.
         let filters = b"aAq".map(|letter| Filter {
             kinds: Some(ROOT_KINDS.to_vec()),
-            tags: vec![(letter, vec![announcement_coordinate(repo).to_string()])],
+            tags: vec![(letter, vec![announcement_coordinate(repo).to_string()].into())],
             ..Filter::default()
         });
         let mut roots = Vec::new();

@@ -297,7 +297,7 @@ impl MachineDriver {
                 }
                 self.inputs.push_back(SyncInput::Message(session, IncomingMessage::Eose(sub, None)));
                 let values = |filter: &grasp_core::nostr::Filter| -> usize {
-                    filter.tags.iter().flat_map(|(_, values)| values).map(|value| value.len() + 3).sum()
+                    filter.tags.iter().flat_map(|(_, values)| values.iter()).map(|value| value.len() + 3).sum()
                 };
                 return Ok(filters.iter().map(values).sum());
             }

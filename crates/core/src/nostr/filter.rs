@@ -1,6 +1,7 @@
 //! Filters of REQ, COUNT and NEG-OPEN.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
@@ -20,8 +21,9 @@ pub struct Filter {
     pub authors: Option<Vec<PublicKey>>,
     /// Kinds.
     pub kinds: Option<Vec<u16>>,
-    /// Single-letter tags with their values. Letters are sorted and occur once.
-    pub tags: Vec<(u8, Vec<String>)>,
+    /// Single-letter tags with their values. Letters are sorted and occur once. The values are shared, because a server
+    /// asks hundreds of relays for references to the same events with three tags.
+    pub tags: Vec<(u8, Arc<Vec<String>>)>,
     /// Earliest `created_at`, inclusive.
     pub since: Option<Timestamp>,
     /// Latest `created_at`, inclusive.
@@ -68,7 +70,9 @@ impl Filter {
         self.authors = self.authors.take().map(sort_dedup);
         self.kinds = self.kinds.take().map(sort_dedup);
         for (_, values) in &mut self.tags {
-            *values = sort_dedup(std::mem::take(values));
+            if !values.is_sorted_by(|a, b| a < b) {
+                *values = sort_dedup(std::mem::take(values).to_vec()).into();
+            }
         }
         self.tags.sort();
     }
@@ -124,7 +128,7 @@ impl Filter {
             + self.ids.as_ref().map_or(0, |ids| ids.len() * (32 + each))
             + self.authors.as_ref().map_or(0, |authors| authors.len() * (32 + each))
             + self.kinds.as_ref().map_or(0, |kinds| kinds.len() * (2 + each))
-            + self.tags.iter().flat_map(|(_, values)| values).map(|value| value.len() + each).sum::<usize>()
+            + self.tags.iter().flat_map(|(_, values)| values.iter()).map(|value| value.len() + each).sum::<usize>()
     }
 }
 
@@ -165,7 +169,7 @@ impl<'de> Visitor<'de> for FilterVisitor<'_> {
                         let values: Vec<String> = map.next_value()?;
                         total += values.len();
                         filter.tags.retain(|(other, _)| *other != letter);
-                        filter.tags.push((letter, sort_dedup(values)));
+                        filter.tags.push((letter, sort_dedup(values).into()));
                     }
                     // Unknown tag conditions would restrict the result, so they are rejected; other unknown members are
                     // ignored.

@@ -460,7 +460,8 @@ mod tests {
 
     #[test]
     fn encoded_messages_are_parsed_by_our_own_server() {
-        let filter = Filter { kinds: Some(vec![1]), tags: vec![(b'a', vec!["x\"\n".into()])], ..Filter::default() };
+        let filter =
+            Filter { kinds: Some(vec![1]), tags: vec![(b'a', vec!["x\"\n".into()].into())], ..Filter::default() };
         let (sub, id) = (SubscriptionId(17), "g17".to_owned());
         for (outgoing, expected) in [
             (OutgoingMessage::Req(sub, vec![filter.clone(), Filter::default()]), {

@@ -8,6 +8,7 @@
 //! afterwards are found with the ids in memory. Ids are stored once, whatever the number of relays.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::io::{Descendant, Descendants, EventAuthor, RootEvent, Seq, ServedEvent};
 use super::targets::RepoKey;
@@ -61,8 +62,9 @@ pub fn collect<E>(
         let mut generation: BTreeMap<(Timestamp, EventId), ServedEvent> = BTreeMap::new();
         for (letters, values) in [(b"eEq", &ids), (b"aAq", &coordinates)] {
             for values in values.chunks(limits::DESCENDANT_QUERY_VALUES) {
+                let values = Arc::new(values.to_vec());
                 for letter in letters {
-                    let filter = Filter { tags: vec![(*letter, values.to_vec())], ..Filter::default() };
+                    let filter = Filter { tags: vec![(*letter, Arc::clone(&values))], ..Filter::default() };
                     for (created_at, event) in matching(&filter)? {
                         let is_new = !known.contains_key(&event.id) && !root_ids.contains(&event.id);
                         if is_new && can_be_descendant(event.kind) {

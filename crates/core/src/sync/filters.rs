@@ -4,6 +4,7 @@
 //! are sent and then dropped, so that a hundred relays do not store the same ids a hundred times.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::descendants::FollowedEvent;
 use super::io::Seq;
@@ -202,18 +203,13 @@ fn merge_ranges(ranges: &mut Vec<ArrivalRange>, other: &[ArrivalRange]) {
 }
 
 /// Returns the filters of events that reference one of these values with one of three tags.
-fn reference_filters([first, second, third]: [u8; 3], values: Vec<String>, max_values: usize) -> Vec<Filter> {
-    let mut filters = Vec::with_capacity(3 * values.len().div_ceil(max_values));
-    for letter in [first, second] {
-        filters.extend(values.chunks(max_values).map(|values| tag_filter(letter, values.to_vec())));
+fn reference_filters(letters: [u8; 3], values: Vec<String>, max_values: usize) -> Vec<Filter> {
+    let mut values = values.into_iter();
+    let mut chunks: Vec<Arc<Vec<String>>> = Vec::with_capacity(values.len().div_ceil(max_values));
+    while values.len() > 0 {
+        chunks.push(Arc::new(values.by_ref().take(max_values).collect()));
     }
-    if values.len() <= max_values {
-        // The usual case, without a copy of the values.
-        filters.extend((!values.is_empty()).then(|| tag_filter(third, values)));
-    } else {
-        filters.extend(values.chunks(max_values).map(|values| tag_filter(third, values.to_vec())));
-    }
-    filters
+    letters.iter().flat_map(|letter| chunks.iter().map(|values| tag_filter(*letter, Arc::clone(values)))).collect()
 }
 
 /// Returns a filter of layer 1. Announcements are requested together with users' lists of GRASP servers, which have no
@@ -229,7 +225,7 @@ pub(super) fn layer_one_filter(kind: u16, identifiers: &IdentifierSet) -> Filter
             let mut values: Vec<String> = identifiers.iter().map(|identifier| identifier.as_str().to_owned()).collect();
             values.sort_unstable();
             values.dedup();
-            vec![(b'd', values)]
+            vec![(b'd', Arc::new(values))]
         }
     };
     Filter { kinds: Some(kinds), tags, ..Filter::default() }
@@ -240,7 +236,7 @@ pub(super) fn is_state_filter(filter: &Filter) -> bool {
     filter.kinds.as_deref() == Some(&[kinds::STATE])
 }
 
-fn tag_filter(tag: u8, values: Vec<String>) -> Filter {
+fn tag_filter(tag: u8, values: Arc<Vec<String>>) -> Filter {
     Filter { tags: vec![(tag, values)], ..Filter::default() }
 }
 

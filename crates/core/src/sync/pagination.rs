@@ -7,6 +7,7 @@
 //! Pure state, one per filter; driven by `historic`. See `docs/design/sync.md#pagination`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::io::EoseHint;
 use crate::limits;
@@ -221,7 +222,7 @@ impl PaginationState {
             Some(vec![half(false), half(true)])
         };
         if let Some(nth) = whole.tags.iter().position(|(_, values)| values.len() > 1) {
-            halves(&|filter, upper| halve(&mut filter.tags[nth].1, upper))
+            halves(&|filter, upper| halve(Arc::make_mut(&mut filter.tags[nth].1), upper))
         } else if whole.authors.as_ref().is_some_and(|authors| authors.len() > 1) {
             halves(&|filter, upper| filter.authors.iter_mut().for_each(|authors| halve(authors, upper)))
         } else if whole.kinds.as_ref().is_some_and(|kinds| kinds.len() > 1) {

@@ -358,7 +358,7 @@ mod tests {
     fn bytes_of_a_subscription_count_until_its_slot_is_free() {
         with_relay(|_, ctx| {
             let mut session = Session::new(SessionId(1), at(0).mono);
-            let filter = || Filter { tags: vec![(b'e', vec!["ab".repeat(32)])], ..Filter::default() };
+            let filter = || Filter { tags: vec![(b'e', vec!["ab".repeat(32)].into())], ..Filter::default() };
             let bytes = json_bytes(&filter());
             let [page, other] =
                 [1, 2].map(|count| session.open(ctx, REQUEST, |sub| OutgoingMessage::Req(sub, vec![filter(); count])));

@@ -1,5 +1,7 @@
 //! Which events a node must fetch from a relay, computed directly from the corpus.
 
+use std::sync::Arc;
+
 use grasp_core::limits;
 use grasp_core::nostr::event::Coordinate;
 use grasp_core::nostr::{Filter, kinds};
@@ -68,8 +70,9 @@ pub(super) fn related_events(node: &mut Node, needs: &[RepoNeeds], relay_key: &s
         let (authors, kinds) = (Some(authors.collect()), Some(vec![kinds::VANISH]));
         related.extend(&corpus().matching(&Filter { authors, kinds, ..Filter::default() }));
         for (letters, values) in [(b"aAq", coordinates), (b"eEq", ids)] {
+            let values = Arc::new(values);
             for letter in letters {
-                let tags = vec![(*letter, values.clone())];
+                let tags = vec![(*letter, Arc::clone(&values))];
                 related.extend(&corpus().matching(&Filter { tags, ..Filter::default() }));
             }
         }

@@ -52,7 +52,8 @@ pub(super) fn root_events(server: &mut TestServer, repo: &RepoId) -> Vec<RootEve
     let kinds = Some(vec![kinds::PATCH, kinds::PULL_REQUEST, kinds::ISSUE]);
     let mut roots = Vec::new();
     for letter in *b"aAq" {
-        let filter = Filter { kinds: kinds.clone(), tags: vec![(letter, vec![at.to_string()])], ..Filter::default() };
+        let filter =
+            Filter { kinds: kinds.clone(), tags: vec![(letter, vec![at.to_string()].into())], ..Filter::default() };
         for event in corpus().matching(&filter).iter().map(|index| corpus().event(index)) {
             if let Some(seq) = server.store().seq_of(event.id) {
                 roots.push(RootEvent { seq, id: event.id });

@@ -120,7 +120,7 @@ mod tests {
             ids: Some(vec![EventId([1; 32]), EventId([2; 32])]),
             authors: Some(vec![PublicKey([3; 32])]),
             kinds: Some(vec![1, 30_617]),
-            tags: vec![(b'a', vec!["x\"y".to_owned(), String::new()]), (b'e', vec![])],
+            tags: vec![(b'a', vec!["x\"y".to_owned(), String::new()].into()), (b'e', vec![].into())],
             since: Some(Timestamp(0)),
             until: Some(Timestamp(1_700_000_000)),
             limit: Some(10),

@@ -93,8 +93,8 @@ fn newest_ids_are_complete_down_to_a_second() {
         Filter::default(),
         Filter { kinds: Some(vec![30_617, 30_618]), ..Filter::default() },
         Filter { kinds: Some(vec![30_617]), limit: Some(1), ..Filter::default() },
-        Filter { tags: vec![(b'a', vec![repo.clone()])], ..Filter::default() },
-        Filter { tags: vec![(b't', vec!["\"q\"\\".to_owned()])], ..Filter::default() },
+        Filter { tags: vec![(b'a', vec![repo.clone()].into())], ..Filter::default() },
+        Filter { tags: vec![(b't', vec!["\"q\"\\".to_owned()].into())], ..Filter::default() },
         Filter { authors: Some(authors.clone()), since: Some(Timestamp(120)), ..Filter::default() },
         Filter {
             authors: Some(authors),

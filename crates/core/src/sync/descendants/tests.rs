@@ -35,7 +35,7 @@ fn article(number: u8, ids: &[u8]) -> ServedEvent {
 
 fn matches(filter: &Filter, event: &ServedEvent) -> bool {
     let has_id = filter.ids.as_ref().is_none_or(|ids| ids.contains(&event.id));
-    let has_tag = |(_, values): &(u8, Vec<String>)| {
+    let has_tag = |(_, values): &(u8, Arc<Vec<String>>)| {
         event.ids.iter().any(|id| values.contains(&id.to_string()))
             || event.coordinates.iter().any(|coordinate| values.contains(&coordinate.to_string()))
     };

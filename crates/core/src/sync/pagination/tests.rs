@@ -79,7 +79,7 @@ fn events_outside_the_window_do_not_move_the_cursor() {
 fn full_second_is_split_by_values_then_authors_then_kinds() {
     let two = |text: &str| vec![format!("{text}1"), format!("{text}2"), format!("{text}3")];
     let filter = Filter {
-        tags: vec![(b'e', two("x"))],
+        tags: vec![(b'e', two("x").into())],
         authors: Some(vec![PublicKey([1; 32]), PublicKey([2; 32])]),
         kinds: Some(vec![1, 2]),
         since: Some(Timestamp(5)),
@@ -129,8 +129,8 @@ fn stepping_over_the_oldest_second_ends_pagination() {
 
 #[test]
 fn relay_that_ignores_until_is_abandoned() {
-    let values = (0..100).map(|nth| format!("v{nth}")).collect();
-    let filter = Filter { tags: vec![(b'e', values)], ..Filter::default() };
+    let values: Vec<String> = (0..100).map(|nth| format!("v{nth}")).collect();
+    let filter = Filter { tags: vec![(b'e', values.into())], ..Filter::default() };
     let same_page = |pages: &mut PaginationState, _| deliver(pages, 1_000, 500);
     assert_eq!(paginate(filter, same_page), (PageOutcome::GaveUp, 2));
 }
@@ -357,8 +357,8 @@ fn events(rng: &mut Rng, values: usize) -> Vec<Event> {
 }
 
 fn filter_of(values: usize, kinds: bool) -> Filter {
-    let values = (0..values).map(|nth| format!("v{nth}")).collect();
-    Filter { tags: vec![(b'e', values)], kinds: kinds.then(|| vec![1, 2, 3]), ..Filter::default() }
+    let values: Vec<String> = (0..values).map(|nth| format!("v{nth}")).collect();
+    Filter { tags: vec![(b'e', values.into())], kinds: kinds.then(|| vec![1, 2, 3]), ..Filter::default() }
 }
 
 fn id(number: u64) -> EventId {

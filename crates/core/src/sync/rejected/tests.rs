@@ -594,7 +594,7 @@ fn state(owner: u8, name: &str) -> Coordinate {
 }
 
 fn tagged(letter: u8, value: &str) -> Filter {
-    Filter { tags: vec![(letter, vec![value.to_owned()])], ..Filter::default() }
+    Filter { tags: vec![(letter, vec![value.to_owned()].into())], ..Filter::default() }
 }
 
 fn row(number: u64, class: RejectionClass) -> RejectedRecord {

@@ -64,7 +64,7 @@ impl ScopeChecker {
 
 fn addresses(filter: &Filter) -> impl Iterator<Item = &str> {
     let tagged = filter.tags.iter().filter(|(letter, _)| b"aAq".contains(letter));
-    tagged.flat_map(|(_, values)| values).map(String::as_str)
+    tagged.flat_map(|(_, values)| values.iter()).map(String::as_str)
 }
 
 fn is_unscoped(filter: &Filter) -> bool {
