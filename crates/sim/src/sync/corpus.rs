@@ -5,6 +5,8 @@
 //! both the answer to a request and the meaning of a filter.
 
 use std::collections::BTreeMap;
+#[expect(clippy::disallowed_types, reason = "see `TagIndex`")]
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use grasp_core::nostr::event::{Coordinate, Event, EventId, supersedes};
@@ -32,8 +34,7 @@ pub(super) struct Corpus {
     ids: BTreeMap<EventId, EventIndex>,
     by_kind: BTreeMap<u16, EventSet>,
     by_author: BTreeMap<PublicKey, EventSet>,
-    /// By tag letter and value.
-    by_tag: BTreeMap<u8, BTreeMap<String, EventSet>>,
+    by_tag: TagIndex,
     newer_versions: Vec<EventSet>,
     older_versions: Vec<EventSet>,
     deletion_targets: Vec<EventSet>,
@@ -86,7 +87,7 @@ impl Corpus {
             unparsable,
             by_kind: BTreeMap::new(),
             by_author: BTreeMap::new(),
-            by_tag: BTreeMap::new(),
+            by_tag: TagIndex::default(),
             newer_versions: Vec::new(),
             older_versions: Vec::new(),
             deletion_targets: Vec::new(),
@@ -106,8 +107,7 @@ impl Corpus {
             self.by_kind.entry(event.kind).or_default().insert(index);
             self.by_author.entry(event.pubkey).or_default().insert(index);
             for (letter, value) in event.indexed_tags() {
-                let values = self.by_tag.entry(letter).or_default();
-                values.entry(value.to_owned()).or_default().insert(index);
+                self.by_tag.insert(letter, value, index);
             }
             self.expiring.extend(event.expires_at().map(|at| (at.0, index)));
         }
@@ -250,17 +250,34 @@ impl Corpus {
             found = found.and(&union(kinds.iter().filter_map(|kind| self.by_kind.get(kind))));
         }
         for (letter, values) in &filter.tags {
-            let values_of_letter = self.by_tag.get(letter);
-            found = found.and(&union(values.iter().filter_map(|value| values_of_letter?.get(value))));
+            found = found.and(&self.by_tag.events(*letter, values));
         }
         found
     }
 }
 
+/// Events by tag letter and value.
+///
+/// Relays look up hundreds of values for each request, which is most of the work of a world.
+#[derive(Default)]
+#[expect(clippy::disallowed_types, reason = "a map that is never iterated has no order")]
+struct TagIndex(BTreeMap<u8, HashMap<String, Vec<EventIndex>>>);
+
+impl TagIndex {
+    fn insert(&mut self, letter: u8, value: &str, index: EventIndex) {
+        self.0.entry(letter).or_default().entry(value.to_owned()).or_default().push(index);
+    }
+
+    fn events(&self, letter: u8, values: &[String]) -> EventSet {
+        let Some(by_value) = self.0.get(&letter) else { return EventSet::default() };
+        values.iter().filter_map(|value| by_value.get(value)).flatten().copied().collect()
+    }
+}
+
 fn union<'a>(sets: impl Iterator<Item = &'a EventSet>) -> EventSet {
-    let mut versions_of_event = EventSet::default();
-    sets.for_each(|set| versions_of_event.extend(set));
-    versions_of_event
+    let mut all = EventSet::default();
+    sets.for_each(|set| all.extend(set));
+    all
 }
 
 /// Parses an event as a connection of the real server does. The kind of an unparsable event is out of range.
@@ -285,7 +302,8 @@ mod tests {
         let mut match_count = 0;
         for index in (0..corpus.events.len() as u16).step_by(97) {
             let event = corpus.event(index);
-            let tags = event.indexed_tags().take(1).map(|(letter, value)| (letter, vec![value.to_owned()])).collect();
+            let tags =
+                event.indexed_tags().take(1).map(|(letter, value)| (letter, vec![value.to_owned()].into())).collect();
             for filter in [
                 Filter { ids: Some(vec![event.id]), ..Filter::default() },
                 Filter { kinds: Some(vec![1, event.kind]), since: Some(event.created_at), ..Filter::default() },
