@@ -14,7 +14,6 @@ use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::limits;
 use grasp_core::nostr::EventId;
 use grasp_core::nostr::relay_message::EventPresence;
-use grasp_core::repo::RepoId;
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::state_machine::StateMachine;
 use grasp_core::sync::health::BackoffConfig;
@@ -34,6 +33,7 @@ use super::connection::{
     ConnectionContext, ConnectionEvent, ConnectionHandle, EventPermit, KnownEvents, RelayConnection, RelayOrigin,
 };
 use super::status::{RelayPresence, StatusTracker, SyncQuery, SyncStatus};
+use super::store_queries::{self, UnreadRoots};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -90,7 +90,7 @@ pub(crate) struct SyncDriver {
     /// Sources of submitted events, for metrics.
     sources: HashMap<SyncSubmissionId, SyncSource>,
     /// Repositories whose root events could not be read.
-    unread_roots: Vec<RepoId>,
+    unread_roots: UnreadRoots,
     /// The contact with another computer that was last reported to the machine.
     reported_contact: Option<MonoTime>,
     /// Sequence number up to which served events were passed to the machine.
@@ -169,7 +169,7 @@ impl SyncDriver {
             outbox,
             handles: HashMap::new(),
             sources: HashMap::new(),
-            unread_roots: Vec::new(),
+            unread_roots: UnreadRoots::default(),
             reported_contact: None,
             rows: Vec::new(),
             deleted_rows: Vec::new(),
@@ -294,11 +294,9 @@ impl SyncDriver {
 
     /// Reads the root events again that could not be read before.
     fn retry_unread_roots(&mut self) {
-        for repo in std::mem::take(&mut self.unread_roots) {
-            match super::store_queries::root_events(&self.deps.store, repo, self.descendant_limit) {
-                Ok(roots) => self.handle(roots, None),
-                Err(repo) => self.unread_roots.push(repo),
-            }
+        let (store, limit) = (&self.deps.store, self.descendant_limit);
+        for roots in self.unread_roots.retry(|repo| store_queries::root_events(store, repo, limit)) {
+            self.handle(roots, None);
         }
     }
 
@@ -394,19 +392,15 @@ impl SyncDriver {
                 }
             }
             SyncOutput::QueryRootEvents(repo) => {
-                match super::store_queries::root_events(store, repo, self.descendant_limit) {
-                    Ok(roots) => answers.push_back(roots),
-                    Err(repo) => self.unread_roots.push(repo),
-                }
+                let limit = self.descendant_limit;
+                answers.extend(self.unread_roots.read(repo, |repo| store_queries::root_events(store, repo, limit)));
             }
             SyncOutput::QueryLocalIds(query, filter) => {
-                answers.push_back(super::store_queries::local_ids(store, query, &filter))
+                answers.push_back(store_queries::local_ids(store, query, &filter))
             }
-            SyncOutput::QueryMissingIds(query, ids) => {
-                answers.push_back(super::store_queries::missing_ids(store, query, ids))
-            }
+            SyncOutput::QueryMissingIds(query, ids) => answers.push_back(store_queries::missing_ids(store, query, ids)),
             SyncOutput::QueryServedEvents(query, ids) => {
-                answers.push_back(super::store_queries::served_events(store, query, &ids))
+                answers.push_back(store_queries::served_events(store, query, &ids))
             }
             SyncOutput::Submit(submission) => {
                 self.sources.insert(submission.id, submission.source);
@@ -422,7 +416,7 @@ impl SyncDriver {
                 self.deps.metrics.sync().count_note(&note);
                 self.status.note(&note, self.deps.clock.wall());
                 if let SyncNote::StatesCompared { relay, shared, lacking } = &note {
-                    let states = super::store_queries::state_summaries(store, shared);
+                    let states = store_queries::state_summaries(store, shared);
                     self.status.states_compared(relay, &states, lacking, self.deps.clock.wall());
                 }
             }
