@@ -463,8 +463,8 @@ pub const BATCH_WINDOW_QUIET_DIVISOR: u64 = 25;
 /// requests than with full windows.
 pub const MAX_EARLY_BATCH_WINDOWS: u64 = 30;
 
-/// Records of relays that are not followed, up to which those of relays that were never reached are kept in memory: about
-/// half a kilobyte each.
+/// Records of relays that are not followed any more: about half a kilobyte each. Further ones are not kept, unless the
+/// operator has paused the relay.
 pub const MAX_KEPT_RELAY_RECORDS: usize = 4_000;
 
 /// Relays that are created in one step at the start. Each visits every repository that names the relay, a millisecond
@@ -507,6 +507,10 @@ pub const WIDE_SUBSCRIPTION_SAMPLE_EVENTS: u32 = 1_000;
 /// Descendants that are followed in all repositories together, in some 200 MB of memory. Those that arrive later are
 /// served, but events that reference only them are not requested.
 pub const MAX_FOLLOWED_DESCENDANTS: usize = 2_000_000;
+
+/// Descendants of one repository that are followed: a twentieth of all, so that a flood of comments on one repository
+/// leaves the others theirs.
+pub const MAX_FOLLOWED_DESCENDANTS_PER_REPOSITORY: usize = 100_000;
 
 /// Authors of one repository's root events and descendants whose requests to vanish are followed: more than take part in
 /// the largest projects.

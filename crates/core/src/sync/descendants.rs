@@ -75,7 +75,8 @@ pub fn collect<E>(
             }
         }
         (ids, coordinates) = (Vec::new(), Vec::new());
-        for event in generation.into_values() {
+        let free = limits::MAX_FOLLOWED_DESCENDANTS_PER_REPOSITORY.saturating_sub(found.len());
+        for event in generation.into_values().take(free) {
             let mut ancestors = event.ids.iter().filter_map(|id| known.get(id));
             let mut by_address = event.coordinates.iter().filter_map(|coordinate| by_coordinate.get(coordinate));
             let has_space = |ancestor: &&Seq| counts.get(ancestor).copied().unwrap_or(0) < descendant_limit;
@@ -265,7 +266,9 @@ impl DescendantIndex {
     }
 
     fn add(&mut self, repo: RepoKey, descendants: &mut RepoDescendants, event: Descendant) -> bool {
-        if self.ancestors.len() >= limits::MAX_FOLLOWED_DESCENDANTS {
+        if self.ancestors.len() >= limits::MAX_FOLLOWED_DESCENDANTS
+            || descendants.events.len() >= limits::MAX_FOLLOWED_DESCENDANTS_PER_REPOSITORY
+        {
             return false;
         }
         let Descendant { seq, id, coordinate, ancestor } = event;

@@ -77,9 +77,13 @@ impl SyncMachine {
         let Some(mut relay) = self.relays.remove(&id) else { return };
         relay.update_time_totals(self.now);
         // Its record is kept in case it is needed again. That of a relay that only held events have named is kept in
-        // memory, so that naming it again does not end its backoff.
-        let is_stored = relay.is_worth_storing();
+        // memory, so that naming it again does not end its backoff. Held events can name any number of relays, also
+        // reachable ones, so there is a limit; what the operator has decided is always kept.
         let has_space = self.stored_records.len() < limits::MAX_KEPT_RELAY_RECORDS;
+        let is_stored = relay.is_paused || relay.is_self || (has_space && relay.is_worth_storing());
+        if !is_stored && relay.is_worth_storing() {
+            self.outputs.push_back(SyncOutput::DeleteRow(SyncRowKey::Relay(relay.url.clone())));
+        }
         if is_stored || (has_space && relay.health.failures() > 0) {
             let oldest_pending = self.in_flight.oldest_pending_live_events().get(&id).copied();
             let record = relay.to_record(self.now, epoch, &self.repo_index, oldest_pending);

@@ -133,3 +133,23 @@ fn removed_repository_leaves_nothing_behind() {
     assert!(index.roots.is_empty() && index.ancestors.is_empty());
     assert!(index.ancestors_by_coordinate.is_empty() && index.counts.is_empty());
 }
+
+#[test]
+fn one_repository_has_a_share_of_the_followed_descendants() {
+    let mut index = DescendantIndex::default();
+    let (flooded, other) = (RepoKey::from_number(5), RepoKey::from_number(6));
+    index.add_root(flooded, id(1));
+    index.add_root(other, id(2));
+    let comment = |seq: Seq, root: u8| {
+        let mut number = [0; 32];
+        number[..8].copy_from_slice(&seq.to_be_bytes());
+        ServedEvent { seq, id: EventId(number), ..event(1, 1111, &[root]) }
+    };
+    let mut descendants = RepoDescendants::default();
+    let max = limits::MAX_FOLLOWED_DESCENDANTS_PER_REPOSITORY as Seq;
+    for seq in 10..10 + max {
+        assert!(index.add_served(flooded, &mut descendants, &comment(seq, 1), false, 500));
+    }
+    assert!(!index.add_served(flooded, &mut descendants, &comment(10 + max, 1), false, 500));
+    assert!(index.add_served(other, &mut RepoDescendants::default(), &comment(11 + max, 2), false, 500));
+}

@@ -152,3 +152,20 @@ fn unreachable_relays_of_held_repositories_are_not_stored() {
     assert!(relays.machine.stored_records.len() <= limits::MAX_KEPT_RELAY_RECORDS);
     assert!(relays.machine.waiting_relays.relays.is_empty());
 }
+
+#[test]
+fn records_of_relays_that_were_reached_once_are_bounded() {
+    let mut relays = TestRelays::new(SyncLimits::default(), |_| Dialled::IsSilent);
+    for number in 0..limits::MAX_KEPT_RELAY_RECORDS {
+        let url = RelayUrl::parse(&format!("wss://old{number}.example")).expect("valid URL");
+        let record = RelayRecord { url, wanted_at: relays.now.wall, ..RelayRecord::default() };
+        relays.handle(SyncInput::Restored(RestoredRow::Relay(Box::new(record))));
+    }
+    relays.handle(SyncInput::Ready);
+    relays.list(1, "thing", EventStatus::Held, &urls("r", 2));
+    relays.run(60);
+    relays.unlist("thing");
+    relays.run(2 * limits::UNUSED_RELAY_DISCONNECT_SECS);
+    assert_eq!(relays.followed(), 0);
+    assert_eq!(relays.machine.stored_records.len(), limits::MAX_KEPT_RELAY_RECORDS);
+}
