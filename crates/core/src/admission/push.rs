@@ -226,8 +226,8 @@ fn mismatch_text(name: &str, expected: Option<&str>, found: Option<&str>) -> Str
              for example with: git push <remote> 'refs/heads/*' 'refs/tags/*'"
         ),
         (None, found) => format!(
-            "the newest state does not declare this ref, but the push would leave it at {}: delete it in the same push \
-             (:{name}), or publish a state that declares it",
+            "the newest state does not declare this ref, but the push would leave it at {}: leave it out of the push, or \
+             delete it in the same push if the server has it (:{name}), or publish a state that declares it",
             found.unwrap_or_default()
         ),
         (Some(expected), Some(found)) => format!(

@@ -111,6 +111,24 @@ fn push_that_differs_from_the_state_is_rejected() {
     server.expect_refs(&owner, "tool", &main_at(&c2));
 }
 
+/// `git push --all` pushes branches only. If the state declares a tag too, the rejection names the tag and a command
+/// that works.
+#[test]
+fn rejected_push_of_all_branches_names_the_missing_tag() {
+    let mut server = TestServer::new();
+    let [owner, ..] = server.maintainers();
+    let (work, c1) = one_commit("one");
+    let tag = work.tag("v1");
+    server.publish_held(&owner.announce("tool", BASE_TIME, &[]));
+    let state = owner.state("tool", BASE_TIME, &[(MAIN, &c1), ("refs/tags/v1", &tag)]);
+    server.publish_held(&state);
+    let url = server.url(&owner, "tool");
+    let command = "git push <remote> 'refs/heads/*' 'refs/tags/*'";
+    work.push(&url, &["--all"]).expect_failure(&["E-STATE-MISMATCH", "refs/tags/v1", &tag, command]);
+    work.push(&url, &["refs/heads/*", "refs/tags/*"]).expect_success();
+    server.expect_served(&[&state]);
+}
+
 #[test]
 fn push_that_equals_the_state_is_accepted() {
     let mut server = TestServer::new();
