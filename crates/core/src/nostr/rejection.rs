@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::event::EventParseError;
+use super::event::{EventParseError, EventVersion};
 use super::signed_event::VerifyError;
 use crate::limits;
 
@@ -70,7 +70,13 @@ pub enum KnownAs {
     Held,
     /// A newer version of the event is served.
     Superseded,
+    /// A version with the same `created_at` and a lower id is served, which has precedence (NIP-01).
+    LostTie,
 }
+
+/// Beginning of the answers to an event that is not stored because another version has precedence. The answer is
+/// `OK true`, but a client that publishes a new event must publish it again.
+pub const SUPERSEDED_PREFIX: &str = "duplicate: superseded";
 
 impl fmt::Display for KnownAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,6 +84,10 @@ impl fmt::Display for KnownAs {
             Self::Served => "duplicate: already have this event",
             Self::Held => "purgatory: already waiting for git data",
             Self::Superseded => "duplicate: superseded by a newer event",
+            Self::LostTie => {
+                "duplicate: superseded by an event with the same created_at and a lower id; this event has no effect, \
+                 publish it again with a later created_at"
+            }
         })
     }
 }
@@ -244,6 +254,14 @@ impl Rejection {
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         match self {
+impl KnownAs {
+    /// Returns how a version is superseded by one that has precedence.
+    #[must_use]
+    pub fn superseded(event: EventVersion, by: EventVersion) -> Self {
+        if event.created_at == by.created_at { Self::LostTie } else { Self::Superseded }
+    }
+}
+
             Self::TooManyHeld
             | Self::PurgatoryFull
             | Self::TooManyEarlyRequests

@@ -11,6 +11,7 @@ use anyhow::{anyhow, bail};
 use clap::Args;
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
+use grasp_core::nostr::rejection::SUPERSEDED_PREFIX;
 use nostr::event::{Event, EventBuilder, FinalizeEvent, Kind, Tag};
 use nostr::key::Keys;
 use nostr::nips::nip19::ToBech32;
@@ -57,8 +58,8 @@ impl KeyArgs {
 /// Sign an event, and optionally publish it
 ///
 /// Signs an event with the key in a file (see `graspd key`). With --to it is published to that relay: its id is
-/// printed, the relay's message goes to standard error, and the command fails if the relay rejects the event. Without
-/// --to the event is printed.
+/// printed, the relay's message goes to standard error, and the command fails if the relay rejects the event, or does
+/// not store it because another version of the event has precedence. Without --to the event is printed.
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  \
     graspd event --key me.nsec --kind 30617 --tag d=hello --tag clone=$url --tag relays=ws://127.0.0.1:7334 \\\n      \
@@ -103,6 +104,9 @@ impl EventArgs {
         let (accepted, message) = command_runtime()?.block_on(publish(&relay, &event))?;
         if !accepted {
             return Err(CommandError::Failed(format!("the relay rejected the event: {message}")));
+        }
+        if message.starts_with(SUPERSEDED_PREFIX) {
+            return Err(CommandError::Failed(format!("the relay did not store the event: {message}")));
         }
         let id = event.id.to_hex();
         if self.json {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
-use crate::support::Server;
+use crate::support::{Server, eventually};
 
 #[test]
 fn key_file_is_created_once_and_private() {
@@ -51,4 +51,39 @@ fn rejected_event_is_a_failure() {
             .expect_failure(2)
             .contains("ws://")
     );
+}
+
+/// Two versions of an event in one second: the one with the higher id has no effect, although the relay answers
+/// `OK true`. The command says so and fails.
+#[test]
+fn event_that_loses_a_tie_is_a_failure() {
+    let server = Server::start(&[("POLICY", "open")]);
+    let url = server.url();
+    server.run(&["key", "me.nsec"]).expect_success();
+    let mut version = 0;
+    eventually("a version loses a tie", || {
+        version += 1;
+        let content = version.to_string();
+        let output = server.run(&[
+            "event",
+            "--key",
+            "me.nsec",
+            "--kind",
+            "30618",
+            "--tag",
+            "d=tool",
+            "--content",
+            &content,
+            "--to",
+            &url,
+        ]);
+        if output.code == Some(0) {
+            return None;
+        }
+        let printed = output.expect_failure(1);
+        let expected = "the relay did not store the event: duplicate: superseded by an event with the same created_at \
+                        and a lower id; this event has no effect, publish it again with a later created_at";
+        assert!(printed.contains(expected), "{printed}");
+        Some(())
+    });
 }

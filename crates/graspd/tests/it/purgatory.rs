@@ -224,7 +224,8 @@ fn newer_announcement_replaces_a_held_one() {
         tied_versions(|word| owner.announcement_with(&service(), "s", BASE_TIME, owned_tags(&[&["name", word]])));
     expect_held(&mut client, &higher);
     expect_held(&mut client, &lower);
-    assert_eq!(client.publish(&higher), superseded);
+    let (is_accepted, text) = client.publish(&higher);
+    assert!(is_accepted && text.contains("the same created_at and a lower id"), "{text}");
     assert_eq!(client.publish(&lower), (true, ALREADY_HELD.to_owned()));
 }
 

@@ -63,7 +63,9 @@ impl PolicyContext<'_> {
             return Decision::Accept;
         }
         match &versions.held {
-            Some(held) if !supersedes(new.version, held.version) => Decision::Known(KnownAs::Superseded),
+            Some(held) if !supersedes(new.version, held.version) => {
+                Decision::Known(KnownAs::superseded(new.version, held.version))
+            }
             Some(_) => Decision::Hold(AwaitedData::GitData),
             None => match self.new_repo_rejection(new.repo.owner) {
                 Some(rejection) => Decision::Reject(rejection),

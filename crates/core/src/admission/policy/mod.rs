@@ -267,7 +267,7 @@ fn decide_for_any_kind(event: &Event, source: &EventSource, lookups: &EventLooku
     lookups
         .current
         .filter(|current| !supersedes(event.version(), *current))
-        .map(|_| Decision::Known(KnownAs::Superseded))
+        .map(|current| Decision::Known(KnownAs::superseded(event.version(), current)))
 }
 
 /// Whether the event is a repost with a protected event in its content, which NIP-70 forbids.

@@ -23,6 +23,7 @@ pub(crate) const HELD_FOR_COMMIT: &str = "true purgatory: won't be served until 
 pub(crate) const ALREADY_SERVED: &str = "true duplicate: already have this event";
 pub(crate) const ALREADY_HELD: &str = "true purgatory: already waiting for git data";
 pub(crate) const SUPERSEDED: &str = "true duplicate: superseded by a newer event";
+pub(crate) const LOST_TIE: &str = "true duplicate: superseded by an event with the same created_at and a lower id;…";
 pub(crate) const UNRELATED: &str =
     "false restricted: the event must reference an accepted repository or accepted event";
 pub(crate) const NOT_LISTED: &str = "false invalid: the announcement must name this service in both clone and relays";

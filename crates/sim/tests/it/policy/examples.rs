@@ -12,12 +12,12 @@ fn ties_are_won_by_the_lower_id() {
     expect_reply(&mut server, s_a, HELD);
     add_git_data(&mut server, s_a, &owner());
     expect_events(&server, &[&announcement, s_a], &[]);
-    expect_reply(&mut server, s_c, SUPERSEDED);
+    expect_reply(&mut server, s_c, LOST_TIE);
     expect_reply(&mut server, s_b, HELD);
     expect_events(&server, &[&announcement, s_a], &[s_b]);
     add_git_data(&mut server, s_b, &owner());
     expect_events(&server, &[&announcement, s_b], &[]);
-    expect_reply(&mut server, s_a, SUPERSEDED);
+    expect_reply(&mut server, s_a, LOST_TIE);
 }
 
 /// An event is accepted if it references a served event, or a served event references it

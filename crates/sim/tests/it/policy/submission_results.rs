@@ -25,6 +25,11 @@ fn duplicates_are_ok_and_rejections_have_their_own_prefix() {
         (KnownAs::Served, "duplicate: already have this event"),
         (KnownAs::Held, "purgatory: already waiting for git data"),
         (KnownAs::Superseded, "duplicate: superseded by a newer event"),
+        (
+            KnownAs::LostTie,
+            "duplicate: superseded by an event with the same created_at and a lower id; this event has no effect, \
+             publish it again with a later created_at",
+        ),
     ] {
         assert_eq!(Decision::Known(known).ok_reply(), (true, text.to_owned()));
     }
