@@ -139,8 +139,13 @@ pub enum Rejection {
     )]
     InvalidIdentifier,
     /// The announcement does not name this service in both `clone` and `relays`.
-    #[error("invalid: the announcement must name this service in both clone and relays")]
-    NotListed,
+    #[error("invalid: the announcement must name this service in both clone and relays: clone {clone} relays {relay}")]
+    NotListed {
+        /// The expected `clone` value.
+        clone: String,
+        /// The expected `relays` value.
+        relay: String,
+    },
     /// The announcement no longer names this service, although its predecessor did. Hosting has ended.
     #[error("invalid: the announcement no longer names this service; hosting has ended")]
     Delisted,
@@ -224,7 +229,7 @@ crate::label_table! {
         Self::Vanished => "vanished",
         Self::Withdrawn => "withdrawn",
         Self::InvalidIdentifier => "identifier",
-        Self::NotListed => "not_listed",
+        Self::NotListed { .. } => "not_listed",
         Self::Delisted => "delisted",
         Self::RepositoryBanned => "banned",
         Self::EventBanned => "event_banned",
@@ -249,11 +254,6 @@ crate::label_table! {
     }
 }
 
-impl Rejection {
-    /// Returns whether the event was rejected only for lack of capacity. It may be accepted when it is sent again.
-    #[must_use]
-    pub fn is_temporary(&self) -> bool {
-        match self {
 impl KnownAs {
     /// Returns how a version is superseded by one that has precedence.
     #[must_use]
@@ -262,6 +262,11 @@ impl KnownAs {
     }
 }
 
+impl Rejection {
+    /// Returns whether the event was rejected only for lack of capacity. It may be accepted when it is sent again.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        match self {
             Self::TooManyHeld
             | Self::PurgatoryFull
             | Self::TooManyEarlyRequests
@@ -281,7 +286,7 @@ impl KnownAs {
             | Self::Vanished
             | Self::Withdrawn
             | Self::InvalidIdentifier
-            | Self::NotListed
+            | Self::NotListed { .. }
             | Self::Delisted
             | Self::RepositoryBanned
             | Self::EventBanned

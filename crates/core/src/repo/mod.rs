@@ -18,5 +18,5 @@ pub use announcement::Announcement;
 pub use catalog::Catalog;
 pub use id::{Identifier, RepoId};
 pub use repo_path::RepoPath;
-pub use service::ServiceAddress;
+pub use service::{ServiceAddress, uses_tls};
 pub use state::RepoState;

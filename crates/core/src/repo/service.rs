@@ -45,6 +45,22 @@ impl ServiceAddress {
         &self.base
     }
 
+    /// Returns the URL of the relay.
+    #[must_use]
+    pub fn relay_url(&self) -> String {
+        let domain = self.domain();
+        let scheme = if uses_tls(&domain) { "wss" } else { "ws" };
+        format!("{scheme}://{domain}{}", self.base)
+    }
+
+    /// Returns the git URL of a repository.
+    #[must_use]
+    pub fn clone_url(&self, repo: &RepoId) -> String {
+        let domain = self.domain();
+        let scheme = if uses_tls(&domain) { "https" } else { "http" };
+        format!("{scheme}://{domain}{}/{}", self.base, repo.path())
+    }
+
     /// Whether the URL is the relay of this service: scheme `ws` or `wss`, same host, port and base path. A URL without
     /// a scheme is read as `wss`.
     #[must_use]
@@ -105,6 +121,15 @@ impl ServiceAddress {
     }
 }
 
+/// Returns whether a service with this domain is reached with TLS: a DNS name has a proxy with a certificate; an IP
+/// address or `localhost` has none.
+#[must_use]
+pub fn uses_tls(domain: &str) -> bool {
+    let host = domain.rsplit_once(':').map_or(domain, |(host, _)| host);
+    let is_literal = host.parse::<std::net::Ipv4Addr>().is_ok() || host.starts_with('[');
+    !is_literal && host.contains('.')
+}
+
 fn parse(text: &str, scheme: &str) -> Option<Url> {
     if text.len() > 4_096 {
         return None;
@@ -163,6 +188,29 @@ mod tests {
             let named =
                 service.is_own_clone_url(&clone.replace("NPUB", &npub), &repo_path) && service.is_own_relay_url(relay);
             assert_eq!(named, listed, "{clone} {relay}");
+        }
+    }
+
+    #[test]
+    fn own_urls_name_the_service() {
+        let repo = RepoId { owner: PublicKey([0x11; 32]), identifier: Identifier::new("a b").expect("valid") };
+        let npub = repo.owner.npub();
+        for (domain, base, relay, clone) in [
+            ("code.example", "", "wss://code.example", format!("https://code.example/{npub}/a%20b.git")),
+            (
+                "code.example:8443",
+                "/g",
+                "wss://code.example:8443/g",
+                format!("https://code.example:8443/g/{npub}/a%20b.git"),
+            ),
+            ("127.0.0.1:7334", "", "ws://127.0.0.1:7334", format!("http://127.0.0.1:7334/{npub}/a%20b.git")),
+            ("[::1]:7334", "", "ws://[::1]:7334", format!("http://[::1]:7334/{npub}/a%20b.git")),
+            ("localhost", "", "ws://localhost", format!("http://localhost/{npub}/a%20b.git")),
+        ] {
+            let service = ServiceAddress::new(domain, base).expect("valid");
+            assert_eq!((service.relay_url().as_str(), service.clone_url(&repo)), (relay, clone.clone()));
+            assert!(service.is_own_relay_url(relay), "{relay}");
+            assert!(service.is_own_clone_url(&clone, &RepoPath::Announced(repo.clone())), "{clone}");
         }
     }
 

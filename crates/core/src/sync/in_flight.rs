@@ -210,7 +210,7 @@ impl SyncMachine {
                 &result,
                 SubmitResult::Rejected(
                     Rejection::Unrelated
-                        | Rejection::NotListed
+                        | Rejection::NotListed { .. }
                         | Rejection::NoAnnouncement
                         | Rejection::RepositoryBanned
                         | Rejection::EventBanned

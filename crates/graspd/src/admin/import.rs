@@ -161,7 +161,7 @@ fn may_be_accepted_later(why: &Rejection) -> bool {
             | Rejection::NotMaintainer
             | Rejection::Unrelated
             // The announcement that lists its author as a maintainer may come later.
-            | Rejection::NotListed
+            | Rejection::NotListed { .. }
             | Rejection::NotArchived
             | Rejection::NotWhitelisted
             | Rejection::NoNewRepositories

@@ -12,10 +12,10 @@ use grasp_core::repo::ServiceAddress;
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::declaration::{SettingGroup, SettingReader};
+use super::parse;
 use super::problem::{ConfigError, quote};
 use super::settings::ListSettings;
 use super::sources::FileAccess;
-use super::{parse, uses_tls};
 
 /// An entry of a list, with its line number if it is from a file.
 pub(super) type Entry<'a> = (Option<usize>, &'a str);
@@ -152,10 +152,5 @@ pub(super) fn archive_setting(lists: &ModerationLists) -> Option<&'static str> {
 /// Returns the relays of the archived services, which announce their repositories.
 pub(crate) fn archived_service_relays(lists: &ModerationLists) -> Vec<RelayUrl> {
     let ArchiveScope::Services(services) = &lists.archive else { return Vec::new() };
-    let relay = |service: &ServiceAddress| {
-        let (domain, base) = (service.domain(), service.base());
-        let scheme = if uses_tls(&domain) { "wss" } else { "ws" };
-        RelayUrl::parse(&format!("{scheme}://{domain}{base}"))
-    };
-    services.iter().filter_map(relay).collect()
+    services.iter().filter_map(|service| RelayUrl::parse(&service.relay_url())).collect()
 }

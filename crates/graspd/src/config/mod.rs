@@ -42,7 +42,7 @@ use clap::ArgMatches;
 use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::fetch::HostLimits;
 use grasp_core::nostr::PublicKey;
-use grasp_core::repo::ServiceAddress;
+use grasp_core::repo::{ServiceAddress, uses_tls};
 use grasp_git::receive::PackLimits;
 use serde::Serialize;
 
@@ -267,12 +267,4 @@ impl Config {
             effective.value = value;
         }
     }
-}
-
-/// Returns whether a service is reached with TLS: a DNS name has a proxy with a certificate; an IP address or
-/// `localhost` has none.
-fn uses_tls(domain: &str) -> bool {
-    let host = domain.rsplit_once(':').map_or(domain, |(host, _)| host);
-    let literal = host.parse::<std::net::Ipv4Addr>().is_ok() || host.starts_with('[');
-    !literal && host.contains('.')
 }

@@ -339,7 +339,7 @@ mod tests {
     fn decisions_are_counted_by_kind_and_reason() {
         let metrics = Metrics::new();
         metrics.relay().count_decision(Some(1), &Decision::Accept);
-        metrics.relay().count_decision(Some(30617), &Decision::Reject(Rejection::NotListed));
+        metrics.relay().count_decision(Some(30617), &Decision::Reject(Rejection::InvalidIdentifier));
         metrics.relay().count_decision(None, &Decision::Reject(Rejection::RateLimited));
         metrics
             .relay()
@@ -351,11 +351,11 @@ mod tests {
             "ngit_events_received_total{kind=\"1\"} 1\n",
             "ngit_events_stored_total{kind=\"1\"} 1\n",
             "ngit_events_held_total{kind=\"other\"} 1\n",
-            "ngit_events_rejected_total{kind=\"30617\",reason=\"not_listed\"} 1\n",
+            "ngit_events_rejected_total{kind=\"30617\",reason=\"identifier\"} 1\n",
             "ngit_events_rejected_total{kind=\"unknown\",reason=\"too_fast\"} 1\n",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        assert_eq!(metrics.relay().rejections_by_reason()["not_listed"], 1);
+        assert_eq!(metrics.relay().rejections_by_reason()["identifier"], 1);
     }
 }

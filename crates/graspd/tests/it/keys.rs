@@ -87,3 +87,35 @@ fn event_that_loses_a_tie_is_a_failure() {
         Some(())
     });
 }
+
+/// An announcement whose URLs have the right host and the wrong path is rejected with the exact URLs.
+#[test]
+fn announcement_with_a_wrong_path_is_told_the_expected_urls() {
+    let server = Server::start(&[("DOMAIN", "code.example"), ("BASE_PATH", "/grasp")]);
+    let npub = server.run(&["key", "me.nsec"]).expect_success();
+    let npub = npub.trim();
+    let to = server.url();
+    let announce = |clone: &str, relays: &str| {
+        let (clone, relays) = (format!("clone={clone}"), format!("relays={relays}"));
+        server.run(&[
+            "event",
+            "--key",
+            "me.nsec",
+            "--kind",
+            "30617",
+            "--tag",
+            "d=my tool",
+            "--tag",
+            &clone,
+            "--tag",
+            &relays,
+            "--to",
+            &to,
+        ])
+    };
+    let printed =
+        announce(&format!("https://code.example/{npub}/my%20tool.git"), "wss://code.example").expect_failure(1);
+    let (clone, relays) = (format!("https://code.example/grasp/{npub}/my%20tool.git"), "wss://code.example/grasp");
+    assert!(printed.contains(&format!("clone {clone} relays {relays}")), "{printed}");
+    announce(&clone, relays).expect_success();
+}

@@ -46,7 +46,8 @@ impl PolicyContext<'_> {
         if new.is_archived || (new.is_listed && is_hosted) {
             None
         } else if !new.is_listed {
-            Some(Rejection::NotListed)
+            let service = &self.policy.service;
+            Some(Rejection::NotListed { clone: service.clone_url(&new.repo), relay: service.relay_url() })
         } else if lists.is_read_only {
             Some(Rejection::NotArchived)
         } else if lists.whitelist.as_ref().is_some_and(|whitelist| !whitelist.contains(&new.repo)) {

@@ -90,7 +90,7 @@ impl RejectionClass {
             Rejection::NoAnnouncement
             | Rejection::TooManyRepositories(_)
             | Rejection::NotMaintainer
-            | Rejection::NotListed
+            | Rejection::NotListed { .. }
             | Rejection::Delisted
             | Rejection::NotWhitelisted
             | Rejection::NotArchived => Some(Self::Unauthorised),

@@ -6,6 +6,10 @@ use crate::nostr::signed_event::VerifyError;
 const DAY: u64 = 24 * 60 * 60;
 const START: u64 = 1_000_000;
 
+fn not_listed() -> Rejection {
+    Rejection::NotListed { clone: String::new(), relay: String::new() }
+}
+
 // Expiry
 
 #[test]
@@ -17,7 +21,7 @@ fn each_rejection_class_has_its_expiry() {
         (Rejection::Unrelated, RejectionClass::Unrelated, three_days),
         (Rejection::NoAnnouncement, RejectionClass::Unauthorised, three_days),
         (Rejection::NotMaintainer, RejectionClass::Unauthorised, three_days),
-        (Rejection::NotListed, RejectionClass::Unauthorised, three_days),
+        (not_listed(), RejectionClass::Unauthorised, three_days),
         (Rejection::Delisted, RejectionClass::Unauthorised, three_days),
         (Rejection::NotWhitelisted, RejectionClass::Unauthorised, three_days),
         (Rejection::NotArchived, RejectionClass::Unauthorised, three_days),
@@ -186,7 +190,7 @@ fn announcement_wakes_states_and_announcements_of_its_identifier() {
     let tool = Identifier::new("tool").expect("a name");
     let fill = |index: &mut RejectedEventsIndex| {
         reject(index, with_identifier(1, 30_618, "tool"), &Rejection::NoAnnouncement, START);
-        reject(index, with_identifier(2, 30_617, "tool"), &Rejection::NotListed, START);
+        reject(index, with_identifier(2, 30_617, "tool"), &not_listed(), START);
         reject(index, with_identifier(3, 30_618, "tool"), &Rejection::NotMaintainer, START);
         reject(index, with_identifier(4, 30_618, "other"), &Rejection::NoAnnouncement, START);
         reject(index, with_identifier(5, 30_617, "tool"), &Rejection::Deleted, START);
@@ -425,7 +429,7 @@ fn restored_index_equals_the_original() {
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
     let parent = hex(&id(5_000));
     let coordinate = repo(3, "näme 🚀").to_string();
-    let rejections = [Rejection::Unrelated, Rejection::Protected, Rejection::OtherVanishRelay, Rejection::NotListed];
+    let rejections = [Rejection::Unrelated, Rejection::Protected, Rejection::OtherVanishRelay, not_listed()];
     for number in 0..300 {
         let event = match number % 4 {
             0 => tagged_comment(number, &[&["e", &parent], &["a", &coordinate]]),
@@ -473,10 +477,10 @@ fn negentropy_items_match_relay_and_filter() {
     let parent = hex(&id(50));
     let coordinate = repo(9, "tool").to_string();
     let offers: [(Event, Rejection, u64); 8] = [
-        (with_identifier(1, 30_617, "tool"), Rejection::NotListed, 1),
+        (with_identifier(1, 30_617, "tool"), not_listed(), 1),
         (with_identifier(2, 30_618, "tool"), Rejection::NoAnnouncement, 1),
-        (with_identifier(3, 30_617, "other"), Rejection::NotListed, 1),
-        (with_identifier(4, 30_617, "tool"), Rejection::NotListed, 2),
+        (with_identifier(3, 30_617, "other"), not_listed(), 1),
+        (with_identifier(4, 30_617, "tool"), not_listed(), 2),
         ((*tagged_comment(5, &[&["e", &parent]])).clone(), Rejection::Protected, 1),
         ((*tagged_comment(6, &[&["A", &coordinate]])).clone(), Rejection::Deleted, 1),
         (Event { kind: kinds::DELETION, ..comment(7) }, Rejection::Unrelated, 1),
@@ -513,7 +517,7 @@ fn reconciliation_excludes_rejected_events() {
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
     let theirs: Vec<Event> = (1..200).map(|number| with_identifier(number, 30_617, &format!("r{number}"))).collect();
     for event in &theirs {
-        reject(&mut index, event.clone(), &Rejection::NotListed, START);
+        reject(&mut index, event.clone(), &not_listed(), START);
     }
     let items = index.negentropy_items(&relay(1), &Filter { kinds: Some(vec![30_617]), ..Filter::default() });
     let set = theirs.iter().map(|event| NegentropyItem { created_at: event.created_at.0, id: event.id.0 }).collect();

@@ -41,7 +41,7 @@ fn every_rejection_has_a_machine_readable_prefix() {
         Rejection::Vanished,
         Rejection::Withdrawn,
         Rejection::InvalidIdentifier,
-        Rejection::NotListed,
+        Rejection::NotListed { clone: String::new(), relay: String::new() },
         Rejection::Delisted,
         Rejection::NoAnnouncement,
         Rejection::NotMaintainer,
@@ -114,6 +114,19 @@ fn announcement_must_name_this_service_in_clone_and_relays() {
         let held: &[&Arc<SignedEvent>] = if expected == HELD { &[&announcement] } else { &[] };
         expect_events(&server, &[], held);
     }
+}
+
+/// The rejection of an announcement that names other URLs contains the expected ones, encoded as in a URL.
+#[test]
+fn rejected_announcement_is_told_the_expected_urls() {
+    let mut server = TestServer::default();
+    let announcement = owner().announcement_elsewhere("my tool", 100, &[]);
+    let npub = owner().key().npub();
+    let expected = format!(
+        "{}: clone https://code.example/{npub}/my%20tool.git relays wss://code.example",
+        NOT_LISTED.trim_end_matches('…')
+    );
+    expect_reply(&mut server, &announcement, &expected);
 }
 
 /// The owner of the service may publish events without a link to a repository (docs/protocol.md#order-of-evaluation).

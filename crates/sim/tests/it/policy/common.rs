@@ -26,7 +26,7 @@ pub(crate) const SUPERSEDED: &str = "true duplicate: superseded by a newer event
 pub(crate) const LOST_TIE: &str = "true duplicate: superseded by an event with the same created_at and a lower id;…";
 pub(crate) const UNRELATED: &str =
     "false restricted: the event must reference an accepted repository or accepted event";
-pub(crate) const NOT_LISTED: &str = "false invalid: the announcement must name this service in both clone and relays";
+pub(crate) const NOT_LISTED: &str = "false invalid: the announcement must name this service in both clone and relays…";
 pub(crate) const DELISTED: &str = "false invalid: the announcement no longer names this service; hosting has ended";
 pub(crate) const WITHDRAWN: &str =
     "false invalid: a newer announcement of this repository no longer names this service";
