@@ -10,7 +10,9 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::config;
-use crate::config::{Config, ConfigErrors, EffectiveSetting, LoadedConfig, SettingGroup, SettingOrigin};
+use crate::config::{
+    Config, ConfigErrors, EffectiveSetting, LoadedConfig, SettingGroup, SettingOrigin, SettingsReceiver,
+};
 use crate::logging::SetLevel;
 use crate::sd_notify;
 use crate::sd_notify::NotifyState;
@@ -31,6 +33,8 @@ pub(crate) struct Reloader {
     policy_handle: PolicyHandle,
     /// The current settings. Locked while settings are read and applied, so that two reloads do not mix.
     current: Mutex<watch::Sender<Arc<Config>>>,
+    /// Receives the current settings, for readers that must not wait for a reload.
+    settings: SettingsReceiver,
 }
 
 /// Result of a reload.
@@ -65,7 +69,13 @@ impl Reloader {
         policy_handle: PolicyHandle,
         current: watch::Sender<Arc<Config>>,
     ) -> Arc<Self> {
-        Arc::new(Self { sources, policy_handle, current: Mutex::new(current) })
+        let settings = current.subscribe();
+        Arc::new(Self { sources, policy_handle, current: Mutex::new(current), settings })
+    }
+
+    /// Returns the current settings.
+    pub(crate) fn settings(&self) -> Arc<Config> {
+        self.settings.borrow().clone()
     }
 
     /// Reads the settings again and applies those that can change. If a setting is invalid, nothing changes. It blocks,

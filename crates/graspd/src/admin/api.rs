@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::{Config, EffectiveSetting, SettingOrigin};
 use crate::reload::ReloadReport;
 use crate::web::status::json::CheckResult;
 pub(crate) use crate::web::status::json::{RelayDocument, StatusDocument};
@@ -50,6 +51,7 @@ pub(crate) const REPOS: Endpoint<ReposRequest, RepoItem, RepoCount> = Endpoint::
 pub(crate) const PURGATORY: Endpoint<Nothing, HeldItem, HeldCount> = Endpoint::new("purgatory");
 pub(crate) const PURGATORY_RETRY: Endpoint<HeldRequest, Nothing, RetryResult> = Endpoint::new("purgatory_retry");
 pub(crate) const PURGATORY_DROP: Endpoint<HeldRequest, Nothing, DropResult> = Endpoint::new("purgatory_drop");
+pub(crate) const SETTINGS: Endpoint<Nothing, Nothing, ServerSettings> = Endpoint::new("settings");
 pub(crate) const RELOAD: Endpoint<Nothing, Nothing, ReloadReport> = Endpoint::new("reload");
 
 /// A message without content.
@@ -129,6 +131,32 @@ pub(crate) struct ServiceSettings {
     pub(crate) strict_maintainers: bool,
     /// Whether pull-request submissions (GRASP-06) are enabled.
     pub(crate) submissions: bool,
+}
+
+/// All settings of the server, as they are now.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ServerSettings {
+    pub(crate) settings: Vec<ServerSetting>,
+}
+
+/// One setting of the server. Secrets are hidden.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ServerSetting {
+    pub(crate) name: String,
+    pub(crate) value: String,
+    #[serde(flatten)]
+    pub(crate) origin: SettingOrigin,
+}
+
+impl ServerSettings {
+    pub(crate) fn from_config(config: &Config) -> Self {
+        let setting = |effective: &EffectiveSetting| ServerSetting {
+            name: effective.name.to_owned(),
+            value: effective.value.clone(),
+            origin: effective.origin.clone(),
+        };
+        Self { settings: config.effective.iter().map(setting).collect() }
+    }
 }
 
 /// Request of `graspd check`.

@@ -1,10 +1,11 @@
 //! The client of the admin socket, which the commands of the `cli` and `backup` folders use, and the errors of
 //! commands.
 
-use std::io;
+use std::cell::OnceCell;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -18,7 +19,7 @@ use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
 use super::api::{AdminError, Endpoint, IMPORT, ImportItem, ImportProgress, ImportRequest, JobProgress};
-use crate::config::ConfigErrors;
+use crate::config::{AdminSockets, ConfigErrors};
 use crate::http::body::ResponseBody;
 
 /// Maximum length of one line of a response. A line is an item of a list or a status.
@@ -37,15 +38,14 @@ pub(crate) enum ResponseLine<Item> {
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
-    /// No server listens at the admin socket.
+    /// No server listens at an admin socket.
     #[error(
-        "no server is running at {} ({why}).\n\
+        "no server is running at {tried}.\n\
          Start it with `graspd serve` or `systemctl start graspd`; `systemctl status graspd` shows whether it runs.\n\
          If it runs with other settings, give its location: the same --config, --admin-socket PATH or \
-         NGIT_ADMIN_SOCKET.",
-        socket.display()
+         NGIT_ADMIN_SOCKET."
     )]
-    NotRunning { socket: PathBuf, why: std::io::Error },
+    NotRunning { tried: TriedSockets },
     /// The server rejected the request.
     #[error("{}", .0.text)]
     Rejected(AdminError),
@@ -75,6 +75,20 @@ impl CommandError {
     }
 }
 
+/// Sockets at which no server answers, with the reasons.
+#[derive(Debug, Default)]
+pub(crate) struct TriedSockets(Vec<(PathBuf, io::Error)>);
+
+impl fmt::Display for TriedSockets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (socket, why)) in self.0.iter().enumerate() {
+            let or = if nth == 0 { "" } else { " or " };
+            write!(f, "{or}{} ({why})", socket.display())?;
+        }
+        Ok(())
+    }
+}
+
 /// Keeps a [`CommandError`] that passed through `anyhow`; any other error becomes [`CommandError::Failed`].
 impl From<anyhow::Error> for CommandError {
     fn from(problem: anyhow::Error) -> Self {
@@ -87,14 +101,50 @@ impl From<anyhow::Error> for CommandError {
 
 /// A client of the admin socket of one server.
 pub(crate) struct AdminClient {
-    /// Path of the socket; `None` if the settings turn the socket off.
-    socket: Option<PathBuf>,
+    sockets: AdminSockets,
+    /// The socket at which a server has answered.
+    connected: OnceCell<PathBuf>,
 }
 
 impl AdminClient {
-    /// Returns a client of the server at a socket; `None` means that the settings turn the socket off.
-    pub(crate) fn new(socket: Option<PathBuf>) -> Self {
-        Self { socket }
+    /// Returns a client of the server that listens at the first of these sockets.
+    pub(crate) fn new(sockets: AdminSockets) -> Self {
+        Self { sockets, connected: OnceCell::new() }
+    }
+
+    /// Returns the socket at which a server has answered.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        self.connected.get().map(PathBuf::as_path)
+    }
+
+    /// Connects to the first socket at which a server listens. If that is not the socket of the settings, its path is
+    /// printed to standard error.
+    async fn connect(&self) -> Result<UnixStream, CommandError> {
+        if self.sockets.paths.is_empty() {
+            let text = "ADMIN_SOCKET is off, so commands cannot reach the server; set it to a path and restart the \
+                        server";
+            return Err(CommandError::Usage(text.to_owned()));
+        }
+        let mut tried = TriedSockets::default();
+        for path in &self.sockets.paths {
+            match UnixStream::connect(path).await {
+                Ok(stream) => {
+                    if self.connected.set(path.clone()).is_ok() && self.sockets.own.as_ref() != Some(path) {
+                        eprintln!("graspd: using the server at {}", path.display());
+                    }
+                    return Ok(stream);
+                }
+                Err(why) => tried.0.push((path.clone(), why)),
+            }
+        }
+        match tried.0.iter().find(|(_, why)| why.kind() == io::ErrorKind::PermissionDenied) {
+            Some((socket, why)) => Err(CommandError::Failed(format!(
+                "no permission to open {} ({why}); run this command as the user that runs the server, for example with \
+                 sudo -u",
+                socket.display()
+            ))),
+            None => Err(CommandError::NotRunning { tried }),
+        }
     }
 
     /// Sends one request, passes every line of the response but the last to `on_line`, and returns the last. An error
@@ -125,14 +175,9 @@ impl AdminClient {
         body: impl FnOnce() -> Result<ResponseBody, CommandError>,
         mut on_line: impl FnMut(ResponseLine<Item>) -> Result<(), CommandError>,
     ) -> Result<Response, CommandError> {
-        let Some(socket) = &self.socket else {
-            let text = "ADMIN_SOCKET is off, so commands cannot reach the server; set it to a path and restart the \
-                        server";
-            return Err(CommandError::Usage(text.to_owned()));
-        };
         let mut response = None;
         command_runtime()?.block_on(async {
-            let stream = UnixStream::connect(socket).await.map_err(|why| connect_error(socket, why))?;
+            let stream = self.connect().await?;
             let on_line = &mut |line: &[u8]| {
                 response = handle_line(line, &mut on_line)?;
                 Ok(response.is_some())
@@ -217,17 +262,6 @@ fn handle_line<Item: DeserializeOwned, Response: DeserializeOwned>(
     match line.error {
         Some(error) => Err(CommandError::Rejected(error)),
         None => Ok(line.done),
-    }
-}
-
-fn connect_error(socket: &Path, why: io::Error) -> CommandError {
-    match why.kind() {
-        io::ErrorKind::PermissionDenied => CommandError::Failed(format!(
-            "no permission to open {} ({why}); run this command as the user that runs the server, for example with \
-             sudo -u",
-            socket.display()
-        )),
-        _ => CommandError::NotRunning { socket: socket.to_owned(), why },
     }
 }
 

@@ -30,7 +30,7 @@ use grasp_git::layout::Layout;
 use grasp_store::Store;
 use serde_json::{Value, json};
 
-use self::api::{Address, ErrorCode, ServiceSettings};
+use self::api::{Address, ErrorCode, ServerSettings, ServiceSettings};
 use self::proxy_probe::ProxyProbe;
 use self::wire::{AdminError, AdminRequest, ResponseWriter};
 use crate::clock::Clock;
@@ -75,6 +75,7 @@ async fn dispatch(admin: &Arc<AdminState>, request: AdminRequest, writer: Respon
         PURGATORY: |_, writer| purgatory::list(admin, writer),
         PURGATORY_RETRY: |arguments, writer| purgatory::retry(admin, arguments, writer),
         PURGATORY_DROP: |arguments, writer| purgatory::drop_one(admin, arguments, writer),
+        SETTINGS: |_, _| async { Ok(ServerSettings::from_config(&admin.reloader.settings())) },
         RELOAD: |_, _| reload(&admin.reloader),
     }
 }

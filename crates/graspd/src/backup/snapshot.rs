@@ -42,7 +42,7 @@ pub(crate) fn with_snapshot<T>(
     }
     let why_no_server = match called {
         // The lock of the data folder shows whether a server runs, even if there is no socket.
-        Err(CommandError::NotRunning { socket, .. }) => format!("no server is running at {}", socket.display()),
+        Err(CommandError::NotRunning { tried }) => format!("no server is running at {tried}"),
         Err(CommandError::Usage(_)) => "the server cannot be reached, because ADMIN_SOCKET is off".to_owned(),
         Err(other) => return Err(other),
         Ok(_) => return Err(CommandError::Failed("the server returned no snapshot".to_owned())),

@@ -62,7 +62,7 @@ impl BackupArgs {
         let create =
             |snapshot: &SnapshotInfo, on_progress: &mut ProgressFn<'_>| create::create(snapshot, &plan, on_progress);
         let (manifest, file_counts) =
-            Progress::during(|on_progress| snapshot::with_snapshot(&client, &config, on_progress, create))?;
+            Progress::during(|on_progress| snapshot::with_snapshot(client, &config, on_progress, create))?;
         if self.json {
             let mut value = json!(manifest);
             value["folder"] = json!(self.into);
@@ -166,7 +166,7 @@ impl VerifyArgs {
         let config = settings(context)?;
         let report = Progress::during(|on_progress| match self.from {
             Some(from) => check_backup(from, config, on_progress),
-            None => check_server(&context.client()?, &config, on_progress),
+            None => check_server(context.client()?, &config, on_progress),
         })?;
         ignore_closed_output(if self.json { print_json(&report) } else { print_report(&report) })?;
         match report.problems.len() as u64 + report.more {

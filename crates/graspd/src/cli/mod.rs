@@ -22,12 +22,14 @@ mod reference;
 mod relays;
 mod reload;
 mod repos;
+mod server_settings;
 mod status;
 mod sync;
 mod table;
 mod transfer;
 mod version;
 
+use std::cell::OnceCell;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
@@ -106,31 +108,13 @@ fn with_separate_help(command: Command) -> Command {
 
 /// Runs the given command, if it is one of these.
 pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
-    if matches!(matches.subcommand_name(), None | Some("serve" | "config")) {
-        return None;
-    }
-    let command = CliCommand::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
-    let context = CommandContext { matches };
-    let result = match command {
-        CliCommand::Status(arguments) => arguments.run(&context),
-        CliCommand::Relays(arguments) => arguments.run(&context),
-        CliCommand::Repos(arguments) => arguments.run(&context),
-        CliCommand::Purgatory(arguments) => arguments.run(&context),
-        CliCommand::Sync(arguments) => arguments.run(&context),
-        CliCommand::Reload(arguments) => arguments.run(&context),
-        CliCommand::Check(arguments) => arguments.run(&context),
-        CliCommand::Backup(arguments) => arguments.run(&context),
-        CliCommand::Restore(arguments) => arguments.run(&context),
-        CliCommand::Verify(arguments) => arguments.run(&context),
-        CliCommand::Export(arguments) => arguments.run(&context),
-        CliCommand::Import(arguments) => arguments.run(&context),
-        CliCommand::ImportNgitGrasp(arguments) => arguments.run(&context),
-        CliCommand::Key(arguments) => arguments.run(),
-        CliCommand::Event(arguments) => arguments.run(),
-        CliCommand::Commands(_) => print_line(reference::commands().trim_end()),
-        CliCommand::Metrics(_) => print_line(Metrics::with_limits(MetricsLimits::default()).reference().trim_end()),
-        CliCommand::Completions(arguments) => arguments.run(),
-        CliCommand::Man(arguments) => arguments.run(),
+    let context = CommandContext { matches, client: OnceCell::new() };
+    let result = match matches.subcommand() {
+        Some(("config", arguments)) if arguments.get_flag("effective") => {
+            server_settings::show(&context, arguments.get_flag("json"))
+        }
+        None | Some(("serve" | "config", _)) => return None,
+        Some(_) => run_command(CliCommand::from_arg_matches(matches).unwrap_or_else(|error| error.exit()), &context),
     };
     Some(match result {
         Ok(()) | Err(CommandError::OutputClosed) => ExitCode::SUCCESS,
@@ -143,6 +127,30 @@ pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
     })
 }
 
+fn run_command(command: CliCommand, context: &CommandContext<'_>) -> Result<(), CommandError> {
+    match command {
+        CliCommand::Status(arguments) => arguments.run(context),
+        CliCommand::Relays(arguments) => arguments.run(context),
+        CliCommand::Repos(arguments) => arguments.run(context),
+        CliCommand::Purgatory(arguments) => arguments.run(context),
+        CliCommand::Sync(arguments) => arguments.run(context),
+        CliCommand::Reload(arguments) => arguments.run(context),
+        CliCommand::Check(arguments) => arguments.run(context),
+        CliCommand::Backup(arguments) => arguments.run(context),
+        CliCommand::Restore(arguments) => arguments.run(context),
+        CliCommand::Verify(arguments) => arguments.run(context),
+        CliCommand::Export(arguments) => arguments.run(context),
+        CliCommand::Import(arguments) => arguments.run(context),
+        CliCommand::ImportNgitGrasp(arguments) => arguments.run(context),
+        CliCommand::Key(arguments) => arguments.run(),
+        CliCommand::Event(arguments) => arguments.run(),
+        CliCommand::Commands(_) => print_line(reference::commands().trim_end()),
+        CliCommand::Metrics(_) => print_line(Metrics::with_limits(MetricsLimits::default()).reference().trim_end()),
+        CliCommand::Completions(arguments) => arguments.run(),
+        CliCommand::Man(arguments) => arguments.run(),
+    }
+}
+
 /// Parses a path and makes it absolute, because the server or git may use it in another folder.
 pub(crate) fn absolute_path_value() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
@@ -151,12 +159,18 @@ pub(crate) fn absolute_path_value() -> impl TypedValueParser<Value = PathBuf> {
 /// The parsed command line that a command was started with.
 pub(crate) struct CommandContext<'a> {
     matches: &'a ArgMatches,
+    /// Created when the command needs it.
+    client: OnceCell<AdminClient>,
 }
 
 impl CommandContext<'_> {
-    /// Returns a client of the server that has these settings.
-    pub(crate) fn client(&self) -> Result<AdminClient, CommandError> {
-        Ok(AdminClient::new(config::admin_socket(self.matches).map_err(CommandError::Settings)?))
+    /// Returns a client of the running server.
+    pub(crate) fn client(&self) -> Result<&AdminClient, CommandError> {
+        if self.client.get().is_none() {
+            let sockets = config::admin_sockets(self.matches).map_err(CommandError::Settings)?;
+            let _: Result<(), AdminClient> = self.client.set(AdminClient::new(sockets));
+        }
+        self.client.get().ok_or_else(|| CommandError::Failed("no client of the server".to_owned()))
     }
 
     /// Sends one request to the server and returns the response.

@@ -22,8 +22,9 @@ pub(super) fn commands() -> String {
         This page is generated from the code by `graspd commands --reference`; `graspd COMMAND --help` shows the same \
         texts. Without a command graspd runs the server.\n\n\
         Most commands send a request to the running server through its admin socket, which only the user that runs the \
-        server can open. Run them as that user and in the same folder as the server, or give its location with \
-        `--config FILE` or `--admin-socket PATH`. With `--json` they print one JSON object, or one object per line for \
+        server can open. Run them as that user or as root. If no setting names the socket, they look for that of the \
+        systemd unit (`/run/graspd/admin.sock`) and for that in the current folder (`data/relay/admin.sock`); \
+        `--admin-socket PATH`, `--relay-data-path PATH` and `--config FILE` give another location. With `--json` they print one JSON object, or one object per line for \
         lists. The exit status is 0 for success, 1 for a failure, 2 for wrong usage or invalid settings, and 3 if no \
         server is running.\n"
         .to_owned();

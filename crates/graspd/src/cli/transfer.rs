@@ -71,7 +71,7 @@ impl ExportArgs {
             }
             (Some(file), None) => EventExport::to_file(Path::new(&file), filter, self.resume)?,
         };
-        let done = event_export.run(&context.client()?)?;
+        let done = event_export.run(context.client()?)?;
         if self.json {
             eprintln!("{}", json!(done));
         } else {
@@ -115,7 +115,7 @@ impl ImportArgs {
             std::io::copy(&mut std::io::stdin().lock(), &mut file).map_err(cannot)?;
         }
         let client = context.client()?;
-        let import = EventImport::open(&client, &self.file, self.protected)?;
+        let import = EventImport::open(client, &self.file, self.protected)?;
         if import.is_resumed() {
             eprintln!("continuing an interrupted import");
         }
@@ -127,7 +127,7 @@ impl ImportArgs {
 /// Imports a file without progress output.
 pub(super) fn import_silently(context: &CommandContext<'_>, path: &Path) -> Result<ImportCounts, CommandError> {
     let client = context.client()?;
-    EventImport::open(&client, path, false)?.run(&mut None).map_err(with_resume_hint)
+    EventImport::open(client, path, false)?.run(&mut None).map_err(with_resume_hint)
 }
 
 fn with_resume_hint(failure: CommandError) -> CommandError {

@@ -63,7 +63,15 @@ pub(crate) fn command() -> Command {
         .about("Show the effective settings and where each value came from")
         .long_about(
             "Shows the effective settings and where each value came from. Accepts the flags of `serve`, so that a \
-             command line can be tested without starting the server. Secrets are hidden.",
+             command line can be tested without starting the server. With --effective it asks the running server, whose \
+             settings can be others: it has its own environment and folder, and files may have changed since its start. \
+             Secrets are hidden.",
+        )
+        .arg(
+            Arg::new("effective")
+                .long("effective")
+                .help("Show the settings of the running server instead of those of this command line")
+                .action(ArgAction::SetTrue),
         )
         .arg(Arg::new("json").long("json").help("Print JSON instead of a table").action(ArgAction::SetTrue))
         .arg(
@@ -71,7 +79,7 @@ pub(crate) fn command() -> Command {
                 .long("reference")
                 .help("Print the reference of all settings, in Markdown")
                 .action(ArgAction::SetTrue)
-                .conflicts_with("json"),
+                .conflicts_with_all(["json", "effective"]),
         );
     Command::new("graspd")
         .version(env!("CARGO_PKG_VERSION"))

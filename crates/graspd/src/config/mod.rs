@@ -54,7 +54,7 @@ pub(crate) use operator_key::load_owner_keys;
 pub(crate) use problem::{ConfigErrors, SettingOrigin};
 pub(crate) use quantity::timestamp;
 pub(crate) use settings::{Config, DiskSettings, GitSettings, MetricsLimits, SyncSettings};
-pub(crate) use show::{reference, show};
+pub(crate) use show::{effective_table, reference, show};
 use sources::{FileAccess, SettingSources};
 pub(crate) use unknown_names::nearest_name;
 
@@ -172,10 +172,31 @@ pub(crate) fn load(matches: &ArgMatches) -> Result<LoadedConfig, ConfigErrors> {
     resolve::resolve(&gather_sources(matches))
 }
 
-/// Returns the path of the admin socket of the server that has the settings of this process; `None` if the socket is
-/// off.
-pub(crate) fn admin_socket(matches: &ArgMatches) -> Result<Option<PathBuf>, ConfigErrors> {
-    resolve::admin_socket(gather_sources(matches))
+/// Where a command looks for the admin socket of the running server.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AdminSockets {
+    /// The socket of a server that has the settings of this process; `None` if the socket is off.
+    pub(crate) own: Option<PathBuf>,
+    /// The sockets to try, in this order.
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// Returns where a command with the settings of this process looks for the admin socket.
+///
+/// # Errors
+///
+/// The settings that give the location of the socket are invalid.
+pub(crate) fn admin_sockets(matches: &ArgMatches) -> Result<AdminSockets, ConfigErrors> {
+    resolve::admin_sockets(gather_sources(matches), &run_folder())
+}
+
+/// Returns `/run`. In debug builds the environment variable `GRASPD_TEST_RUN_FOLDER` replaces it for tests.
+fn run_folder() -> PathBuf {
+    #[cfg(debug_assertions)]
+    if let Some(folder) = std::env::var_os("GRASPD_TEST_RUN_FOLDER") {
+        return PathBuf::from(folder);
+    }
+    PathBuf::from("/run")
 }
 
 fn gather_sources(matches: &ArgMatches) -> SettingSources {

@@ -6,10 +6,13 @@ use super::cli::LOCATION_SETTINGS;
 use super::declaration::{SettingGroup, SettingReader};
 use super::problem::{ConfigError, ConfigErrors, SettingOrigin};
 use super::sources::SettingSources;
-use super::{Config, LoadedConfig, StatusPageAccess, lists, parse};
+use super::{AdminSockets, Config, LoadedConfig, StatusPageAccess, lists, parse};
 
 /// Default name of the admin socket in the relay's data folder.
 const ADMIN_SOCKET_FILE: &str = "admin.sock";
+
+/// Path of the admin socket of the systemd unit, below `/run`.
+const UNIT_SOCKET: &str = "graspd/admin.sock";
 
 /// Parses all settings, or returns all errors.
 pub(crate) fn resolve(sources: &SettingSources) -> Result<LoadedConfig, ConfigErrors> {
@@ -26,17 +29,28 @@ pub(crate) fn resolve(sources: &SettingSources) -> Result<LoadedConfig, ConfigEr
     Ok(LoadedConfig { config, warnings })
 }
 
-/// Returns the path of the admin socket. Errors in other settings are ignored, because the running server was started
-/// with valid ones.
-pub(crate) fn admin_socket(mut sources: SettingSources) -> Result<Option<PathBuf>, ConfigErrors> {
+/// Returns where a command looks for the admin socket. If no setting names it, the socket of the systemd unit is one of
+/// the usual places: the first one on a system that runs systemd. Errors in other settings are ignored, because the
+/// running server was started with valid ones.
+pub(crate) fn admin_sockets(mut sources: SettingSources, run_folder: &Path) -> Result<AdminSockets, ConfigErrors> {
     sources.texts.retain(|name, _| LOCATION_SETTINGS.contains(name));
+    let is_given = !sources.texts.is_empty();
     let origin = sources.texts.get("ADMIN_SOCKET").map(|(_, origin)| origin);
     if matches!(origin, Some(SettingOrigin::Flag | SettingOrigin::Environment)) {
         // Otherwise a file that cannot be read may contain the path.
         sources.errors.clear();
     }
     let (config, errors) = read(&sources);
-    if errors.is_empty() { Ok(config.admin_socket) } else { Err(ConfigErrors(errors)) }
+    if !errors.is_empty() {
+        return Err(ConfigErrors(errors));
+    }
+    let own = config.admin_socket;
+    let mut paths: Vec<PathBuf> = own.iter().cloned().collect();
+    if !is_given {
+        let runs_systemd = run_folder.join("systemd/system").is_dir();
+        paths.insert(if runs_systemd { 0 } else { paths.len() }, run_folder.join(UNIT_SOCKET));
+    }
+    Ok(AdminSockets { own, paths })
 }
 
 /// Reads all settings, derives defaults, and returns the errors.
@@ -78,7 +92,7 @@ fn data_path_error(git: &Path, relay: &Path) -> Option<ConfigError> {
 }
 
 /// Returns warnings about settings that are valid but probably not intended.
-fn warnings(config: &Config) -> Vec<String> {
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if config.status == StatusPageAccess::Private && config.metrics.bind.is_none() {
         warnings.push(

@@ -5,19 +5,28 @@ use std::fmt::Write;
 use serde_json::json;
 
 use super::declaration::{SETTINGS, SettingInfo};
+use super::problem::SettingOrigin;
 use super::{Config, EffectiveSetting};
 
 /// Returns the effective settings and where each value came from, as a table or as JSON. Secrets are hidden.
 pub(crate) fn show(config: &Config, as_json: bool) -> String {
     // Values in JSON are texts, as in an environment variable, so that all settings have the same format.
-    if as_json { format!("{:#}\n", json!({ "settings": config.effective })) } else { table(&config.effective) }
+    if as_json {
+        return format!("{:#}\n", json!({ "settings": config.effective }));
+    }
+    effective_table(
+        config.effective.iter().map(|EffectiveSetting { name, value, origin, .. }| (*name, value.as_str(), origin)),
+    )
 }
 
-fn table(effective: &[EffectiveSetting]) -> String {
+/// Returns a table of settings: name, value and where the value came from.
+pub(crate) fn effective_table<'a>(
+    effective: impl IntoIterator<Item = (&'a str, &'a str, &'a SettingOrigin)>,
+) -> String {
     let mut rows = vec![["SETTING".to_owned(), "VALUE".to_owned(), "SOURCE".to_owned()]];
-    for EffectiveSetting { name, value, origin, .. } in effective {
+    for (name, value, origin) in effective {
         let value = value.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
-        rows.push([(*name).to_owned(), value, origin.to_string()]);
+        rows.push([name.to_owned(), value, origin.to_string()]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let (names, values) = (width(0), width(1));

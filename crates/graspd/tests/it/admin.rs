@@ -82,6 +82,68 @@ fn commands_without_a_server_explain_what_to_do() {
     assert!(!server.admin_socket().exists(), "a server removes its socket when it stops");
 }
 
+/// If no setting names the socket, commands look for it in the usual places, and print which one they use.
+#[test]
+fn commands_find_the_socket_of_the_systemd_unit() {
+    let folder = Arc::new(TempDir::new().expect("cannot create a temporary folder"));
+    let socket = folder.path().join("run/graspd/admin.sock");
+    let _unit = Server::start_in(&folder, &[("ADMIN_SOCKET", "run/graspd/admin.sock"), ("RELAY_NAME", "the unit")]);
+    let local = Server::start(&[("RELAY_NAME", "the local server")]);
+    let run_folder = folder.path().join("run");
+    let status = |arguments: &[&str]| {
+        let mut command = local.cli_command(&[&["status"], arguments].concat());
+        command.env("GRASPD_TEST_RUN_FOLDER", &run_folder);
+        CommandOutput::new(&command.output().expect("cannot run graspd"))
+    };
+    // Without systemd, the socket in the current folder is preferred.
+    let printed = status(&[]);
+    assert_eq!(printed.stderr, "");
+    assert!(printed.expect_success().contains("the local server"));
+    // On a system that runs systemd, it is that of the unit.
+    fs::create_dir_all(run_folder.join("systemd/system")).expect("cannot create a folder");
+    let printed = status(&[]);
+    assert_eq!(printed.stderr, format!("graspd: using the server at {}\n", socket.display()));
+    assert!(printed.expect_success().contains("the unit"));
+    // A setting that names the location is stronger.
+    for location in [["--admin-socket", "data/relay/admin.sock"], ["--relay-data-path", "data/relay"]] {
+        let printed = status(&location);
+        assert_eq!(printed.stderr, "", "{location:?}");
+        assert!(printed.expect_success().contains("the local server"), "{location:?}");
+    }
+    // The error names every place.
+    let empty = TempDir::new().expect("cannot create a temporary folder");
+    let printed = CommandOutput::new(&command(empty.path(), &[]).arg("status").output().expect("cannot run graspd"));
+    let printed = printed.expect_failure(3);
+    assert!(printed.contains("run/graspd/admin.sock") && printed.contains("data/relay/admin.sock"), "{printed}");
+}
+
+/// `graspd config --effective` shows the settings of the server: its environment, and what a reload has changed.
+#[test]
+fn effective_settings_are_those_of_the_server() {
+    let server = Server::start(&[("RELAY_NAME", "of the server"), ("METRICS_TOKEN", "this-is-the-secret-token")]);
+    let value = |arguments: &[&str], name: &str| {
+        let printed = server.run(&[&["config", "--json"], arguments].concat()).expect_success();
+        let settings: Value = serde_json::from_str(&printed).expect("not JSON");
+        let all = settings["settings"].as_array().expect("no settings");
+        let found = all.iter().find(|setting| setting["name"] == name).expect("not listed");
+        (found["value"].as_str().expect("no value").to_owned(), found["source"].as_str().expect("no source").to_owned())
+    };
+    let shown = |text: &str, source: &str| (text.to_owned(), source.to_owned());
+    assert_eq!(value(&["--effective"], "RELAY_NAME"), shown("of the server", "environment"));
+    assert_eq!(value(&[], "RELAY_NAME").1, "default", "without --effective it is that of the command line");
+    assert_eq!(value(&["--effective"], "MAX_CONNECTIONS"), shown("10000", "default"));
+    fs::write(server.folder().path().join("graspd.toml"), "max_connections = 77\n").expect("cannot write");
+    assert_eq!(value(&["--effective"], "MAX_CONNECTIONS"), shown("10000", "default"), "not reloaded yet");
+    server.run(&["reload"]).expect_success();
+    assert_eq!(value(&["--effective"], "MAX_CONNECTIONS"), shown("77", "file"));
+    let printed = server.run(&["config", "--effective"]);
+    assert!(printed.stderr.contains("data/relay/admin.sock"), "{}", printed.stderr);
+    let table = printed.expect_success();
+    let line = table.lines().find(|line| line.starts_with("MAX_CONNECTIONS ")).expect("not listed");
+    assert!(line.contains("77") && line.ends_with("graspd.toml"), "{line}");
+    assert!(table.contains("METRICS_TOKEN") && !table.contains("this-is-the-secret-token"), "{table}");
+}
+
 #[test]
 fn admin_commands_work_with_invalid_settings() {
     let server = Server::start(&[]);

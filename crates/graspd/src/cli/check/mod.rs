@@ -133,9 +133,7 @@ fn query_server(
         Ok(CheckResponse::Requests { .. }) => {
             "unknown response of the server; does it have another version?".to_owned()
         }
-        Err(CommandError::NotRunning { socket, why }) => {
-            format!("no server is running at {} ({why})", socket.display())
-        }
+        Err(CommandError::NotRunning { tried }) => format!("no server is running at {tried}"),
         Err(error @ (CommandError::Usage(_) | CommandError::Rejected(_) | CommandError::Failed(_))) => {
             error.to_string()
         }

@@ -154,6 +154,8 @@ pub fn command(folder: &Path, settings: &[(&str, &str)]) -> Command {
     command.env("PATH", programs::search_path());
     // Off, so that no test connects to the internet. Tests of sync turn it on.
     command.env("NGIT_SYNC_ENABLE", "false");
+    // Otherwise commands could find a server that runs on this machine.
+    command.env("GRASPD_TEST_RUN_FOLDER", folder.join("run"));
     for (name, value) in settings {
         let prefix = if name.starts_with("GRASPD_") { "" } else { "NGIT_" };
         command.env(format!("{prefix}{name}"), value);
