@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -159,6 +160,45 @@ impl ServerSettings {
     }
 }
 
+/// The settings that `graspd check` checks.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct CheckedSettings {
+    pub(crate) domain: String,
+    /// Whether the domain is only the bind address, because no setting gives it.
+    pub(crate) has_default_domain: bool,
+    pub(crate) base_path: String,
+    pub(crate) bind: SocketAddr,
+    pub(crate) relay_data_path: PathBuf,
+    pub(crate) git_data_path: PathBuf,
+    /// Whether a setting contains the owner key, so that it is not in the data folder.
+    pub(crate) has_owner_secret: bool,
+    pub(crate) store_reserve_bytes: u64,
+    pub(crate) max_connections: usize,
+    pub(crate) git_max_object_bytes: u64,
+    pub(crate) git_process_memory_bytes: u64,
+    /// Warnings about settings that are valid but probably not intended.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl CheckedSettings {
+    pub(crate) fn from_config(config: &Config, warnings: Vec<String>) -> Self {
+        Self {
+            domain: config.domain.clone(),
+            has_default_domain: config.has_default_domain(),
+            base_path: config.base_path.clone(),
+            bind: config.bind,
+            relay_data_path: config.relay_data_path.clone(),
+            git_data_path: config.git_data_path.clone(),
+            has_owner_secret: config.owner_secret.is_some(),
+            store_reserve_bytes: config.store_reserve_bytes,
+            max_connections: config.max_connections,
+            git_max_object_bytes: config.git.max_object_bytes,
+            git_process_memory_bytes: config.git.process_memory_bytes,
+            warnings,
+        }
+    }
+}
+
 /// Request of `graspd check`.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -184,11 +224,7 @@ pub(crate) struct ServerFacts {
     pub(crate) version: String,
     /// The id of the store, as NIP-11 shows it.
     pub(crate) instance: String,
-    pub(crate) domain: String,
-    pub(crate) base_path: String,
-    pub(crate) bind: String,
-    pub(crate) web_scheme: String,
-    pub(crate) max_connections: usize,
+    pub(crate) settings: CheckedSettings,
     /// Limit of open files; `None` if there is none.
     pub(crate) open_files: Option<u64>,
     pub(crate) ready: bool,

@@ -3,8 +3,9 @@
 use rustix::process::{Resource, getrlimit};
 
 use super::AdminState;
-use super::api::{CheckRequest, CheckResponse, ErrorCode, ServerFacts};
+use super::api::{CheckRequest, CheckResponse, CheckedSettings, ErrorCode, ServerFacts};
 use super::wire::AdminError;
+use crate::config::warnings;
 
 /// With `watch`, starts to record requests with this token, and returns facts about the server. With `seen`, returns
 /// the recorded requests.
@@ -17,15 +18,11 @@ pub(super) fn check(admin: &AdminState, request: CheckRequest) -> Result<CheckRe
     };
     admin.proxy_probe.start(&token, admin.clock.mono());
     let status = admin.status.document();
-    let config = &admin.config;
+    let config = admin.reloader.settings();
     Ok(CheckResponse::Server(Box::new(ServerFacts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         instance: admin.instance.clone(),
-        domain: config.domain.clone(),
-        base_path: config.base_path.clone(),
-        bind: config.bind.to_string(),
-        web_scheme: config.web_scheme().to_owned(),
-        max_connections: admin.connection_limit.load().1,
+        settings: CheckedSettings::from_config(&config, warnings(&config)),
         open_files: getrlimit(Resource::Nofile).current,
         ready: status.ready,
         checks: status.checks,

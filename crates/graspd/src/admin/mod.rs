@@ -36,7 +36,6 @@ use self::wire::{AdminError, AdminRequest, ResponseWriter};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fetch::driver::FetchHandle;
-use crate::http::connection_limit::ConnectionLimit;
 use crate::reload::{ReloadReport, Reloader};
 use crate::repos::ref_cache::RefCache;
 use crate::sync::status::SyncHandle;
@@ -75,8 +74,8 @@ async fn dispatch(admin: &Arc<AdminState>, request: AdminRequest, writer: Respon
         PURGATORY: |_, writer| purgatory::list(admin, writer),
         PURGATORY_RETRY: |arguments, writer| purgatory::retry(admin, arguments, writer),
         PURGATORY_DROP: |arguments, writer| purgatory::drop_one(admin, arguments, writer),
-        SETTINGS: |_, _| async { Ok(ServerSettings::from_config(&admin.reloader.settings())) },
         RELOAD: |_, _| reload(&admin.reloader),
+        SETTINGS: |_, _| async { Ok(ServerSettings::from_config(&admin.reloader.settings())) },
     }
 }
 
@@ -117,7 +116,6 @@ pub(crate) struct AdminState {
     pub(crate) layout: Arc<Layout>,
     pub(crate) ref_cache: Arc<RefCache>,
     pub(crate) status: Arc<StatusCache>,
-    pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) proxy_probe: Arc<ProxyProbe>,
     /// `None` if sync is disabled.
     pub(crate) sync: Option<SyncHandle>,

@@ -53,6 +53,7 @@ pub(crate) use lists::archived_service_relays;
 pub(crate) use operator_key::load_owner_keys;
 pub(crate) use problem::{ConfigErrors, SettingOrigin};
 pub(crate) use quantity::timestamp;
+pub(crate) use resolve::warnings;
 pub(crate) use settings::{Config, DiskSettings, GitSettings, MetricsLimits, SyncSettings};
 pub(crate) use show::{effective_table, reference, show};
 use sources::{FileAccess, SettingSources};
@@ -211,7 +212,7 @@ impl Config {
     /// derived from the bind address change with it.
     pub(crate) fn set_bound_address(&mut self, address: SocketAddr) {
         self.bind = address;
-        if self.origin("DOMAIN") == &SettingOrigin::Default {
+        if self.has_default_domain() {
             self.domain = address.to_string();
             self.set_shown_value("DOMAIN", self.domain.clone());
         }
@@ -273,6 +274,11 @@ impl Config {
             concurrent: or_stated("SYNC_DOMAIN_CONCURRENT", own.concurrent, stated.concurrent),
             per_minute: or_stated("SYNC_DOMAIN_RATE_LIMIT", own.per_minute, stated.per_minute),
         }
+    }
+
+    /// Returns whether the domain is derived from the bind address, because no setting gives it.
+    pub(crate) fn has_default_domain(&self) -> bool {
+        self.origin("DOMAIN") == &SettingOrigin::Default
     }
 
     /// Returns where the value of a setting came from.

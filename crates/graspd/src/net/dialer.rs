@@ -20,6 +20,7 @@ use tokio_rustls::{TlsConnector, rustls};
 use super::contact::NetworkContact;
 use super::resolver::{Resolver, SystemResolver};
 use super::stream::OutboundStream;
+use super::tls_error::tls_problem;
 
 /// Why a connection failed.
 #[derive(Debug, Error)]
@@ -30,7 +31,7 @@ pub(crate) enum DialError {
     NoSuchName(io::Error),
     #[error("cannot connect: {0}")]
     Unreachable(io::Error),
-    #[error("TLS handshake failed: {0}")]
+    #[error("TLS handshake failed: {}", tls_problem(.0))]
     Tls(io::Error),
 }
 
@@ -44,6 +45,11 @@ pub(crate) struct Route {
 impl Route {
     pub(crate) fn target(&self) -> &OutboundUrl {
         &self.target
+    }
+
+    /// Returns a route to the same addresses for requests to another URL, which TLS names.
+    pub(crate) fn for_target(self, target: OutboundUrl) -> Self {
+        Self { target, ..self }
     }
 
     /// Returns the addresses in the order in which they are tried.

@@ -16,6 +16,7 @@ pub(crate) mod stream;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tls_error;
 
 /// `User-Agent` of outgoing requests.
 pub(crate) const USER_AGENT: &str = concat!("graspd/", env!("CARGO_PKG_VERSION"));

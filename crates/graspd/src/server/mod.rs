@@ -175,7 +175,6 @@ impl Services {
             layout: resources.layout.clone(),
             ref_cache: resources.ref_cache.clone(),
             status: self.status.clone(),
-            connection_limit: self.connection_limit.clone(),
             proxy_probe: self.proxy_probe.clone(),
             sync: drivers.sync.clone(),
             fetch: drivers.fetch.clone(),

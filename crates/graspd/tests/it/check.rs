@@ -3,9 +3,13 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::{fs, thread};
 
 use serde_json::Value;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use tokio_rustls::rustls::{ServerConfig, ServerConnection};
 
 use crate::support::admin::CommandOutput;
 use crate::support::nginx::Nginx;
@@ -257,18 +261,93 @@ fn faults_of_the_machine_are_reported() {
     assert!(report.member("key", "fix").contains("chmod 0600"), "{}", report.value);
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("cannot change the permissions");
 
-    // A terabyte must stay free; and git cannot be found.
-    let run = |name: &str, value: &str| {
+    // git cannot be found. A setting of the command line has no effect while the server runs.
+    let run = |server: &Server, name: &str, value: &str| {
         let mut command = server.cli_command(&["check", "--json", "--via", &via]);
         CheckReport::new(CommandOutput::new(&command.env(name, value).output().expect("cannot run graspd")))
     };
-    assert!(run("NGIT_STORE_RESERVE_BYTES", "1099511627776").errors().contains(&"disk".to_owned()));
-    assert!(run("PATH", "/nonexistent").errors().contains(&"git".to_owned()));
+    assert!(run(&server, "PATH", "/nonexistent").errors().contains(&"git".to_owned()));
+    let reserve = ("NGIT_STORE_RESERVE_BYTES", "1099511627776");
+    assert_eq!(run(&server, reserve.0, reserve.1).level("disk"), "ok");
+    // A terabyte must stay free.
+    assert_eq!(server.stop(), Some(0));
+    assert!(run(&server, reserve.0, reserve.1).errors().contains(&"disk".to_owned()));
     // A domain that does not resolve.
     let mut command = server.cli_command(&["check", "--json", "--domain", "nowhere.invalid"]);
-    assert_eq!(server.stop(), Some(0));
     let report = CheckReport::new(CommandOutput::new(&command.output().expect("cannot run graspd")));
     assert_eq!(report.errors(), ["dns", "endpoint"], "{}", report.value);
+}
+
+/// All lines are about the settings of the server, not about those of the command. Requests to another address name the
+/// domain as their host and contain the base path, and only the base path is configured in the proxy.
+#[test]
+fn settings_are_those_of_the_server() {
+    let server = Server::start(&[
+        ("DOMAIN", "code.example"),
+        ("BASE_PATH", "/grasp"),
+        ("RELAY_DATA_PATH", "of-the-server/relay"),
+        ("GIT_DATA_PATH", "of-the-server/git"),
+        ("ADMIN_SOCKET", "admin.sock"),
+        ("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"),
+    ]);
+    let check = |fault: ProxyFault| {
+        let via = start_proxy(server.address, fault);
+        CheckReport::new(server.run(&["check", "--json", "--admin-socket", "admin.sock", "--via", &via]))
+    };
+    let report = check(ProxyFault::None);
+    assert_eq!((report.code, report.errors()), (Some(0), vec![]), "{}", report.value);
+    assert!(report.member("settings", "says").contains("admin.sock"), "{}", report.value);
+    assert!(report.member("host", "says").ends_with(": code.example"), "{}", report.value);
+    assert_eq!(report.member("domain", "says"), "code.example", "{}", report.value);
+    let text = report.value.to_string();
+    assert!(text.contains("of-the-server/relay") && text.contains("of-the-server/git"), "{text}");
+    assert!(!text.contains("data/relay") && !text.contains("data/git"), "{text}");
+
+    let report = check(ProxyFault::SmallBodies);
+    let site = |name: &str| report.value["sites"][name].as_str().expect("no configuration").to_owned();
+    let (nginx, caddy) = (site("nginx"), site("caddy"));
+    assert!(nginx.contains("location ~ ^/grasp(/|$) {") && !nginx.contains("location / {"), "{nginx}");
+    assert!(!nginx.contains("server_name"), "{nginx}");
+    assert!(caddy.contains("@graspd path /grasp /grasp/*") && !caddy.contains("code.example {"), "{caddy}");
+}
+
+/// Starts a server whose certificate is not signed by a known authority.
+fn start_tls_server() -> SocketAddr {
+    let certificate = CertificateDer::from(&include_bytes!("../../src/net/certificates/relay.test.der")[..]);
+    let key = PrivatePkcs8KeyDer::from(&include_bytes!("../../src/net/certificates/relay.test.key.der")[..]);
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("no TLS versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key.into())
+        .expect("invalid certificate");
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("no port");
+    let address = listener.local_addr().expect("no address");
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let mut connection = ServerConnection::new(config.clone()).expect("invalid configuration");
+            while connection.is_handshaking() && connection.complete_io(&mut client).is_ok() {}
+        }
+    });
+    address
+}
+
+#[test]
+fn tls_errors_are_described_in_words() {
+    let server = Server::start(&[("DOMAIN", "code.example")]);
+    for (address, expected) in [
+        (start_tls_server(), "the certificate is not signed by a known authority"),
+        (server.address, "the server does not use TLS at this port"),
+    ] {
+        let report = check(&server, &format!("https://{address}"));
+        assert_eq!(report.errors(), ["tls"], "{}", report.value);
+        let says = report.member("tls", "says");
+        assert!(says.contains(expected) && says.contains(&format!("https://{address}/ (as code.example)")), "{says}");
+        for name in ["UnknownIssuer", "InvalidCertificate", "InvalidMessage", "peer certificate", "DnsName"] {
+            assert!(!says.contains(name), "{says}");
+        }
+    }
 }
 
 /// The server treats requests of a check specially only while it runs, and only with its token.
@@ -307,8 +386,8 @@ fn text_output_shows_levels_and_configuration() {
 #[test]
 #[ignore = "needs nginx; .ci/run runs it"]
 fn printed_nginx_configuration_fixes_all_errors() {
-    let server = Server::start(&TRUSTED);
-    let (front, other) = (crate::support::peers::unused_address(), crate::support::peers::unused_address());
+    let front = crate::support::peers::unused_address();
+    let server = Server::start(&[TRUSTED[0], ("DOMAIN", &front.to_string())]);
     let minimal = format!("server {{ listen {front}; location / {{ proxy_pass http://{}; }} }}", server.address);
     let nginx = Nginx::start(&minimal);
     eventually("nginx listens", || TcpStream::connect(front).ok());
@@ -321,12 +400,40 @@ fn printed_nginx_configuration_fixes_all_errors() {
     let site = report.value["sites"]["nginx"].as_str().expect("no configuration for nginx").to_owned();
     assert_eq!(report.value["sites"].as_object().map(serde_json::Map::len), Some(1), "the proxy names itself");
     drop(nginx);
-    // The printed site without TLS, at the ports of this test.
-    let lines = site.lines().filter(|line| !line.contains("[::]") && !line.contains("ssl_certificate"));
-    let lines =
-        lines.map(|line| line.replace("443 ssl", &front.to_string()).replace("listen 80", &format!("listen {other}")));
+    // The domain is an IP address, so the printed site has no TLS. It listens at all addresses; the test at one only.
+    let listen = format!("listen {};", front.port());
+    assert!(site.contains(&listen), "{site}");
+    let lines = site.lines().filter(|line| !line.contains("[::]"));
+    let lines = lines.map(|line| line.replace(&listen, &format!("listen {front};")));
     let _nginx = Nginx::start(&lines.collect::<Vec<_>>().join("\n"));
     eventually("nginx listens", || TcpStream::connect(front).ok());
     let report = check(&server, &format!("http://{front}"));
     assert_eq!((report.code, report.errors()), (Some(0), vec![]), "{}", report.value);
+}
+
+/// The printed nginx configuration for a base path works in the site of another service, which stays reachable.
+#[test]
+#[ignore = "needs nginx; .ci/run runs it"]
+fn printed_nginx_location_serves_only_the_base_path() {
+    let settings = [("DOMAIN", "code.example"), ("BASE_PATH", "/grasp"), ("TRUSTED_PROXY_CIDRS", "127.0.0.0/8")];
+    let server = Server::start(&settings);
+    let report = check(&server, &start_proxy(server.address, ProxyFault::SmallBodies));
+    let site = report.value["sites"]["nginx"].as_str().expect("no configuration for nginx").to_owned();
+    let (shared, location) = site.split_once("\n# Add this to the server block").expect("no location");
+    let location = location.split_once('\n').expect("no line").1;
+    let front = crate::support::peers::unused_address();
+    let _nginx = Nginx::start(&format!(
+        "{shared}\nserver {{ listen {front}; server_name code.example; location / {{ return 200 other; }}\n{location} }}"
+    ));
+    eventually("nginx listens", || TcpStream::connect(front).ok());
+    let report = check(&server, &format!("http://{front}"));
+    assert_eq!((report.code, report.errors()), (Some(0), vec![]), "{}", report.value);
+    for path in ["/", "/graspx"] {
+        let mut other = TcpStream::connect(front).expect("cannot connect");
+        let request = format!("GET {path} HTTP/1.0\r\nHost: code.example\r\n\r\n");
+        other.write_all(request.as_bytes()).expect("cannot write");
+        let mut response = String::new();
+        other.read_to_string(&mut response).expect("cannot read");
+        assert!(response.ends_with("other"), "{path}: {response}");
+    }
 }

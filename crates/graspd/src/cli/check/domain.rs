@@ -9,27 +9,30 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::finding::Findings;
-use crate::config::Config;
 use crate::net::resolver::{Resolver, SystemResolver};
 
 /// Timeout of a DNS lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Checks whether the domain is a public name that resolves to public addresses.
-pub(super) fn check(findings: &mut Findings, runtime: &Runtime, config: &Config, via: bool) {
-    let domain = &config.domain;
-    let host = domain.rsplit_once(':').map_or(domain.as_str(), |(host, _)| host);
-    let is_address = host.parse::<IpAddr>().is_ok() || host.starts_with('[');
+pub(super) fn check(findings: &mut Findings, runtime: &Runtime, domain: &str, via: bool) {
+    let (host, _) = host_and_port(domain);
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>().ok();
     let fix = "set NGIT_DOMAIN to the public name of this service, such as code.example, before the first repository \
                lists it";
-    if is_address {
-        findings.warning("domain", format!("{domain} is an IP address, so the service is used without TLS"), fix);
-    } else if !host.contains('.') || host.ends_with(".localhost") {
-        findings.warning("domain", format!("{domain} is known on this machine or network only"), fix);
-    } else {
-        findings.ok("domain", domain.clone());
+    match address {
+        Some(address) if AddressPolicy::PublicOnly.check(address).is_err() => {
+            findings.warning("domain", format!("{domain} is an address of this machine or network only"), fix);
+        }
+        Some(_) => {
+            findings.warning("domain", format!("{domain} is an IP address, so the service is used without TLS"), fix);
+        }
+        None if !host.contains('.') || host.ends_with(".localhost") => {
+            findings.warning("domain", format!("{domain} is known on this machine or network only"), fix);
+        }
+        None => findings.ok("domain", domain),
     }
-    if via || is_address {
+    if via || address.is_some() {
         return;
     }
     match lookup(runtime, host) {
@@ -66,4 +69,30 @@ fn lookup(runtime: &Runtime, host: &str) -> io::Result<Vec<IpAddr>> {
     addresses.sort_unstable();
     addresses.dedup();
     Ok(addresses)
+}
+
+/// Splits a domain into the host, with brackets around an IPv6 address, and the port.
+pub(super) fn host_and_port(domain: &str) -> (&str, Option<&str>) {
+    match domain.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (domain, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn domain_is_split_at_its_port() {
+        for (domain, host, port) in [
+            ("code.example", "code.example", None),
+            ("code.example:8443", "code.example", Some("8443")),
+            ("127.0.0.1:7334", "127.0.0.1", Some("7334")),
+            ("[::1]", "[::1]", None),
+            ("[2001:db8::1]:7334", "[2001:db8::1]", Some("7334")),
+        ] {
+            assert_eq!(host_and_port(domain), (host, port));
+        }
+    }
 }

@@ -9,8 +9,8 @@ use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
 
 use super::finding::Findings;
-use crate::admin::api::ServerFacts;
-use crate::config::{Config, OWNER_FILE};
+use crate::admin::api::{CheckedSettings, ServerFacts};
+use crate::config::OWNER_FILE;
 use crate::text_format::bytes;
 
 /// Factor of the reserve below which free disk space causes a warning.
@@ -22,26 +22,27 @@ const SPARE_FILES: u64 = 512;
 /// Permissions of other users.
 const OTHERS_MASK: u32 = 0o077;
 
-pub(super) fn check(findings: &mut Findings, config: &Config, server: Option<&ServerFacts>) {
-    check_git(findings, config);
-    check_folders(findings, config, server.is_some());
-    check_key(findings, config);
-    check_disk(findings, config);
-    check_file_limit(findings, config, server);
+pub(super) fn check(findings: &mut Findings, settings: &CheckedSettings, server: Option<&ServerFacts>) {
+    check_git(findings, settings);
+    check_folders(findings, settings, server.is_some());
+    check_key(findings, settings);
+    check_disk(findings, settings);
+    check_file_limit(findings, settings, server);
 }
 
 /// Checks the git that the server would run.
-fn check_git(findings: &mut Findings, config: &Config) {
+fn check_git(findings: &mut Findings, settings: &CheckedSettings) {
     let bounds =
-        ProcessLimits { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
+        ProcessLimits { alloc_bytes: settings.git_max_object_bytes, address_bytes: settings.git_process_memory_bytes };
     match Git::new(Path::new("git"), bounds).installed() {
         Ok(installed) => findings.ok("git", format!("git {installed}")),
         Err(problem) => findings.error("git", problem.to_string(), problem.fix()),
     }
 }
 
-fn check_folders(findings: &mut Findings, config: &Config, runs: bool) {
-    for (setting, path) in [("RELAY_DATA_PATH", &config.relay_data_path), ("GIT_DATA_PATH", &config.git_data_path)] {
+fn check_folders(findings: &mut Findings, settings: &CheckedSettings, runs: bool) {
+    for (setting, path) in [("RELAY_DATA_PATH", &settings.relay_data_path), ("GIT_DATA_PATH", &settings.git_data_path)]
+    {
         let shown = path.display();
         let Some(there) = existing(path) else {
             findings.error(
@@ -81,11 +82,11 @@ fn mode(path: &Path) -> Option<u32> {
     fs::metadata(path).ok().map(|metadata| metadata.permissions().mode())
 }
 
-fn check_key(findings: &mut Findings, config: &Config) {
-    if config.owner_secret.is_some() {
+fn check_key(findings: &mut Findings, settings: &CheckedSettings) {
+    if settings.has_owner_secret {
         return findings.ok("key", "the owner key is configured");
     }
-    let path = config.relay_data_path.join(OWNER_FILE);
+    let path = settings.relay_data_path.join(OWNER_FILE);
     let shown = path.display();
     match mode(&path) {
         None => findings.ok("key", "the owner key will be generated at the first start, or is not readable from here"),
@@ -98,9 +99,9 @@ fn check_key(findings: &mut Findings, config: &Config) {
     }
 }
 
-fn check_disk(findings: &mut Findings, config: &Config) {
-    let reserve = config.store_reserve_bytes;
-    for (path, kept) in [(&config.relay_data_path, reserve), (&config.git_data_path, 2 * reserve)] {
+fn check_disk(findings: &mut Findings, settings: &CheckedSettings) {
+    let reserve = settings.store_reserve_bytes;
+    for (path, kept) in [(&settings.relay_data_path, reserve), (&settings.git_data_path, 2 * reserve)] {
         let Some(there) = existing(path) else { continue };
         let Ok(volume) = statvfs(&there) else { continue };
         let free = volume.f_bavail.saturating_mul(volume.f_frsize);
@@ -116,15 +117,15 @@ fn check_disk(findings: &mut Findings, config: &Config) {
     }
 }
 
-fn check_file_limit(findings: &mut Findings, config: &Config, server: Option<&ServerFacts>) {
-    let wanted = config.max_connections as u64 + SPARE_FILES;
+fn check_file_limit(findings: &mut Findings, settings: &CheckedSettings, server: Option<&ServerFacts>) {
+    let wanted = settings.max_connections as u64 + SPARE_FILES;
     // The server raises its limit to the maximum.
     let (whose, limit) = match server.and_then(|server| server.open_files) {
         Some(limit) => ("the server can open", limit),
         None => ("a server started here can open", getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
     };
     let shown = if limit == u64::MAX { "any number of".to_owned() } else { limit.to_string() };
-    let text = format!("{whose} {shown} files; {} connections are allowed", config.max_connections);
+    let text = format!("{whose} {shown} files; {} connections are allowed", settings.max_connections);
     if limit >= wanted {
         return findings.ok("files", text);
     }

@@ -18,12 +18,11 @@ use grasp_core::nostr::hex;
 use serde_json::{Value, json};
 
 use self::finding::Findings;
-use self::proxy_config::ProxyKind;
+use self::proxy_config::{ProxyKind, ProxySite};
 use self::requests::PublicEndpoint;
 use super::{CommandContext, CommandError, ignore_closed_output, print_json, print_line};
-use crate::admin::api::{CHECK, CheckRequest, CheckResponse, ServerFacts};
+use crate::admin::api::{CHECK, CheckRequest, CheckResponse, CheckedSettings, ServerFacts};
 use crate::admin::client::command_runtime;
-use crate::config::Config;
 
 /// Checks that a correct proxy configuration fixes.
 const PROXY_CHECKS: [&str; 6] = ["endpoint", "host", "forwarded", "websocket", "body", "chunked"];
@@ -39,8 +38,10 @@ const PROXY_CHECKS: [&str; 6] = ["endpoint", "host", "forwarded", "websocket", "
     graspd check                              check everything\n  \
     graspd check --via http://127.0.0.1:8080  check this address instead of the domain\n  \
     graspd check --json | jq '.findings[] | select(.level == \"error\")'\n\n\
-    Run it on the machine of the server, with the same settings and as the same user. To check from outside, run it \
-    on another machine with --via https://code.example; checks that need the server are then left out.\n\
+    Run it on the machine of the server, as the user of the server or as root. The settings are those of the running \
+    server; without one, those of this command line. With --via, requests go to another address, with the domain of the \
+    service as their Host. To check from outside, run it on another machine with --via https://code.example; checks \
+    that need the server are then left out.\n\
     ✓ ok, ! warning: it works but can be improved, ✗ error: it does not work, · note: it cannot be checked. The \
     exit status is 1 if there is an error.")]
 pub(super) struct CheckArgs {
@@ -54,16 +55,14 @@ pub(super) struct CheckArgs {
 
 impl CheckArgs {
     pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
-        let loaded = context.settings()?;
-        let config = loaded.config;
         let mut findings = Findings::default();
-        for warning in loaded.warnings {
-            findings.warning("settings", warning, "`graspd config` shows the effective settings");
-        }
         let token = random_token()?;
         let server = query_server(context, &mut findings, &token)?;
-        local::check(&mut findings, &config, server.as_ref());
-        let endpoint = PublicEndpoint::new(self.via.as_deref(), &service_url(&config, server.as_ref()), &token)?;
+        let settings = checked_settings(context, &mut findings, server.as_ref())?;
+        local::check(&mut findings, &settings, server.as_ref());
+        // A domain that no setting gives is not the name of the service.
+        let is_known = server.is_some() || !settings.has_default_domain;
+        let endpoint = PublicEndpoint::new(self.via.as_deref(), &settings, is_known, &token)?;
         let requests_seen = || {
             let request = CheckRequest { seen: Some(token.clone()), watch: None };
             match context.call(CHECK, &request) {
@@ -72,21 +71,45 @@ impl CheckArgs {
             }
         };
         let runtime = command_runtime()?;
-        domain::check(&mut findings, &runtime, &config, self.via.is_some());
+        domain::check(&mut findings, &runtime, &settings.domain, self.via.is_some());
         let proxy = proxy::check(&mut findings, &runtime, &endpoint, server.as_ref(), requests_seen);
-        print_findings(&findings, &config, server.as_ref(), proxy, self.json)
+        print_findings(&findings, &settings, proxy, self.json)
     }
+}
+
+/// Returns the settings of the running server; without one, those of this command line.
+fn checked_settings(
+    context: &CommandContext<'_>,
+    findings: &mut Findings,
+    server: Option<&ServerFacts>,
+) -> Result<CheckedSettings, CommandError> {
+    let (settings, fix) = match server {
+        Some(server) => {
+            let socket = context.client()?.socket().map(|socket| socket.display().to_string()).unwrap_or_default();
+            findings.ok("settings", format!("the checked settings are those of the server at {socket}"));
+            (server.settings.clone(), "`graspd config --effective` shows the settings of the server")
+        }
+        None => {
+            let loaded = context.settings()?;
+            findings.note("settings", "the checked settings are those of this command line");
+            let settings = CheckedSettings::from_config(&loaded.config, loaded.warnings);
+            (settings, "`graspd config` shows the effective settings")
+        }
+    };
+    for warning in &settings.warnings {
+        findings.warning("settings", warning, fix);
+    }
+    Ok(settings)
 }
 
 fn print_findings(
     findings: &Findings,
-    config: &Config,
-    server: Option<&ServerFacts>,
+    settings: &CheckedSettings,
     proxy: ProxyKind,
     as_json: bool,
 ) -> Result<(), CommandError> {
-    let bind = server.map_or_else(|| config.bind.to_string(), |server| server.bind.clone());
-    let sites = if findings.has_problem_in(&PROXY_CHECKS) { proxy.sites(&config.domain, &bind) } else { Vec::new() };
+    let site = ProxySite { domain: &settings.domain, base_path: &settings.base_path, bind: settings.bind };
+    let sites = if findings.has_problem_in(&PROXY_CHECKS) { proxy.sites(&site) } else { Vec::new() };
     let error_count = findings.error_count();
     if as_json {
         let sites: Value = sites.into_iter().map(|(name, site)| (name.to_ascii_lowercase(), site)).collect();
@@ -141,12 +164,4 @@ fn query_server(
     };
     findings.warning("server", text, fix);
     Ok(None)
-}
-
-/// Returns the public URL of the service.
-fn service_url(config: &Config, server: Option<&ServerFacts>) -> String {
-    match server {
-        Some(server) => format!("{}://{}{}", server.web_scheme, server.domain, server.base_path),
-        None => format!("{}://{}{}", config.web_scheme(), config.domain, config.base_path),
-    }
 }

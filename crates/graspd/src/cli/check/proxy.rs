@@ -5,14 +5,16 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls::RootCertStore;
 
+use super::domain::host_and_port;
 use super::finding::Findings;
-use super::proxy_config::ProxyKind;
+use super::proxy_config::{ProxyKind, local_address};
 use super::requests::{BodyLength, CheckResponse, PublicEndpoint, RequestError, SPOOFED_ADDRESS};
 use super::time::days_left;
 use crate::admin::api::{ProbedRequest, ServerFacts};
 use crate::clock::Clock;
 use crate::date::parse_http_date;
 use crate::net::dialer::DialError;
+use crate::net::tls_error::tls_problem;
 
 /// Size of a normal push that is larger than the default limits of proxies.
 const LARGE_BODY: usize = 8 << 20;
@@ -50,7 +52,7 @@ pub(super) fn check(
         let first = requests_seen().into_iter().find(|request| request.method == "GET");
         if let Some(request) = &first {
             check_host(findings, endpoint, request, proxy);
-            let direct = server.is_some_and(|server| server.bind == endpoint.target.authority());
+            let direct = server.is_some_and(|server| endpoint.is_direct(server.settings.bind));
             check_forwarded(findings, request, proxy, direct);
         } else if server.is_some() {
             findings.warning(
@@ -76,7 +78,7 @@ async fn check_certificate(findings: &mut Findings, endpoint: &PublicEndpoint) -
         Err(RequestError::Dial(DialError::Tls(problem))) => {
             findings.error(
                 "tls",
-                format!("the certificate of {} is invalid: {problem}", endpoint.target.authority()),
+                format!("no secure connection to {endpoint}: {}", tls_problem(&problem)),
                 "Caddy gets a certificate by itself if ports 80 and 443 are open and the domain resolves to this \
                  machine;\nfor nginx: certbot --nginx -d THE_DOMAIN",
             );
@@ -85,14 +87,14 @@ async fn check_certificate(findings: &mut Findings, endpoint: &PublicEndpoint) -
         Err(problem) => {
             findings.error(
                 "endpoint",
-                format!("{} cannot be reached: {problem}", endpoint.target),
+                format!("{endpoint} cannot be reached: {problem}"),
                 "check that the proxy runs, that it listens at this address, and that the firewall allows the port",
             );
             return false;
         }
     };
     let Some(chain) = stream.certificates() else {
-        findings.note("tls", format!("{} is used without TLS", endpoint.target));
+        findings.note("tls", format!("{endpoint} is used without TLS"));
         return true;
     };
     let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
@@ -115,8 +117,9 @@ fn check_endpoint(
     document: &Result<CheckResponse, RequestError>,
     server: Option<&ServerFacts>,
 ) -> bool {
-    let at = &endpoint.target;
-    let bind = server.map_or_else(|| "the address of graspd".to_owned(), |server| server.bind.clone());
+    let at = endpoint;
+    let bind = server
+        .map_or_else(|| "the address of graspd".to_owned(), |server| local_address(server.settings.bind).to_string());
     let response = match document {
         Ok(response) => response,
         Err(problem) => {
@@ -201,7 +204,7 @@ fn check_clock(findings: &mut Findings, response: &CheckResponse) {
 fn check_host(findings: &mut Findings, endpoint: &PublicEndpoint, request: &ProbedRequest, proxy: ProxyKind) {
     let (requested_host, received_host) = (endpoint.target.authority(), request.host.as_deref().unwrap_or_default());
     // The port is ignored.
-    let bare = |name: &str| name.rsplit_once(':').map_or(name, |(host, _)| host).to_ascii_lowercase();
+    let bare = |name: &str| host_and_port(name).0.to_ascii_lowercase();
     if bare(received_host) == bare(&requested_host) {
         return findings.ok("host", format!("the server receives the host name of the client: {received_host}"));
     }

@@ -1,11 +1,14 @@
 //! Requests to the public address, as clients send them.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::limits;
-use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
+use grasp_core::net::{AddressPolicy, OutboundHost, OutboundUrl, UrlPurpose};
+use grasp_core::repo::uses_tls;
 use http_body_util::{BodyExt, Limited};
 use hyper::client::conn::http1;
 use hyper::header::HeaderValue;
@@ -15,6 +18,7 @@ use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
+use crate::admin::api::CheckedSettings;
 use crate::admin::proxy_probe::HEADER;
 use crate::cli::CommandError;
 use crate::http::body::ResponseBody;
@@ -37,8 +41,10 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 /// The public address of the service.
 pub(super) struct PublicEndpoint {
-    /// URL of the service.
+    /// URL that the requests name in their head and in TLS: that of the service, with the scheme of the connection.
     pub(super) target: OutboundUrl,
+    /// URL of `--via`, which gives the address of the connection.
+    via: Option<OutboundUrl>,
     /// Path of the URL without a slash at the end.
     pub(super) base: String,
     pub(super) dialer: Dialer,
@@ -80,23 +86,67 @@ pub(super) enum BodyLength {
     Chunked,
 }
 
+impl fmt::Display for PublicEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.via {
+            Some(via) if via.authority() != self.target.authority() => {
+                write!(f, "{via} (as {})", self.target.authority())
+            }
+            _ => self.target.fmt(f),
+        }
+    }
+}
+
 impl PublicEndpoint {
-    /// Returns the public address given with `--via`, or that of the service.
-    pub(super) fn new(via: Option<&str>, own: &str, token: &str) -> Result<Self, CommandError> {
-        let text = via.unwrap_or(own);
-        let target = OutboundUrl::parse(text, UrlPurpose::Git, AddressPolicy::Any).map_err(|why| {
-            CommandError::Usage(format!("cannot check {text}: {why}; give a URL such as https://code.example"))
-        })?;
+    /// Returns the public address of the service. With `via` connections go to that URL instead; the requests still
+    /// name the service, because a proxy chooses the site by this name, unless the service is not known here.
+    pub(super) fn new(
+        via: Option<&str>,
+        settings: &CheckedSettings,
+        is_known: bool,
+        token: &str,
+    ) -> Result<Self, CommandError> {
+        let parse = |text: &str| {
+            OutboundUrl::parse(text, UrlPurpose::Git, AddressPolicy::Any).map_err(|why| {
+                CommandError::Usage(format!("cannot check {text}: {why}; give a URL such as https://code.example"))
+            })
+        };
+        let CheckedSettings { domain, base_path, .. } = settings;
+        let via = via.map(parse).transpose()?;
+        let target = match &via {
+            Some(via) if !is_known => via.clone(),
+            Some(via) => {
+                let scheme = if via.is_tls() { "https" } else { "http" };
+                let path = if via.path() == "/" { base_path } else { via.path() };
+                parse(&format!("{scheme}://{domain}{path}"))?
+            }
+            None => parse(&format!("{}://{domain}{base_path}", if uses_tls(domain) { "https" } else { "http" }))?,
+        };
         let dialer = Dialer::new(AddressPolicy::Any).map_err(|problem| CommandError::Failed(problem.to_string()))?;
         let base = target.path().trim_end_matches('/').to_owned();
-        Ok(Self { target, base, dialer, token: token.to_owned() })
+        Ok(Self { target, via, base, dialer, token: token.to_owned() })
+    }
+
+    /// Returns the URL that connections go to.
+    fn dialled(&self) -> &OutboundUrl {
+        self.via.as_ref().unwrap_or(&self.target)
+    }
+
+    /// Returns whether connections go to the address at which the server itself listens, so that there is no proxy.
+    pub(super) fn is_direct(&self, bind: SocketAddr) -> bool {
+        let dialled = self.dialled();
+        let is_same_host = match dialled.host() {
+            OutboundHost::Address(address) => *address == bind.ip() || bind.ip().is_unspecified(),
+            OutboundHost::Name(name) => bind.ip().is_unspecified() || (name == "localhost" && bind.ip().is_loopback()),
+        };
+        is_same_host && dialled.port() == bind.port() && !dialled.is_tls()
     }
 
     /// Opens a connection.
     pub(super) async fn connect(&self) -> Result<Box<dyn OutboundStream>, RequestError> {
         let connecting = async {
-            let route = self.dialer.route(self.target.clone()).await?;
-            self.dialer.connect(&route).await
+            let route = self.dialer.route(self.dialled().clone()).await?;
+            self.dialer.connect(&route.for_target(self.target.clone())).await
         };
         timeout(REQUEST_TIMEOUT, connecting).await.map_err(|_| RequestError::Timeout)?.map_err(RequestError::Dial)
     }

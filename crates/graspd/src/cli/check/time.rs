@@ -22,7 +22,10 @@ pub(super) fn days_left(
     now: u64,
 ) -> Option<u64> {
     let (first, others) = chain.split_first()?;
-    let name = ServerName::try_from(host.to_string()).ok()?;
+    let name = match host {
+        OutboundHost::Name(name) => ServerName::try_from(name.clone()).ok()?,
+        OutboundHost::Address(address) => ServerName::IpAddress((*address).into()),
+    };
     let provider = std::sync::Arc::new(ring::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().ok()?;
     let is_good = |days: u64| {
