@@ -127,7 +127,15 @@ impl RefCache {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of announced repositories that are hosted.
+    /// Returns the number of announced repositories that are served. Those whose announcement waits for git data are not.
+    pub(crate) fn served_repo_count(&self) -> usize {
+        let is_served = |(repo_path, entry): &(&RepoPath, &RepoEntry)| {
+            matches!(repo_path, RepoPath::Announced(_)) && entry.status == EventStatus::Served
+        };
+        self.read(|entries| entries.iter().filter(is_served).count())
+    }
+
+    /// Returns the number of announced repositories that are hosted, also of those that wait for git data.
     pub(crate) fn repo_count(&self) -> usize {
         self.read(|entries| entries.keys().filter(|repo_path| matches!(repo_path, RepoPath::Announced(_))).count())
     }

@@ -161,7 +161,7 @@ fn landing_page(app: &AppState) -> String {
         relay_url: &app.config.relay_url(),
         git_url: &app.config.web_url(),
         version: env!("CARGO_PKG_VERSION"),
-        repositories: app.ref_cache.repo_count(),
+        repositories: app.ref_cache.served_repo_count(),
         acceptance: nip11::repo_acceptance_criteria(mode, &lists),
         curation: nip11::curation(mode, &lists),
         grasps: &nip11::supported_grasps(&config, &lists),

@@ -15,7 +15,7 @@ pub(crate) struct LandingPage<'a> {
     /// The part of a repository URL before `/<npub>/<identifier>.git`, such as `https://code.example/base`.
     pub(crate) git_url: &'a str,
     pub(crate) version: &'a str,
-    /// Number of hosted repositories.
+    /// Number of repositories that are served.
     pub(crate) repositories: usize,
     /// Description of the accepted repositories.
     pub(crate) acceptance: &'a str,

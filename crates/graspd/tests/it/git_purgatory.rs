@@ -233,3 +233,20 @@ fn restart_keeps_served_and_held_events_and_uploads() {
         WorkTree::clone(&server.url(&owner, "tool")).fsck();
     }
 }
+
+/// The landing page counts only repositories that are served, not those that wait for git data.
+#[test]
+fn landing_page_counts_served_repositories() {
+    let mut server = TestServer::new();
+    let [owner, ..] = server.maintainers();
+    let counts = |server: &TestServer| {
+        let page = server.process.get("/", "Accept: text/html\r\n");
+        ["hosts 0 repositories", "hosts one repository"].map(|text| page.contains(text))
+    };
+    assert_eq!(counts(&server), [true, false]);
+    let (work, c1) = one_commit("one");
+    server.publish_held(&owner.announce("waiting", BASE_TIME, &[]));
+    assert_eq!(counts(&server), [true, false], "it waits for git data");
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&c1));
+    assert_eq!(counts(&server), [false, true]);
+}
