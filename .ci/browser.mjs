@@ -65,6 +65,24 @@ for (const width of WIDTHS) {
   await page.close();
 }
 
+// A server that does not respond is not shown as ready, and is again when it responds.
+{
+  const { page } = await openTab(WIDTHS[1], true);
+  await page.goto(`${origin}/status`, { waitUntil: "networkidle0" });
+  const isShown = (text, rating) =>
+    page.waitForFunction((text, rating) => {
+      const state = document.querySelector('[data-k="ready"]');
+      return state.textContent === text && state.parentElement.className === rating;
+    }, { timeout: TIMEOUT_MS }, text, rating);
+  await isShown("ready", "good");
+  await page.setOfflineMode(true);
+  await isShown("not responding", "bad");
+  await page.screenshot({ path: `${shots}/status-not-responding.png`, fullPage: true });
+  await page.setOfflineMode(false);
+  await isShown("ready", "good");
+  await page.close();
+}
+
 for (const width of WIDTHS) {
   const { page, errors } = await openTab(width, false);
   for (const [path, name] of [["/status", "status"], [repository, "repository"], ["/", "landing"]]) {
