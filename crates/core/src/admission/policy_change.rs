@@ -18,7 +18,7 @@ use super::repo_queue::RepoTask;
 use crate::limits;
 use crate::nostr::event::EventId;
 use crate::nostr::kinds;
-use crate::repo::catalog::EventStatus;
+use crate::repo::catalog::{EventStatus, Versions};
 use crate::repo::{Announcement, RepoId, RepoPath};
 
 impl Admission {
@@ -67,10 +67,14 @@ impl Admission {
         outdated.map(|(repo, _)| RepoPath::Announced(repo)).collect()
     }
 
-    /// Returns the number of repositories in the catalog that these lists ban.
+    /// Returns the number of repositories in the catalog that these lists ban, by name, by owner or by announcement.
     #[must_use]
     pub fn count_banned_by(&self, lists: &ModerationLists) -> usize {
-        self.catalog.repositories().filter(|(repo, _)| lists.is_repo_banned(repo)).count()
+        let is_banned = |(repo, versions): &(RepoId, &Versions<Announcement>)| {
+            let mut announcements = versions.served.iter().chain(&versions.held);
+            lists.is_repo_banned(repo) || announcements.any(|event| lists.is_event_banned(repo.owner, event.version.id))
+        };
+        self.catalog.repositories().filter(is_banned).count()
     }
 
     /// Reviews the next few repositories.

@@ -189,6 +189,18 @@ fn changed_lists_and_quotas_apply_at_once() {
     assert_eq!((&done["lists_changed"], &done["banned"], &done["changed"]), (&json!(true), &json!(1), &json!([])));
     let (accepted, reason) = client.publish(&bad.announcement(&service, "two", 1_700_000_000, &[]));
     assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
+    // The ban of an author, and that of the announcement itself, remove repositories, too.
+    let (author, event) = (Author::new(3), Author::new(4));
+    let mut ban = |by: &Author, text: &dyn Fn(&grasp_core::nostr::SignedEvent) -> String| {
+        let announcement = by.announcement(&service, "one", 1_700_000_000, &[]);
+        assert!(client.publish(&announcement).0);
+        let lists = format!("repository_blacklist = '@bans.txt'\nevent_blacklist = ['{}']\n", text(&announcement));
+        write_settings(&server, &lists);
+        let done = server.run(&["reload", "--json"]).json_object();
+        assert_eq!((&done["lists_changed"], &done["banned"]), (&json!(true), &json!(1)), "{done}");
+    };
+    ban(&author, &|announcement| announcement.pubkey.npub());
+    ban(&event, &|announcement| announcement.id.to_string());
     // An invalid line changes nothing.
     fs::write(folder.path().join("bans.txt"), "npub1invalid\n").expect("cannot write");
     assert!(server.run(&["reload"]).expect_failure(1).contains("line 1"));
