@@ -182,7 +182,8 @@ impl CommandContext<'_> {
         self.client()?.call(endpoint, request, |_| Ok(()))
     }
 
-    /// Prints a list that the server sends: one object per line, or a table, or the text for an empty list.
+    /// Prints a list that the server sends: one object per line, or a table, or the text for an empty list. Returns
+    /// whether the list has items.
     pub(crate) fn print_list<Request: Serialize, Item: Serialize + DeserializeOwned, Response: DeserializeOwned>(
         &self,
         endpoint: Endpoint<Request, Item, Response>,
@@ -192,20 +193,23 @@ impl CommandContext<'_> {
         if_empty: &str,
     ) -> Result<(), CommandError> {
         let mut items = Vec::new();
-        self.client()?.call(endpoint, request, |line| match line {
-            ResponseLine::Item(item) if as_json => print_json(&item),
-            ResponseLine::Item(item) => {
-                items.push(item);
-                Ok(())
+        let mut has_items = false;
+        self.client()?.call(endpoint, request, |line| {
+            let ResponseLine::Item(item) = line else { return Ok(()) };
+            has_items = true;
+            if as_json {
+                return print_json(&item);
             }
-            ResponseLine::Progress(_) => Ok(()),
+            items.push(item);
+            Ok(())
         })?;
-        match (as_json, items.is_empty()) {
-            (true, _) => Ok(()),
-            (false, true) => print_line(if_empty),
-            (false, false) => print_line(Table::of_items(columns, &items)),
+        match (as_json, has_items) {
+            (true, _) => {}
+            (false, false) => print_line(if_empty)?,
+            (false, true) => print_line(Table::of_items(columns, &items))?,
         }
     }
+        Ok(has_items)
 
     /// Returns the settings that a server started with this command line would have.
     pub(crate) fn settings(&self) -> Result<config::LoadedConfig, CommandError> {

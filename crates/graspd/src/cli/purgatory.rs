@@ -72,7 +72,7 @@ impl PurgatoryArgs {
     pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
         match self.action {
             None | Some(PurgatoryAction::List) => {
-                context.print_list(PURGATORY, &Nothing {}, self.json, COLUMNS, "No event waits for git data.")
+                context.print_list(PURGATORY, &Nothing {}, self.json, COLUMNS, "No event waits for git data.").map(drop)
             }
             Some(PurgatoryAction::Retry { what }) => {
                 let done = context.call(PURGATORY_RETRY, &HeldRequest { what })?;

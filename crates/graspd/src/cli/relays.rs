@@ -102,7 +102,7 @@ impl RelaysArgs {
         let (endpoint, relay, what) = match self.action {
             None | Some(RelaysAction::List) => {
                 let if_empty = "No relay is followed: no repository lists another relay, and none is configured.";
-                return context.print_list(RELAYS, &Nothing {}, self.json, COLUMNS, if_empty);
+                return context.print_list(RELAYS, &Nothing {}, self.json, COLUMNS, if_empty).map(drop);
             }
             Some(RelaysAction::Retry(relay)) => (RELAY_RETRY, relay, "connecting now"),
             Some(RelaysAction::Pause(relay)) => {

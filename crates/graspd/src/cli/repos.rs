@@ -13,7 +13,8 @@ use crate::text_format::{bytes, count};
 /// that have the same state / that the repository lists; HELD, events that wait for git data.
 ///
 /// The state is `current` if the newest repository state is served, `behind` if a newer one waits for git data,
-/// `waiting` if the announcement waits for git data, and `empty` if nothing has been pushed yet.
+/// `waiting` if the announcement waits for git data, and `empty` if nothing has been pushed yet. The exit status is 1 if
+/// no repository has the given name or owner.
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  \
     graspd repos                    all repositories\n  \
@@ -49,6 +50,16 @@ const COLUMNS: &[Column<RepoItem>] = &[
 impl ReposArgs {
     pub(super) fn run(self, context: &CommandContext<'_>) -> Result<(), CommandError> {
         let request = ReposRequest { name: self.name, owner: self.owner, missing: self.missing };
-        context.print_list(REPOS, &request, self.json, COLUMNS, "No repository matches.")
+        if context.print_list(REPOS, &request, self.json, COLUMNS, "No repository matches.")?
+            || (request.name.is_none() && request.owner.is_none())
+        {
+            return Ok(());
+        }
+        // With --missing, the repositories of this name or owner may have everything.
+        let request = ReposRequest { missing: false, ..request };
+        match self.missing && context.call(REPOS, &request)?.repositories > 0 {
+            true => Ok(()),
+            false => Err(CommandError::Failed("no repository has this name or owner".to_owned())),
+        }
     }
 }

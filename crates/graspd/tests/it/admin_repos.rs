@@ -42,8 +42,11 @@ fn repositories_are_listed() {
     assert_eq!(names(&["--owner", &other.npub()]), ["empty"]);
     assert_eq!(names(&["--missing"]).len(), 2);
     assert_eq!(names(&["--missing", "--owner", &owner.npub()]), ["tool"]);
-    assert!(names(&["nothing"]).is_empty());
-    assert_eq!(server.process.run(&["repos", "nothing"]).expect_success(), "No repository matches.\n");
+    let unknown = server.maintainer(9).npub();
+    for arguments in [&["nothing"][..], &["nothing", "--json"], &["nothing", "--missing"], &["--owner", &unknown]] {
+        let printed = server.process.run(&[&["repos"], arguments].concat()).expect_failure(1);
+        assert!(printed.contains("no repository has this name or owner"), "{arguments:?}: {printed}");
+    }
     assert!(server.process.run(&["repos", "--owner", "me"]).expect_failure(1).contains("npub1"));
 }
 
@@ -65,6 +68,8 @@ fn synced_relays_are_counted() {
         (row["state"] == "current" && row["relays"] == json!({"named": 1, "complete": 1, "unknown": 0})).then_some(())
     });
     assert_eq!(a.process.run(&["repos", "--missing", "--json"]).json_lines().len(), 0);
+    let printed = a.process.run(&["repos", "common", "--missing"]).expect_success();
+    assert_eq!(printed, "No repository matches.\n", "the repository exists and lacks nothing");
 }
 
 #[test]
