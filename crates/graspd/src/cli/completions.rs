@@ -38,12 +38,14 @@ fn script(shell: Shell) -> String {
 /// Copies a built command without what its help hides.
 ///
 /// Every command accepts all settings and hides most of them; `clap_complete` offers hidden flags and commands like all
-/// others. A flag of the copy is not global, because it has been copied into each command that shows it.
+/// others. The commands that run the server and show its settings are completed with all settings. A flag of the copy is not global, because it has been copied into each command that shows it.
 fn visible(command: &Command) -> Command {
     let is_generated = |id: &str| matches!(id, "help" | "version");
+    let has_settings = matches!(command.get_name(), "graspd" | "serve" | "config");
     let arguments = command
         .get_arguments()
-        .filter(|argument| !argument.is_hide_set() && !is_generated(argument.get_id().as_str()))
+        .filter(|argument| has_settings || !argument.is_hide_set())
+        .filter(|argument| !is_generated(argument.get_id().as_str()))
         .map(|argument| argument.clone().global(false));
     let commands =
         command.get_subcommands().filter(|below| !below.is_hide_set() && !is_generated(below.get_name())).map(visible);

@@ -144,22 +144,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_of_the_program_names_every_command_and_every_setting() {
+    fn page_of_the_program_names_every_command_and_that_of_settings_every_setting() {
         // Hyphens are escaped in roff.
         let page = page(&built()).expect("a page").replace('\\', "");
         for command in super::super::command().get_subcommands() {
             let entry = format!("graspd-{}(1)", command.get_name());
             assert_eq!(page.contains(&entry), !command.is_hide_set(), "{entry}");
         }
-        for expected in [
-            ".TH GRASPD 1 \"\" \"graspd ",
-            "[OPTIONS] [COMMAND]",
-            "--bind-address",
-            ".SH EXAMPLES",
-            ".SH \"EXIT STATUS\"",
-        ] {
+        for expected in [".TH GRASPD 1 \"\" \"graspd ", "[OPTIONS] [COMMAND]", ".SH EXAMPLES", ".SH \"EXIT STATUS\""] {
             assert!(page.contains(expected), "{expected} is missing: {page}");
         }
+        let whole = built();
+        let settings = whole.find_subcommand("settings").expect("declared");
+        let page = super::page(settings).expect("a page").replace('\\', "");
+        assert!(page.contains("--bind-address") && page.contains("NGIT_BIND_ADDRESS"), "{page}");
     }
 
     #[test]

@@ -113,6 +113,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
         Some(("config", arguments)) if arguments.get_flag("effective") => {
             server_settings::show(&context, arguments.get_flag("json"))
         }
+        Some((config::SETTINGS_COMMAND, _)) => print_line(config::settings_help().trim_end()),
         None | Some(("serve" | "config", _)) => return None,
         Some(_) => run_command(CliCommand::from_arg_matches(matches).unwrap_or_else(|error| error.exit()), &context),
     };
@@ -191,7 +192,7 @@ impl CommandContext<'_> {
         as_json: bool,
         columns: &[Column<Item>],
         if_empty: &str,
-    ) -> Result<(), CommandError> {
+    ) -> Result<bool, CommandError> {
         let mut items = Vec::new();
         let mut has_items = false;
         self.client()?.call(endpoint, request, |line| {
@@ -208,8 +209,8 @@ impl CommandContext<'_> {
             (false, false) => print_line(if_empty)?,
             (false, true) => print_line(Table::of_items(columns, &items))?,
         }
-    }
         Ok(has_items)
+    }
 
     /// Returns the settings that a server started with this command line would have.
     pub(crate) fn settings(&self) -> Result<config::LoadedConfig, CommandError> {

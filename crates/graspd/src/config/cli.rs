@@ -7,6 +7,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use super::declaration::{SETTINGS, SettingInfo};
 use super::sources::CommandLineFlags;
 
+/// Name of the command that describes all settings.
+pub(crate) const SETTINGS_COMMAND: &str = "settings";
+
 /// Id of the argument with the path of the TOML file.
 const FILE_ARGUMENT: &str = "config";
 
@@ -85,12 +88,38 @@ pub(crate) fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about(ABOUT)
         .long_about(LONG_ABOUT)
-        .after_help("See `graspd --help` for all settings and examples.")
+        .after_help("See `graspd help settings` for all settings, and `graspd --help` for examples.")
         .after_long_help(include_str!("help.txt").trim_end())
         .arg(file_argument())
-        .args(SETTINGS.iter().filter_map(argument))
-        .subcommand(Command::new("serve").about("Run the server (this is the default)"))
+        // Every command accepts the settings; only the help of `settings` shows them all.
+        .args(SETTINGS.iter().filter_map(argument).map(|argument| argument.hide(true)))
+        .subcommand(
+            Command::new("serve")
+                .about("Run the server (this is the default)")
+                .after_help("It accepts all settings as flags: see `graspd help settings`."),
+        )
         .subcommand(config)
+        .subcommand(settings_command())
+}
+
+/// The command whose help describes all settings in groups.
+fn settings_command() -> Command {
+    Command::new(SETTINGS_COMMAND)
+        .about("Describe all settings, in groups")
+        .long_about(
+            "Describes all settings, in groups. Each is a flag of `graspd serve`; the environment variable is in brackets. \
+             `graspd config` shows the values.",
+        )
+        .after_long_help(include_str!("settings_help.txt").trim_end())
+        .args(SETTINGS.iter().filter_map(argument))
+}
+
+/// Returns the text of `graspd settings` and `graspd help settings`.
+pub(crate) fn settings_help() -> String {
+    let mut whole = command();
+    whole.build();
+    let settings = whole.find_subcommand_mut(SETTINGS_COMMAND);
+    settings.map(|settings| settings.render_long_help().to_string()).unwrap_or_default()
 }
 
 /// The flag of a setting. All flags are global: they have the same meaning before, after and without a subcommand.
@@ -170,14 +199,23 @@ mod tests {
     }
 
     #[test]
-    fn help_lists_every_setting_and_examples() {
-        let help = command().render_long_help().to_string();
+    fn help_of_settings_describes_every_setting() {
+        let help = settings_help();
         for setting in SETTINGS.iter() {
             let variable = setting.variable();
             assert!(help.contains(&variable), "{variable}");
         }
-        for expected in ["Examples:", "graspd config", "is used:", "have no flag", "Relay limits:"] {
+        for expected in ["is used:", "have no flag", "Relay limits:"] {
             assert!(help.contains(expected), "{expected}");
+        }
+    }
+
+    #[test]
+    fn help_is_short() {
+        for (help, max_lines) in [(command().render_help(), 60), (command().render_long_help(), 80)] {
+            let help = help.to_string();
+            assert!(help.lines().count() <= max_lines, "{help}");
+            assert!(help.contains("graspd help settings") && !help.contains("--relay-filter-limit"), "{help}");
         }
     }
 }

@@ -46,7 +46,9 @@ use grasp_core::repo::{ServiceAddress, uses_tls};
 use grasp_git::receive::PackLimits;
 use serde::Serialize;
 
-pub(crate) use cli::{SETTINGS_HEADING, command, with_hidden_settings, with_only_hidden_settings};
+pub(crate) use cli::{
+    SETTINGS_COMMAND, SETTINGS_HEADING, command, settings_help, with_hidden_settings, with_only_hidden_settings,
+};
 use declaration::SettingReader;
 pub(crate) use declaration::{SettingGroup, find};
 pub(crate) use lists::archived_service_relays;

@@ -40,11 +40,10 @@ fn now() -> u64 {
 fn help_version_and_settings_are_printed() {
     let folder = temp_folder();
     for (arguments, expected) in [
-        (
-            &["--help"][..],
-            &["Usage: graspd", "--bind-address", "NGIT_BIND_ADDRESS", "Examples:", "graspd config", "serve"][..],
-        ),
-        (&["-h"], &["Usage: graspd", "--bind-address", "graspd --help"]),
+        (&["--help"][..], &["Usage: graspd", "Examples:", "graspd config", "serve", "graspd help settings"][..]),
+        (&["-h"], &["Usage: graspd", "graspd help settings", "graspd --help"]),
+        (&["help", "settings"], &["--bind-address", "NGIT_BIND_ADDRESS", "Relay limits:", "have no flag"]),
+        (&["settings"], &["--bind-address", "NGIT_BIND_ADDRESS", "Relay limits:", "have no flag"]),
         (&["help", "config"], &["--json", "--reference"]),
         (&["config", "--help"], &["--json", "--reference", "Secrets are hidden"]),
         (&["--version"], &[concat!("graspd ", env!("CARGO_PKG_VERSION"))]),
@@ -59,6 +58,13 @@ fn help_version_and_settings_are_printed() {
         for expected in expected {
             assert!(printed.contains(expected), "{arguments:?} does not print {expected}: {printed}");
         }
+        // The help of the program fits on one or two screens.
+        let max_lines = match arguments {
+            ["-h"] => 60,
+            ["--help"] => 80,
+            _ => usize::MAX,
+        };
+        assert!(printed.lines().count() <= max_lines, "{printed}");
     }
     assert_eq!(
         fs::read_dir(folder.path()).expect("cannot list the folder").count(),

@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// Commands that scripts and pages must name. The unit tests of the program compare with all of them.
-const COMMANDS: &[&str] = &["serve", "config", "status", "relays", "repos", "check", "backup", "completions", "man"];
+const COMMANDS: &[&str] =
+    &["serve", "config", "settings", "status", "relays", "repos", "check", "backup", "completions", "man"];
 
 fn graspd(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_graspd")).args(arguments).output().expect("cannot run graspd")
