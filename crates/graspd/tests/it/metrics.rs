@@ -206,6 +206,17 @@ fn metrics_can_be_restricted() {
     assert!(head.contains("www-authenticate: bearer") && !body.contains("ngit_"), "{head}{body}");
     assert!(server.get("/metrics", "Authorization: Bearer wrong\r\n").starts_with("HTTP/1.1 401"));
     assert!(server.get("/metrics", "Authorization: Bearer secret\r\n").contains("ngit_uptime_seconds "));
+    // The token protects nothing else, and the documents say so.
+    for path in ["/healthz", "/readyz", "/status", "/status.json"] {
+        assert_eq!(request(&server, "GET", path).0, 200, "{path}");
+    }
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    for (page, text) in [
+        ("settings.md", "It does not protect /status, /healthz and /readyz."),
+        ("how-to.md", "`NGIT_METRICS_TOKEN`, which protects `/metrics` and nothing else"),
+    ] {
+        assert!(std::fs::read_to_string(docs.join(page)).expect("cannot read the page").contains(text), "{page}");
+    }
 
     let side = crate::support::peers::unused_address();
     let mut server = Server::start(&[("METRICS_BIND_ADDRESS", &side.to_string())]);

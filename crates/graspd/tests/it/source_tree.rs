@@ -320,6 +320,23 @@ fn documents_name_only_paths_that_exist() {
     assert!(wrong.is_empty(), "these paths do not exist:\n{}", wrong.join("\n"));
 }
 
+/// The compose example trusts the address of its proxy and no other container, shows the status page to the machine
+/// itself only, and passes the commit to the build.
+#[test]
+fn compose_example_trusts_only_its_proxy() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
+    let (compose, dockerfile) = (read("deploy/compose.yml"), read("Dockerfile"));
+    let value = |name: &str| {
+        let line = compose.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}:")));
+        line.unwrap_or_else(|| panic!("{name} is missing")).trim().to_owned()
+    };
+    assert_eq!(value("NGIT_TRUSTED_PROXY_CIDRS"), format!("{}/32", value("ipv4_address")));
+    let port = value("NGIT_METRICS_BIND_ADDRESS").rsplit_once(':').expect("a port").1.to_owned();
+    assert!(compose.contains(&format!("- \"127.0.0.1:{port}:{port}\"")), "the monitoring port is not published");
+    assert_eq!(value("NGIT_BUILD_REVISION"), "${NGIT_BUILD_REVISION:-}");
+    assert!(dockerfile.contains("\nARG NGIT_BUILD_REVISION\n"), "the build does not know the commit");
+}
+
 /// The codes of rejected pushes are a stable interface; docs/explanation.md lists all of them and no other.
 #[test]
 fn documentation_lists_every_code_of_a_rejected_push() {
