@@ -2,16 +2,18 @@
 //! do not matter: the machine can only be judged by what it had received.
 
 mod bounds;
+mod catch_up;
 mod dials;
 mod in_flight;
 mod persistence;
 mod request_limits;
 mod scope;
 
-use grasp_core::sync::io::{RelayCommand, SessionId, SyncInput, SyncNote, SyncOutput};
+use grasp_core::sync::io::{RelayCommand, SessionId, SyncInput, SyncNote, SyncOutput, SyncRow};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Now;
 
+use self::catch_up::CatchUpChecker;
 use self::dials::DialChecker;
 use self::scope::ScopeChecker;
 use super::invariants::in_flight::SubmissionChecker;
@@ -30,6 +32,7 @@ pub struct SyncChecker {
     dials: DialChecker,
     requests: RequestChecker,
     submissions: SubmissionChecker,
+    catch_up: CatchUpChecker,
     scope: ScopeChecker,
     wakes: WakeCounter,
     counts: SyncCounts,
@@ -70,6 +73,7 @@ impl SyncChecker {
             dials: DialChecker::new(service, instance),
             requests: RequestChecker::default(),
             submissions: SubmissionChecker::default(),
+            catch_up: CatchUpChecker::default(),
             scope: ScopeChecker::default(),
             wakes: WakeCounter::default(),
             counts: SyncCounts::default(),
@@ -88,6 +92,7 @@ impl SyncChecker {
                 self.dials.on_connected(now, *session, nip11.as_ref());
                 if let Some(relay_key) = self.dials.relay_key(*session) {
                     self.requests.allow_more(now, relay_key);
+                    self.catch_up.on_connected(*session, relay_key);
                 }
             }
             SyncInput::Disconnected(session, reason) => {
@@ -99,6 +104,7 @@ impl SyncChecker {
                 self.dials.on_message(now, *session);
                 self.requests.on_message(now, *session, message, self.dials.relay_key(*session));
                 self.submissions.on_message(*session, message);
+                self.catch_up.on_message(now, *session, message, self.dials.relay_key(*session));
             }
             SyncInput::SubmitResult(submission_id, result) => {
                 self.submissions.on_result(&mut self.violations, *submission_id, result)
@@ -134,6 +140,7 @@ impl SyncChecker {
             }
             SyncOutput::Send(session, message) => {
                 self.scope.on_send(&mut self.violations, message, self.dials.relay_key(*session));
+                self.catch_up.on_send(*session, message, self.dials.relay_key(*session));
                 self.requests.on_send(&mut self.violations, now, *session, message, self.dials.relay_key(*session));
                 self.counts.requests = self.requests.total();
                 (self.counts.max_requests_per_day, self.counts.max_passes_per_day) = self.requests.maxima();
@@ -148,6 +155,16 @@ impl SyncChecker {
             SyncOutput::Note(SyncNote::BatchFailed(relay, _)) => {
                 self.requests.on_batch_failed(now, relay.without_scheme())
             }
+            SyncOutput::StoreRow(SyncRow::Relay(record)) => {
+                self.submissions.on_record(&mut self.violations, record);
+                self.catch_up.on_record(&mut self.violations, record);
+            }
+            SyncOutput::Note(SyncNote::Connected(relay, kind)) => {
+                self.catch_up.on_reconnect(now, *kind, relay.without_scheme());
+            }
+            SyncOutput::Note(SyncNote::CaughtUp { relay, .. }) => {
+                self.catch_up.on_caught_up(&mut self.violations, relay.without_scheme());
+            }
             SyncOutput::Disconnect(session) => self.dials.on_cancelled(*session),
             SyncOutput::QueryRootEvents(_)
             | SyncOutput::QueryLocalIds(..)
@@ -155,7 +172,7 @@ impl SyncChecker {
             | SyncOutput::QueryServedEvents(..)
             | SyncOutput::HeldEventSeen(_)
             | SyncOutput::ReleasePermit(_)
-            | SyncOutput::StoreRow(_)
+            | SyncOutput::StoreRow(SyncRow::Rejected(_))
             | SyncOutput::DeleteRow(_)
             | SyncOutput::Note(_) => {}
         }
@@ -194,6 +211,7 @@ impl SyncChecker {
     /// Records that the wall clock was set.
     pub fn on_clock_set(&mut self) {
         self.dials.on_clock_set();
+        self.catch_up.on_clock_set();
     }
 
     /// Records a violation.
@@ -206,8 +224,9 @@ impl SyncChecker {
         self.submissions.new_events()
     }
 
-    /// Takes the first violation.
+    /// Checks the state after all outputs of an input, and takes the first violation.
     pub fn take_violation(&mut self) -> Option<Violation> {
+        self.submissions.on_outputs_end(&mut self.violations);
         self.violations.take()
     }
 

@@ -343,7 +343,9 @@ impl SyncWorld {
         self.sim.queue.schedule(SECOND, SyncStep::Incident(Box::new(Incident::SlowDisk(node, true))));
         for relay in 0..self.relays.len() {
             for _ in 0..self.sim.rng.below(4) {
-                let when = self.sim.random_between(300, 90 * SECOND);
+                // Half of them while announcements are requested.
+                let latest = if self.sim.rng.one_in(2) { 4 * SECOND } else { 90 * SECOND };
+                let when = self.sim.random_between(300, latest);
                 self.sim.queue.schedule(when, SyncStep::Incident(Box::new(Incident::DropConnections(relay))));
             }
         }

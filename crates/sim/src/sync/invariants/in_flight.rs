@@ -7,8 +7,10 @@ use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::rejection::Rejection;
 use grasp_core::repo::Identifier;
 use grasp_core::sync::io::{
-    EventPresence, IncomingMessage, ServedEvent, SessionId, SubmitResult, SyncSubmission, SyncSubmissionId,
+    EventPresence, IncomingMessage, ServedEvent, SessionId, SubmitResult, SyncSource, SyncSubmission, SyncSubmissionId,
 };
+use grasp_core::sync::relay_record::RelayRecord;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use crate::simulation::FirstViolation;
 use crate::simulation::queue::{DAY, Time};
@@ -24,6 +26,12 @@ const REJECTION_LIFETIME: Time = 6 * DAY;
 #[derive(Debug, Default)]
 pub(super) struct SubmissionChecker {
     submitted: BTreeMap<SyncSubmissionId, (EventIndex, bool)>,
+    /// Live events in flight.
+    live: BTreeMap<SyncSubmissionId, (RelayUrl, EventIndex)>,
+    /// Events that were rejected in any process, so that they need not be submitted.
+    rejected: EventSet,
+    /// A genuine event that was delivered while only its forged copy is in flight. It must be submitted.
+    awaited: Option<EventIndex>,
     newest_id: Option<SyncSubmissionId>,
     in_flight: BTreeMap<(EventIndex, bool), SyncSubmissionId>,
     /// Events that the relay of a session delivered while they were known here.
@@ -35,7 +43,7 @@ pub(super) struct SubmissionChecker {
 
 impl SubmissionChecker {
     pub(super) fn on_start(&mut self) {
-        *self = Self { new_events: self.new_events, ..Self::default() };
+        *self = Self { new_events: self.new_events, rejected: self.rejected, ..Self::default() };
     }
 
     /// Returns the number of new events.
@@ -56,7 +64,14 @@ impl SubmissionChecker {
             IncomingMessage::Event(_, event, EventPresence::Known | EventPresence::Held) => {
                 self.known.insert((session, event.id));
             }
-            IncomingMessage::Event(_, event, EventPresence::New) => drop(self.known.remove(&(session, event.id))),
+            IncomingMessage::Event(_, event, EventPresence::New) => {
+                self.known.remove(&(session, event.id));
+                let Some(index) = corpus().index_of(&event.id) else { return };
+                let is_genuine = corpus().unverified(index).sig == event.sig;
+                let is_hidden =
+                    self.in_flight.contains_key(&(index, false)) && !self.in_flight.contains_key(&(index, true));
+                self.awaited = (is_genuine && is_hidden && !self.rejected.contains(index)).then_some(index);
+            }
             _ => {}
         }
     }
@@ -78,7 +93,11 @@ impl SubmissionChecker {
             format!("event {index}: {other:?}")
         });
         self.submitted.insert(*submission_id, (index, is_genuine));
+        if submission.source == SyncSource::Live {
+            self.live.insert(*submission_id, (submission.relay.clone(), index));
+        }
         if is_genuine {
+            self.awaited = self.awaited.filter(|awaited| *awaited != index);
             let (count, last) = self.verifications.entry(index).or_default();
             if now > *last + REJECTION_LIFETIME {
                 *count = 0;
@@ -102,6 +121,10 @@ impl SubmissionChecker {
             return;
         };
         self.in_flight.remove(&(index, is_genuine));
+        self.live.remove(&submission_id);
+        if matches!(result, SubmitResult::Rejected(_)) {
+            self.rejected.insert(index);
+        }
         self.new_events += u64::from(matches!(result, SubmitResult::Stored | SubmitResult::Held));
         let is_permanent = match result {
             SubmitResult::Rejected(Rejection::InFuture) => false,
@@ -110,6 +133,27 @@ impl SubmissionChecker {
         };
         if !is_permanent {
             self.verifications.remove(&index);
+        }
+    }
+
+    /// Checks the state after all outputs of an input.
+    pub(super) fn on_outputs_end(&mut self, violations: &mut FirstViolation) {
+        let awaited = self.awaited.take();
+        violations.require(awaited.is_none(), "a forged copy in flight does not hide the event", || {
+            format!("event {}", awaited.unwrap_or_default())
+        });
+    }
+
+    /// Checks a record of a relay that will be stored.
+    pub(super) fn on_record(&self, violations: &mut FirstViolation, record: &RelayRecord) {
+        let Some(covered) = &record.covered else { return };
+        for (_, index) in self.live.values().filter(|(url, _)| *url == record.url) {
+            let created_at = corpus().event(*index).created_at;
+            violations.require(
+                covered.since.is_some_and(|since| since <= created_at),
+                "stored coverage excludes live events without a result",
+                || format!("{}: event {index}, {covered:?}", record.url),
+            );
         }
     }
 
@@ -150,5 +194,5 @@ impl SubmissionChecker {
 }
 
 fn tag_filter(letter: u8, value: &str) -> Filter {
-    Filter { tags: vec![(letter, vec![value.to_owned()])], ..Filter::default() }
+    Filter { tags: vec![(letter, vec![value.to_owned()].into())], ..Filter::default() }
 }
