@@ -385,7 +385,8 @@ impl Relay {
             link.park("authentication was not answered in time".to_owned());
             return true;
         }
-        for key in link.live.unconfirmed(now) {
+        let unconfirmed = link.live.unconfirmed(now);
+        for key in unconfirmed.iter().copied() {
             match link.live.on_unconfirmed(link.ctx, link.session, key) {
                 LiveFailure::Handled => {}
                 LiveFailure::Wide => {
@@ -395,6 +396,10 @@ impl Relay {
                 }
                 LiveFailure::Batches(_, batches) => historic.start_batches_without_live(&mut link, batches, Some(key)),
             }
+        }
+        if !unconfirmed.is_empty() {
+            // A limit that was learned while they were waiting could not be applied to them.
+            shrink_live(historic, &mut link);
         }
         historic.handle_deadlines(&mut link);
         historic.start_daily_if_due(&mut link);
@@ -645,12 +650,16 @@ fn apply_rejection(
             link.limits.learn(rejection, link.session.open_count() as u32, open_bytes as u64);
         }
     }
-    // Live subscriptions above the limits are closed. Their scopes are opened again, merged with others, or polled, and
-    // events received in the meantime are requested.
+    shrink_live(historic, link);
+    false
+}
+
+/// Closes live subscriptions above the limits. Their scopes are opened again, merged with others, or polled, and events
+/// received in the meantime are requested.
+fn shrink_live(historic: &mut HistoricSync, link: &mut Link<'_, '_>) {
     while let Some(scope) = link.live.shrink(link.ctx, link.session, link.limits.current()) {
         historic.reopen_live(link.ctx, scope, link.limits, 0, true);
     }
-    false
 }
 
 /// Authenticates to a relay that requires it. Parks the relay if it rejects us although we are authenticated. Returns

@@ -6,7 +6,7 @@ use grasp_core::sync::relay_record::{CoverageRecord, RelayRecord};
 use crate::simulation::Violation;
 use crate::simulation::WORLD_START;
 use crate::simulation::queue::{SECOND, Time};
-use crate::sync::corpus::corpus;
+use crate::sync::corpus::{EventIndex, corpus};
 use crate::sync::event_set::EventSet;
 use crate::sync::expected_targets;
 use crate::sync::relay_profile::{EoseBehavior, LimitZero};
@@ -61,25 +61,15 @@ impl SyncWorld {
         let covered_until = covered.since.unwrap_or(covered.lost_at).min(covered.lost_at);
         let age = clock.wall.secs_since(covered_until) * SECOND;
         let until = self.sim.now.checked_sub(age + IN_TRANSIT)?;
-        // Usually no event is missing from the largest possible coverage. The exact coverage is computed only if one
-        // is.
+        let relay_key = record.url.without_scheme();
         let unseen = self.relays[relay].visible_events(self.sim.now).without(&self.nodes[node].decided);
-        if unseen.and(&self.max_claimed(node, record.url.without_scheme())).is_empty() {
-            return None;
-        }
-        let it = &mut self.nodes[node];
-        let needs = expected_targets::all_repo_needs(&mut it.server);
-        let mut claimed = expected_targets::related_events(it, &needs, record.url.without_scheme(), covered.up_to);
-        if covered.announcements {
-            claimed.extend(&expected_targets::announcements_and_states());
-        }
-        let missing: EventSet = unseen.and(&claimed);
-        let gaps = self.checkers[node].gaps(record.url.without_scheme());
-        for index in missing.iter() {
+        let gaps = self.checkers[node].gaps(relay_key).to_vec();
+        let is_polled = self.nodes[node].polled_relays.contains(relay_key);
+        let is_missed = |world: &mut Self, index: EventIndex| {
             let event = corpus().event(index);
-            let arrived_at = self.relays[relay].arrived_at(index);
-            if arrived_at > until || self.nodes[node].has_event(event.id) {
-                continue;
+            let arrived_at = world.relays[relay].arrived_at(index);
+            if arrived_at > until || world.nodes[node].has_event(event.id) {
+                return false;
             }
             // An event that arrived without a connection and is dated long before it is found by the next full pass.
             let created_at = event.created_at.0 * SECOND;
@@ -89,23 +79,32 @@ impl SyncWorld {
                     && arrived_at <= gap.1 + IN_TRANSIT
                     && created_at + OVERLAP < at(gap.0) + IN_TRANSIT
             };
-            // A live subscription with `since` does not deliver older events.
-            let is_unseen = self.relays[relay].profile.limit_zero == LimitZero::OneRejectedToo
-                && created_at + OVERLAP < at(arrived_at);
-            // Neither does polling, which is used if there are not enough subscriptions.
-            let is_unseen = is_unseen
-                || (self.nodes[node].polled_relays.contains(record.url.without_scheme())
-                    && created_at + OVERLAP < at(arrived_at));
-            if is_unseen || gaps.iter().any(is_excused) {
-                continue;
-            }
-            let url = &record.url;
-            return Some(format!(
-                "node {node}, {url}: event {index} (kind {}), on the relay since {arrived_at}: {covered:?}",
-                event.kind
-            ));
+            // A live subscription with `since` does not deliver older events. Neither does polling, which is used if
+            // there are not enough subscriptions.
+            let has_since = is_polled || world.relays[relay].profile.limit_zero == LimitZero::OneRejectedToo;
+            let is_unseen = has_since && created_at + OVERLAP < at(arrived_at);
+            !is_unseen && !gaps.iter().any(is_excused)
+        };
+        // Usually no event is missing from the largest possible coverage. The exact coverage is computed only if one
+        // is.
+        let possible = unseen.and(&self.max_claimed(node, relay_key));
+        let missed: EventSet = possible.iter().filter(|index| is_missed(self, *index)).collect();
+        if missed.is_empty() {
+            return None;
         }
-        None
+        let it = &mut self.nodes[node];
+        let needs = expected_targets::all_repo_needs(&mut it.server);
+        let mut claimed = expected_targets::related_events(it, &needs, relay_key, covered.up_to);
+        if covered.announcements {
+            claimed.extend(&expected_targets::announcements_and_states());
+        }
+        let index = missed.and(&claimed).iter().next()?;
+        Some(format!(
+            "node {node}, {}: event {index} (kind {}), on the relay since {}: {covered:?}",
+            record.url,
+            corpus().event(index).kind,
+            self.relays[relay].arrived_at(index)
+        ))
     }
 }
 
