@@ -197,7 +197,7 @@ impl RepoQueues {
 
     /// Whether a task is queued.
     pub(super) fn has(&self, task: &RepoTask) -> bool {
-        self.queues.get(task.repo_path().identifier()).is_some_and(|queue| queue.tasks.contains(task))
+        self.queues.get(task.repo_path().identifier()).is_some_and(|queue| queue.task_set.contains(task))
     }
 
     /// Returns the repositories with an identifier that have a running job.
@@ -243,5 +243,37 @@ impl RepoQueues {
         if self.queues.get(identifier).is_some_and(idle) {
             self.queues.remove(identifier);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nostr::PublicKey;
+    use crate::repo::RepoId;
+
+    fn align(owner: u8) -> RepoTask {
+        let identifier = Identifier::new("tool").expect("valid");
+        RepoTask::Align(RepoPath::Announced(RepoId { owner: PublicKey([owner; 32]), identifier }))
+    }
+
+    #[test]
+    fn task_is_queued_until_it_is_taken() {
+        let mut queues = RepoQueues::default();
+        for owner in [1, 2, 1] {
+            queues.add(align(owner));
+        }
+        assert_eq!(queues.queued_count(), 2);
+        for owner in [1, 2] {
+            assert!(queues.has(&align(owner)));
+            let Some(QueuedWork::Task(task)) = queues.next_work() else { panic!("a task is queued") };
+            assert_eq!(task, align(owner));
+            assert!(!queues.has(&task), "a task that was taken is not queued");
+            // A task can be queued again while it runs.
+            queues.add(task.clone());
+            assert!(queues.has(&task));
+            queues.release(task.repo_path().identifier());
+        }
+        assert!(!queues.has(&align(3)));
     }
 }
