@@ -892,6 +892,10 @@ pub const LOCAL_ERROR_PAUSE_SECS: u64 = 60;
 /// Seconds for which the addresses of a host are cached: what most DNS records allow.
 pub const HOST_ADDRESS_TTL_SECS: u64 = 5 * 60;
 
+/// Seconds for a lookup of the own domain, whose addresses events must not make the server dial: less than the
+/// deadline of a dial, so that a failing lookup does not use it up.
+pub const OWN_DOMAIN_LOOKUP_SECS: u64 = 3;
+
 /// Seconds for which the limits that a server states are cached.
 pub const HOST_STATED_LIMITS_TTL_SECS: u64 = 60 * 60;
 

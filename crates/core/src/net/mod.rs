@@ -88,4 +88,7 @@ pub enum OutboundError {
     /// The address is not public.
     #[error("{0} is {1}")]
     Address(IpAddr, AddressScope),
+    /// The address is public, but it belongs to this machine.
+    #[error("{0} is an address of this machine")]
+    OwnAddress(IpAddr),
 }

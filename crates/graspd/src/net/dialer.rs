@@ -18,6 +18,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, rustls};
 
 use super::contact::NetworkContact;
+use super::own_addresses::OwnAddresses;
 use super::resolver::{Resolver, SystemResolver};
 use super::stream::OutboundStream;
 use super::tls_error::tls_problem;
@@ -65,6 +66,7 @@ pub(crate) struct Dialer {
     reach: AddressPolicy,
     tls: TlsConnector,
     contact: Option<Arc<NetworkContact>>,
+    own_addresses: Option<OwnAddresses>,
 }
 
 impl Dialer {
@@ -85,12 +87,17 @@ impl Dialer {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { resolver, reach, tls: TlsConnector::from(Arc::new(config)), contact: None })
+        Ok(Self { resolver, reach, tls: TlsConnector::from(Arc::new(config)), contact: None, own_addresses: None })
     }
 
     /// Records established connections in `contact`.
     pub(crate) fn with_contact(self, contact: Arc<NetworkContact>) -> Self {
         Self { contact: Some(contact), ..self }
+    }
+
+    /// Forbids these addresses wherever only public addresses may be dialled.
+    pub(crate) fn with_own_addresses(self, own_addresses: OwnAddresses) -> Self {
+        Self { own_addresses: Some(own_addresses), ..self }
     }
 
     /// Returns which addresses may be dialled.
@@ -118,6 +125,9 @@ impl Dialer {
         };
         for address in &found {
             reach.check(*address).map_err(DialError::Forbidden)?;
+            if reach == AddressPolicy::PublicOnly && self.is_own_address(*address).await {
+                return Err(DialError::Forbidden(OutboundError::OwnAddress(*address)));
+            }
         }
         if found.is_empty() {
             return Err(DialError::NoSuchName(io::Error::other("the name has no address")));
@@ -126,6 +136,13 @@ impl Dialer {
             .take(limits::MAX_ADDRESSES_PER_HOST)
             .map(|ip| SocketAddr::new(ip, target.port()));
         Ok(Route { addresses: addresses.collect(), target })
+    }
+
+    async fn is_own_address(&self, address: IpAddr) -> bool {
+        match &self.own_addresses {
+            Some(own_addresses) => own_addresses.contains(address, self.resolver.as_ref()).await,
+            None => false,
+        }
     }
 
     /// Connects to one of a route's addresses: each is tried shortly after the one before, and the first that connects

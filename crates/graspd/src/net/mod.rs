@@ -10,6 +10,7 @@
 pub(crate) mod contact;
 pub(crate) mod dialer;
 pub(crate) mod http_client;
+pub(crate) mod own_addresses;
 pub(crate) mod resolver;
 pub(crate) mod stream;
 #[cfg(test)]

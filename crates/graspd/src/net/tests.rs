@@ -5,14 +5,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use grasp_core::limits;
-use grasp_core::net::{AddressPolicy, AddressScope, OutboundError, OutboundUrl, UrlPurpose};
+use grasp_core::net::{AddressPolicy, AddressScope, OutboundError, OutboundHost, OutboundUrl, UrlPurpose};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
+use tokio_rustls::rustls::RootCertStore;
 
 use super::dialer::{DialError, Dialer, Route};
 use super::http_client;
 use super::http_client::HttpGetError;
+use super::own_addresses::OwnAddresses;
 use super::testing::{FakeResolver, acceptor, test_dialer, test_dialer_with_ca};
 
 fn target(text: &str, reach: AddressPolicy) -> OutboundUrl {
@@ -77,6 +79,26 @@ async fn one_forbidden_address_forbids_the_name() {
     assert!(
         matches!(problem, DialError::Forbidden(why) if why == OutboundError::Address(address, AddressScope::Loopback))
     );
+}
+
+#[tokio::test]
+async fn addresses_of_this_machine_are_forbidden() {
+    let own = || OwnAddresses::new(OutboundHost::Name("git.tld".to_owned()));
+    let dialer = |reach, answers: &[&[&str]]| {
+        let resolver = Box::new(FakeResolver::new(answers));
+        Dialer::with_resolver(reach, resolver, RootCertStore::empty()).expect("a dialer").with_own_addresses(own())
+    };
+    // The results of the relay's name, of the own domain, and of all names after that.
+    let answers: [&[&str]; 3] = [&["1.1.1.1", "8.8.8.8"], &["8.8.8.8"], &["1.1.1.1"]];
+    let guarded = dialer(AddressPolicy::PublicOnly, &answers);
+    let problem = route(&guarded, "ws://relay.tld:5432").await.expect_err("forbidden");
+    assert_eq!(problem.to_string(), "8.8.8.8 is an address of this machine");
+    assert!(matches!(route(&guarded, "http://8.8.8.8/a.git").await, Err(DialError::Forbidden(_))), "a literal address");
+    route(&guarded, "ws://relay.tld:5432").await.expect("an address of another machine");
+    // Relays that the operator configured, and servers of tests and intranets.
+    let target = target("ws://8.8.8.8", AddressPolicy::Any);
+    guarded.route_within(target, AddressPolicy::Any).await.expect("a route");
+    route(&dialer(AddressPolicy::Any, &answers), "ws://8.8.8.8").await.expect("a route");
 }
 
 #[tokio::test]

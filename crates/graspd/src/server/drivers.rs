@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 
 use anyhow::Result;
 use grasp_core::fetch::FetchView;
+use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -15,6 +16,7 @@ use crate::fetch::client::FetchClient;
 use crate::fetch::driver::{FetchDriver, FetchHandle};
 use crate::http::fair_semaphore::FairSemaphore;
 use crate::net::dialer::Dialer;
+use crate::net::own_addresses::OwnAddresses;
 use crate::sync::connection::{ConnectionContext, ConnectionTimeouts};
 use crate::sync::driver::SyncDriver;
 use crate::sync::status::{SyncHandle, SyncStatus};
@@ -47,7 +49,12 @@ impl Drivers {
         let (sync_status_sender, sync_status) = watch::channel(Arc::default());
         let (fetch_status_sender, fetch_status) = watch::channel(Arc::default());
         let contact = resources.network_contact.clone();
-        let dialer = Arc::new(Dialer::new(outbound_policy(config))?.with_contact(contact.clone()));
+        let mut dialer = Dialer::new(outbound_policy(config))?.with_contact(contact.clone());
+        let own_url = resources.policy.service.relay_url();
+        if let Ok(own) = OutboundUrl::parse(&own_url, UrlPurpose::Relay, AddressPolicy::Any) {
+            dialer = dialer.with_own_addresses(OwnAddresses::new(own.host().clone()));
+        }
+        let dialer = Arc::new(dialer);
         let timeouts = ConnectionTimeouts::new(config.sync.base_backoff);
         let known = Arc::new(resources.store.clone());
         let limits_policy = resources.current_policy.clone();

@@ -1,6 +1,7 @@
 //! Fetching of missing git data from other servers, within their limits (`docs/design/fetch.md`).
 
 use std::collections::BTreeSet;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use crate::support::eventually;
 use crate::support::git::{BASE_TIME, MAIN, WorkTree, ls_remote, repo_path, try_ls_remote};
 use crate::support::git_server::{GitServer, GitServerMode};
+use crate::support::network_namespace::is_in_network_namespace;
 use crate::support::peers::independent_relay::IndependentRelay;
 use crate::support::peers::{SyncServer, now, unused_address};
 
@@ -408,6 +410,44 @@ fn private_addresses_are_not_fetched_from_by_default() {
     eventually("the forbidden URL is logged", || b.log().contains("git server URL is forbidden").then_some(()));
     assert_eq!(server.requests(), Vec::<String>::new());
     assert!(try_ls_remote(&repo.url(&b)).is_some_and(|remote| remote.refs.is_empty()));
+}
+
+/// Announcements cannot make the server connect to services on other ports of its own machine, also not through a public
+/// address.
+#[test]
+fn public_addresses_of_this_machine_are_not_dialled() {
+    let public = "9.9.9.9";
+    if !is_in_network_namespace("fetch::public_addresses_of_this_machine_are_not_dialled", public) {
+        return;
+    }
+    let listen = || {
+        let listener = TcpListener::bind((public, 0)).expect("cannot bind an address");
+        listener.set_nonblocking(true).expect("cannot make the socket non-blocking");
+        let address = listener.local_addr().expect("no local address");
+        (listener, address)
+    };
+    let ((relay, relay_address), (git, git_address), (configured, configured_address)) = (listen(), listen(), listen());
+    let bootstrap = format!("ws://{configured_address}");
+    let settings = [("SYNC_ALLOW_NON_GLOBAL_TARGETS", "false"), ("SYNC_BOOTSTRAP_RELAY_URL", &bootstrap)];
+    let mut server = SyncServer::start(&settings);
+    let repo = FetchedRepo::new(1, "tool");
+    let clone_url = format!("http://{git_address}/tool.git");
+    server.publish(&repo.announce(&[&server], &[&clone_url], &[&format!("ws://{relay_address}")]));
+    server.publish(&repo.state(BASE_TIME, &[MAIN]));
+    // The relay that the operator configured is at the same address. It shows that the address can be reached.
+    eventually("the configured relay is dialled", || configured.accept().ok());
+    // Without the command, the fetch would wait for the client to push.
+    eventually("the fetch is scheduled", || {
+        let rows = server.process.run(&["purgatory", "--json"]).json_lines();
+        rows.iter().any(|row| row["search"].is_object()).then_some(())
+    });
+    server.process.run(&["purgatory", "retry", "tool"]).expect_success();
+    eventually("the git server is rejected", || server.log().contains("git server URL is forbidden").then_some(()));
+    eventually("the relay is rejected", || server.log().contains("reason=\"forbidden\"").then_some(()));
+    for listener in [relay, git] {
+        let error = listener.accept().expect_err("the server has connected");
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ pub mod attack;
 pub mod git;
 pub mod git_server;
 pub mod integrity;
+pub mod network_namespace;
 pub mod nginx;
 pub mod peers;
 pub mod programs;
