@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn roots_that_cannot_be_read_are_read_again() {
-        let repo = |name| RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new(name).unwrap() };
+        let repo = |name| RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new(name).expect("valid") };
         let roots = |_: &RepoId| Ok((vec![RootEvent { seq: 7, id: EventId([7; 32]) }], Descendants::default()));
         let failure = |_: &RepoId| Err("the store has no reader left");
         let mut unread = UnreadRoots::default();
