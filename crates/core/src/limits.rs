@@ -207,6 +207,11 @@ pub const MAX_HELD_STATE_VERSIONS: usize = 16;
 /// marker.
 pub const REMOVAL_SLICE_EVENTS: usize = 1_000;
 
+/// Free bytes of the disk that a transaction may need if it only removes: the store writes changed pages to new places,
+/// and a slice of a thousand events changes up to four thousand pages. With less than this nothing is written below the
+/// reserve.
+pub const MIN_REMOVAL_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Rows that are read in one transaction to find the pull requests for a repository whose hosting has ended: a few
 /// milliseconds. Only repositories with more events than this need further transactions.
 pub const PULL_REQUEST_PAGE_ROWS: usize = 10_000;

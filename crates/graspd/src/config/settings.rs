@@ -66,7 +66,8 @@ settings! {
         /// Folder of the event database and of the generated owner key. It is created if it does not exist. It must be
         /// neither inside GIT_DATA_PATH nor around it.
         relay_data_path: PathBuf = folder("RELAY_DATA_PATH").default("./data/relay");
-        /// Free disk space, in bytes, below which nothing new is stored, so that a full disk cannot stop the service.
+        /// Free disk space, in bytes, below which nothing is stored except requests that remove something, so that a full
+        /// disk cannot stop the service.
         store_reserve_bytes: u64 = bytes("STORE_RESERVE_BYTES", 0, 1 << 40).default("67108864");
         /// The disk budget.
         disk: DiskSettings = Group;

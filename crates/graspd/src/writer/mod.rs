@@ -54,6 +54,7 @@ use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::admission::push::{PushPermit, PushRejection};
 use grasp_core::disk_budget::DiskLevel;
 use grasp_core::fetch::io::FetchId;
+use grasp_core::limits;
 use grasp_core::nostr::SignedEvent;
 use grasp_core::nostr::rejection::Rejection;
 use grasp_core::repo::catalog::EventStatus;
@@ -144,6 +145,8 @@ struct WriterState {
     /// Jobs that the git workers have, with their repositories.
     running_jobs: HashMap<GitJobId, RepoPath>,
     disk_level: DiskLevel,
+    /// Whether the disk has less free space than its reserve, so that admission accepts only what frees space.
+    is_below_reserve: bool,
     /// Commands that could not be handled because the disk was full. They are handled before all others.
     deferred_commands: Vec<WriterCommand>,
 }
@@ -217,6 +220,7 @@ impl Writer {
             fetched_packs: HashMap::new(),
             running_jobs: HashMap::new(),
             disk_level: DiskLevel::Free,
+            is_below_reserve: false,
             deferred_commands: Vec::new(),
         })
     }
@@ -301,8 +305,8 @@ impl Writer {
         let (started, event_count) = (Instant::now(), events.len());
         let outcome = self
             .rebuild_if_stale(state)
-            .and_then(|()| self.store.check_free_space())
-            .and_then(|()| self.run_transaction(state, &events, &mut effects));
+            .and_then(|()| self.prepare_for_disk_space(state, &mut effects))
+            .and_then(|is_below_reserve| self.run_transaction(state, &events, is_below_reserve, &mut effects));
         match outcome {
             Ok(()) => {
                 self.metrics.server().observe_commit(started.elapsed(), event_count, true);
@@ -336,6 +340,26 @@ impl Writer {
                 self.reject_events(events, &reason);
             }
         }
+    }
+
+    /// Returns whether the disk has less free space than its reserve. If so, takes from the batch the commands that need
+    /// space, and that must wait or are rejected. Admission rejects the events that need space.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError::DiskFull`] if there is not even enough space to remove something.
+    fn prepare_for_disk_space(&self, state: &mut WriterState, effects: &mut Effects) -> Result<bool, StoreError> {
+        let (free_bytes, reserve_bytes) = match self.store.check_free_space() {
+            Err(StoreError::DiskFull { free, reserve }) if free >= limits::MIN_REMOVAL_BYTES => (free, reserve),
+            checked => return checked.map(|()| false),
+        };
+        if !state.is_below_reserve {
+            warn!(target: "writer", free_bytes, reserve_bytes, "free disk space is below the reserve, accepting only removals");
+        }
+        let (allowed, others) = std::mem::take(&mut effects.commands).into_iter().partition(is_allowed_below_reserve);
+        effects.commands = allowed;
+        self.defer_commands(state, others);
+        Ok(true)
     }
 
     /// Handles the commands of a batch that failed before admission saw any of it: keeps those that admission must
@@ -488,6 +512,30 @@ fn split_stats_requests(batch: WriterBatch) -> (WriterBatch, Vec<crossbeam_chann
     });
     let commands = commands.collect();
     (WriterBatch { events, commands }, stats_requests)
+}
+
+/// Whether a command needs little or no disk space. Admission rejects requested pushes, with the reason. Commands of
+/// fetches are not allowed, because fetched packs need space and the order of these commands must be kept.
+fn is_allowed_below_reserve(command: &WriterCommand) -> bool {
+    match command {
+        WriterCommand::GitJobDone(..)
+        | WriterCommand::PushRequested(..)
+        | WriterCommand::PushEnded(_)
+        | WriterCommand::DropHeld(..)
+        | WriterCommand::PolicyChanged(_)
+        | WriterCommand::DiskLevelChanged(_)
+        | WriterCommand::ReportStats(_)
+        | WriterCommand::Read(_) => true,
+        WriterCommand::PushReceived(..)
+        | WriterCommand::SaveSyncRows(..)
+        | WriterCommand::SaveHostRows(..)
+        | WriterCommand::FetchStarted(..)
+        | WriterCommand::PackFetched(..)
+        | WriterCommand::GitDataAdded(_)
+        | WriterCommand::FetchEnded(_)
+        | WriterCommand::SourcesTried(_)
+        | WriterCommand::HeldEventsSeen(_) => false,
+    }
 }
 
 fn store_failed() -> PushRejection {

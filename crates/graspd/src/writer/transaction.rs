@@ -8,6 +8,7 @@ use std::sync::Arc;
 use grasp_core::admission::Admission;
 use grasp_core::admission::git_job::GitJobOutcome;
 use grasp_core::admission::io::{AdmissionInput, AdmissionOutput};
+use grasp_core::disk_budget::DiskLevel;
 use grasp_core::limits;
 use grasp_core::state_machine::StateMachine;
 use grasp_core::time::Now;
@@ -23,11 +24,13 @@ use crate::writer::policy::PolicyChange;
 use crate::writer::submission::CheckedEvent;
 
 impl Writer {
-    /// Handles a batch inside one transaction and commits it. Collects in `effects` what follows from it.
+    /// Handles a batch inside one transaction and commits it. Collects in `effects` what follows from it. If the disk has
+    /// less free space than its reserve, for admission it is full.
     pub(super) fn run_transaction(
         &self,
         state: &mut WriterState,
         events: &[CheckedEvent],
+        is_below_reserve: bool,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
@@ -36,6 +39,10 @@ impl Writer {
         state.is_stale = true;
         let mut transaction =
             WriterTransaction { writer: self, admission: &mut state.admission, txn: &mut txn, now, effects };
+        if std::mem::replace(&mut state.is_below_reserve, is_below_reserve) != is_below_reserve {
+            let level = if is_below_reserve { DiskLevel::Hard } else { state.disk_level };
+            transaction.handle(AdmissionInput::DiskLevel(level))?;
+        }
         if std::mem::take(&mut state.is_starting) {
             transaction.handle(AdmissionInput::Ready)?;
         }
@@ -70,7 +77,7 @@ impl Writer {
                 WriterCommand::PushEnded(push) => AdmissionInput::PushEnded(push),
                 WriterCommand::DiskLevelChanged(level) => {
                     state.disk_level = level;
-                    AdmissionInput::DiskLevel(level)
+                    AdmissionInput::DiskLevel(if state.is_below_reserve { DiskLevel::Hard } else { level })
                 }
                 // Answered outside of transactions.
                 WriterCommand::ReportStats(_) => continue,

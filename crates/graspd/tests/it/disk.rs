@@ -142,7 +142,7 @@ fn failed_commit_rejects_its_events_only() {
 /// Fills the disk, asserts that events are rejected with `text`, then frees space and continues with the same process.
 fn test_full_disk(reserve: &str, text: &str) {
     let settings = [("POLICY", "open"), ("RELAY_FILTER_LIMIT", "10000"), ("STORE_RESERVE_BYTES", reserve), NO_LOG];
-    let Some(disk) = SmallDisk::mount() else { return nothing_is_stored_below_the_reserve() };
+    let Some(disk) = SmallDisk::mount() else { return only_deletions_are_stored_below_the_reserve() };
     let author = Author::new(1);
     let mut published = PublishedEvents::default();
     let mut server = Server::start_in(&disk.folder, &settings);
@@ -191,7 +191,7 @@ fn full_disk_with_a_reserve() {
 #[test]
 fn announcement_that_was_not_stored_has_no_effect() {
     let settings = [("POLICY", "grasp"), ("DOMAIN", "grasp.test"), ("STORE_RESERVE_BYTES", "0"), NO_LOG];
-    let Some(disk) = SmallDisk::mount() else { return nothing_is_stored_below_the_reserve() };
+    let Some(disk) = SmallDisk::mount() else { return only_deletions_are_stored_below_the_reserve() };
     let service = ServiceAddress::new("grasp.test", "").expect("valid host name");
     let (owner, maintainer) = (Author::new(1), Author::new(2));
     let server = Server::start_in(&disk.folder, &settings);
@@ -245,10 +245,10 @@ fn announcement_that_was_not_stored_has_no_effect() {
     }
 }
 
-/// With a reserve larger than any disk nothing is stored, and everything else works. Unlike the tests above, this one
+/// With a reserve larger than any disk only deletions are stored, and everything else works. Unlike the tests above, this one
 /// does not need the permission to mount.
 #[test]
-fn nothing_is_stored_below_the_reserve() {
+fn only_deletions_are_stored_below_the_reserve() {
     let without_reserve = [("POLICY", "open"), ("RELAY_FILTER_LIMIT", "10000"), ("STORE_RESERVE_BYTES", "0"), NO_LOG];
     let large_reserve =
         [("POLICY", "open"), ("RELAY_FILTER_LIMIT", "10000"), ("STORE_RESERVE_BYTES", "1099511627776"), NO_LOG];
@@ -271,10 +271,20 @@ fn nothing_is_stored_below_the_reserve() {
         published.rejected.push(event);
     }
     published.check(&mut client);
+    // A request that removes something is accepted; one that removes nothing is not.
+    let useless = author.deletion(BASE_TIME + 200, &[&["e", &"ab".repeat(32)]]);
+    assert_eq!(client.publish(&useless), (false, "error: the disk is full, nothing was stored".to_owned()));
+    let target = published.accepted.remove(0);
+    let deletion = author.deletion(BASE_TIME + 200, &[&["e", &target]]);
+    assert_eq!(client.publish(&deletion), (true, String::new()));
+    assert!(client.query(&[json!({"ids": [target]})]).is_empty(), "the event is deleted");
+    published.check(&mut client);
     server.kill();
 
     let server = Server::start_in(&folder, &without_reserve);
     let mut client = server.connect();
+    assert!(client.query(&[json!({"ids": [target]})]).is_empty(), "the deletion survives a crash");
+    assert_eq!(client.query(&[json!({"ids": [deletion.id.to_string()]})]).len(), 1);
     published.check(&mut client);
     published.resend(&mut client);
     published.check(&mut client);

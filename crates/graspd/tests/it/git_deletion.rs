@@ -6,6 +6,7 @@ use grasp_core::nostr::{SignedEvent, kinds};
 
 use crate::support::eventually;
 use crate::support::git::{BASE_TIME, MAIN, Maintainer, OLD, WorkTree, can_fetch};
+use crate::support::integrity::repo_folders;
 use crate::support::test_server::{StopSignal, TestServer, main_at, one_commit};
 
 /// A repository of `owner` with a state of the owner (the first commit) and, thirty seconds later, a state of
@@ -59,6 +60,39 @@ fn state_deleted_by_id_is_no_longer_in_force() {
     let deletion = repo.maintainer.delete(BASE_TIME + 100, &[&repo.states[1]]);
     repo.server.publish(&deletion);
     repo.expect_first_state_in_force();
+}
+
+/// Below the disk reserve, requests that free space are accepted, and their space is freed.
+#[test]
+fn repository_can_be_deleted_below_the_disk_reserve() {
+    let mut server = TestServer::new();
+    let [owner, maintainer, ..] = server.maintainers();
+    let (work, commit) = one_commit("one");
+    for who in [&owner, &maintainer] {
+        server.create_repo(who, "tool", &[], &work, &main_at(&commit));
+    }
+    let held = owner.announce("held", BASE_TIME, &[]);
+    server.publish_held(&held);
+    let folders = |server: &TestServer| repo_folders(&server.git_folder()).len();
+    assert!(folders(&server) >= 2);
+    let full_disk = [("STORE_RESERVE_BYTES", "1099511627776"), ("LOG_LEVEL", "off")];
+    let mut server = server.restart_with(StopSignal::Term, &full_disk);
+    let full = "error: the disk is full, nothing was stored";
+    server.publish_rejected(&owner.state("tool", BASE_TIME + 5, &main_at(&commit)), full);
+    work.push(&server.url(&owner, "tool"), &[&format!(":{MAIN}")]).expect_failure(&["E-DISK-FULL"]);
+    let deletion = owner.delete_coordinate(BASE_TIME + 10, kinds::ANNOUNCEMENT, "tool");
+    server.publish(&deletion);
+    server.publish(&owner.delete(BASE_TIME + 10, &[&held]));
+    assert!(!server.repo_exists(&owner, "tool") && !server.repo_exists(&owner, "held"));
+    eventually("the folders of both repositories are removed", || (folders(&server) == 1).then_some(()));
+    server.expect_refs(&maintainer, "tool", &main_at(&commit));
+    // Also a request to vanish, and it is permanent.
+    let vanish = maintainer.author.sign(kinds::VANISH, BASE_TIME + 20, &[&["relay", "ALL_RELAYS"]], "");
+    server.publish(&vanish);
+    eventually("the last folder is removed", || (folders(&server) == 0).then_some(()));
+    let mut server = server.restart_with(StopSignal::Kill, &[]);
+    assert!(!server.repo_exists(&owner, "tool") && !server.repo_exists(&maintainer, "tool"));
+    server.expect_served(&[&deletion, &vanish]);
 }
 
 /// A deletion by coordinate removes versions up to its own `created_at`. Events of other authors are not deleted.

@@ -2,6 +2,7 @@
 
 use super::{AdmissionMode, PolicyContext};
 use crate::admission::io::EventLookups;
+use crate::disk_budget::DiskLevel;
 use crate::limits;
 use crate::nostr::event::Event;
 use crate::nostr::rejection::{Decision, Rejection};
@@ -12,6 +13,8 @@ impl PolicyContext<'_> {
     /// tombstones, requests are accepted only from authors that have an event here, that delete an event that is here,
     /// or that an announcement lists as a maintainer (docs/protocol.md#deletion-requests).
     /// Those of other authors are unrelated here; `early_requests` remembers them within limits.
+    ///
+    /// If the disk is full, the request must remove something, because its own event and tombstones need space.
     pub(super) fn deletion(self, event: &Event, lookups: &EventLookups) -> Decision {
         let targets = event.values("e").count() + event.values("a").count();
         if targets == 0 || targets > limits::MAX_DELETION_TARGETS {
@@ -22,28 +25,32 @@ impl PolicyContext<'_> {
         if foreign == targets {
             return Decision::Reject(Rejection::ForeignDeletionTarget);
         }
+        let has_target = lookups.targets.len() > foreign;
+        if self.disk_level == DiskLevel::Hard && !has_target {
+            return Decision::Reject(Rejection::DiskFull);
+        }
         let is_maintainer = self.catalog.is_listed_maintainer(event.pubkey);
-        if self.policy.mode == AdmissionMode::Open
-            || lookups.author_has_events
-            || lookups.targets.len() > foreign
-            || is_maintainer
-        {
+        if self.policy.mode == AdmissionMode::Open || lookups.author_has_events || has_target || is_maintainer {
             Decision::Accept
         } else {
             Decision::Reject(Rejection::Unrelated)
         }
     }
 
-    /// Decides about a request to vanish. It must name this relay, and its author must be able to have events here.
+    /// Decides about a request to vanish. It must name this relay, and its author must be able to have events here, or,
+    /// if the disk is full, have some.
     pub(super) fn vanish(self, event: &Event, lookups: &EventLookups) -> Decision {
         if event.tag("relay").is_none() {
             return Decision::Reject(Rejection::NoVanishRelay);
         }
         match self.policy.mode {
-            AdmissionMode::Open => Decision::Accept,
             AdmissionMode::Grasp if !is_own_relay_named(&self.policy.service, event) => {
                 Decision::Reject(Rejection::OtherVanishRelay)
             }
+            _ if self.disk_level == DiskLevel::Hard && !lookups.author_has_events => {
+                Decision::Reject(Rejection::DiskFull)
+            }
+            AdmissionMode::Open => Decision::Accept,
             AdmissionMode::Grasp if !lookups.author_has_events && !self.catalog.is_listed_maintainer(event.pubkey) => {
                 Decision::Reject(Rejection::Unrelated)
             }

@@ -177,7 +177,7 @@ impl AdmissionPolicy {
         match event.kind {
             kinds::ANNOUNCEMENT | kinds::STATE if is_grasp => NeededLookups::default(),
             kinds::DELETION => NeededLookups { author: is_grasp, targets: true, links: false },
-            kinds::VANISH => NeededLookups { author: is_grasp, ..NeededLookups::default() },
+            kinds::VANISH => NeededLookups { author: true, ..NeededLookups::default() },
             _ => NeededLookups {
                 links: is_grasp && kinds::class(event.kind) != KindClass::Ephemeral,
                 ..NeededLookups::default()
@@ -204,7 +204,8 @@ impl PolicyContext<'_> {
             return decision;
         }
         // Events that free space are accepted even if the disk is full.
-        let frees_space = matches!(event.kind, kinds::DELETION | kinds::VANISH) || self.withdraws_repository(event);
+        let is_removal = matches!(event.kind, kinds::DELETION | kinds::VANISH) && !self.policy.ignores_deletions;
+        let frees_space = is_removal || self.withdraws_repository(event);
         if self.disk_level == DiskLevel::Hard && !frees_space {
             return Decision::Reject(Rejection::DiskFull);
         }

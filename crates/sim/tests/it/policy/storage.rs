@@ -57,6 +57,10 @@ fn hard_disk_limit_accepts_only_removals() {
     other.handle(AdmissionInput::DiskLevel(DiskLevel::Hard));
     expect_reply(&mut other, &owner().announcement_elsewhere("tool", 400, &[]), DELISTED);
     assert!(!other.event_ids().0.contains(&theirs.id), "a repository can be withdrawn");
+    // Requests that remove nothing need space too.
+    expect_reply(&mut server, &owner().delete(300, &[&main_state(&owner(), 203, 'd')]), FULL);
+    expect_reply(&mut server, &outsider().delete(300, &[&main_state(&outsider(), 203, 'd')]), FULL);
+    expect_reply(&mut server, &outsider().sign(kinds::VANISH, 300, &[&["relay", "ALL_RELAYS"]], ""), FULL);
     let gone = owner().delete(300, &[&announcement]);
     expect_reply(&mut server, &gone, SERVED);
     assert!(!server.event_ids().0.contains(&announcement.id), "a repository can always be deleted");
