@@ -217,6 +217,52 @@ fn every_response_has_cors_headers() {
     }
 }
 
+/// Browsers do not guess the type of a response, and caches know whether they may store it.
+#[test]
+fn every_response_states_its_type_and_caching() {
+    let monitoring = crate::support::peers::unused_address();
+    let mut server = Server::start(&[("METRICS_BIND_ADDRESS", &monitoring.to_string())]);
+    let nip11 = "Accept: application/nostr+json\r\n";
+    let upgrade = format!("{UPGRADE}{VERSION}{KEY}");
+    let git = "/npub1test/nonexistent.git/info/refs?service=git-upload-pack";
+    let main = [
+        ("GET", "/", "", 200, "no-cache"),
+        ("HEAD", "/", "", 200, "no-cache"),
+        ("GET", "/", nip11, 200, "no-cache"),
+        ("OPTIONS", "/", "", 204, "no-cache"),
+        ("POST", "/", "Content-Length: 0\r\n", 405, "no-cache"),
+        ("GET", "/", &upgrade, 101, "no-cache"),
+        ("GET", "/nowhere", "", 404, "no-cache"),
+        ("GET", git, "", 404, "no-cache"),
+        ("GET", "/robots.txt", "", 200, "public, max-age=86400"),
+        ("GET", "/status", "", 200, "no-store"),
+        ("GET", "/status.json", "", 200, "no-store"),
+        ("GET", "/healthz", "", 200, "no-store"),
+        ("GET", "/readyz", "", 200, "no-store"),
+        ("GET", "/metrics", "", 404, "no-cache"),
+    ];
+    let side = [
+        ("GET", "/metrics", "", 200, "no-store"),
+        ("POST", "/metrics", "Content-Length: 0\r\n", 405, "no-cache"),
+        ("GET", "/status", "", 200, "no-store"),
+        ("GET", "/status.json", "", 200, "no-store"),
+        ("GET", "/healthz", "", 200, "no-store"),
+        ("GET", "/readyz", "", 200, "no-store"),
+        ("GET", "/nowhere", "", 404, "no-cache"),
+    ];
+    for (address, requests) in [(server.address, &main[..]), (monitoring, &side)] {
+        server.address = address;
+        for (method, path, headers, status, caching) in requests {
+            let text = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+            let response = send_request(&server, &text).0;
+            let what = format!("{method} {path} at {address}: {}", response.head);
+            assert_eq!(response.status, *status, "{what}");
+            assert_eq!(response.header("x-content-type-options"), Some("nosniff"), "{what}");
+            assert_eq!(response.header("cache-control"), Some(*caching), "{what}");
+        }
+    }
+}
+
 /// GRASP-01: OPTIONS is answered with 204 for any path, before routing.
 #[test]
 fn options_is_204_for_every_path() {
