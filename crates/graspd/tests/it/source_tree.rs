@@ -384,6 +384,34 @@ fn documented_log_messages_exist() {
     assert!(checked > 20, "only {checked} messages found");
 }
 
+/// Every bug in docs/track-record.md has a test, and the tests that it names exist.
+#[test]
+fn track_record_names_only_existing_tests() {
+    let mut found = Vec::new();
+    files(&root().join("crates"), &mut found);
+    let sources = found.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs"));
+    let mut tests = BTreeSet::new();
+    for text in sources.filter_map(|file| fs::read_to_string(file).ok()) {
+        for after in text.split("test]\n").skip(1) {
+            let name = after.split_once("fn ").and_then(|(_, name)| name.split('(').next());
+            tests.extend(name.map(str::to_owned));
+        }
+    }
+    let text = fs::read_to_string(root().join("docs/track-record.md")).expect("docs/track-record.md");
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Bug "));
+    let mut checked = 0;
+    for row in rows {
+        let cell = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
+        let named: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty(), "no test is named for: {row}");
+        for name in named {
+            assert!(tests.contains(name), "docs/track-record.md names {name}, which does not exist");
+            checked += 1;
+        }
+    }
+    assert!(checked > 40, "only {checked} tests found");
+}
+
 /// Log lines have fixed targets, so that filters do not depend on module paths.
 #[test]
 fn every_log_line_has_a_fixed_target() {
