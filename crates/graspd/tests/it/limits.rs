@@ -9,11 +9,9 @@ use grasp_core::limits;
 use grasp_core::nostr::{SignedEvent, kinds};
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::{Error, HandshakeError, Message};
+use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::support::{Client, DEADLINE, Server, eventually};
+use crate::support::{BEHIND_PROXY, Client, DEADLINE, Server, eventually};
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is before 1970").as_secs()
@@ -201,35 +199,19 @@ fn burst_of_events_is_answered_in_order() {
 fn connections_are_limited_and_slots_are_freed() {
     let server = Server::start(&[("MAX_CONNECTIONS", "2")]);
     let (mut first, second) = (server.connect(), server.connect());
-    assert!(connect_from(&server, None).is_err(), "a third connection is rejected");
-    assert!(connect_from(&server, None).is_err(), "a rejected connection changes nothing");
+    assert!(server.connect_from(None).is_err(), "a third connection is rejected");
+    assert!(server.connect_from(None).is_err(), "a rejected connection changes nothing");
     assert!(first.query(&[json!({})]).is_empty(), "open connections are not affected");
     drop(second);
-    let mut third = eventually("the slot is free again", || connect_from(&server, None).ok());
+    let mut third = eventually("the slot is free again", || server.connect_from(None).ok());
     assert!(third.query(&[json!({})]).is_empty());
-    assert!(connect_from(&server, None).is_err(), "the slot is occupied again");
-}
-
-/// Tries a websocket handshake, with an X-Forwarded-For header; `Err` has the status, if there was one.
-fn connect_from(server: &Server, forwarded_for: Option<&str>) -> Result<Client, Option<u16>> {
-    let stream = TcpStream::connect(server.address).expect("cannot connect");
-    stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
-    let mut request = server.url().into_client_request().expect("invalid request");
-    if let Some(address) = forwarded_for {
-        request.headers_mut().insert("x-forwarded-for", address.parse().expect("no header"));
-    }
-    match tungstenite::client(request, stream) {
-        Ok((socket, _)) => Ok(Client { socket }),
-        Err(HandshakeError::Failure(Error::Http(response))) => Err(Some(response.status().as_u16())),
-        Err(HandshakeError::Failure(_)) => Err(None),
-        Err(HandshakeError::Interrupted(_)) => panic!("the handshake does not end"),
-    }
+    assert!(server.connect_from(None).is_err(), "the slot is occupied again");
 }
 
 #[test]
 fn connections_per_network_are_limited() {
-    let server = Server::start(&[("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_MAX_CONNECTIONS", "2")]);
-    let from = |address: &str| connect_from(&server, Some(address));
+    let server = Server::start(&[BEHIND_PROXY, ("NETWORK_MAX_CONNECTIONS", "2")]);
+    let from = |address: &str| server.connect_from(Some(address));
     for (neighbours, elsewhere) in [
         (["203.0.113.5", "203.0.113.250", "1.2.3.4, 203.0.113.5"], "203.0.114.5"),
         (["2001:db8:1::1", "2001:db8:1:ffff::2", "2001:db8:1:2:3:4:5:6"], "2001:db8:2::1"),
@@ -250,7 +232,7 @@ fn connections_per_network_are_limited() {
 
 #[test]
 fn aborted_handshakes_free_their_slots() {
-    let server = Server::start(&[("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_MAX_CONNECTIONS", "3")]);
+    let server = Server::start(&[BEHIND_PROXY, ("NETWORK_MAX_CONNECTIONS", "3")]);
     let handshake = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nX-Forwarded-For: 203.0.113.5\r\n\r\n";
     for _ in 0..2_000 {
@@ -259,7 +241,7 @@ fn aborted_handshakes_free_their_slots() {
         stream.shutdown(Shutdown::Both).expect("cannot close the connection");
     }
     eventually("all slots are free again", || {
-        let connected: Vec<_> = (0..3).map(|_| connect_from(&server, Some("203.0.113.5"))).collect();
+        let connected: Vec<_> = (0..3).map(|_| server.connect_from(Some("203.0.113.5"))).collect();
         connected.iter().all(Result::is_ok).then_some(())
     });
 }
@@ -268,15 +250,15 @@ fn aborted_handshakes_free_their_slots() {
 fn forwarded_address_from_untrusted_client_is_ignored() {
     let server = Server::start(&[("NETWORK_MAX_CONNECTIONS", "1")]);
     let connected: Vec<Client> =
-        (0..3).map(|_| connect_from(&server, Some("203.0.113.5")).expect("loopback is limited")).collect();
+        (0..3).map(|_| server.connect_from(Some("203.0.113.5")).expect("loopback is limited")).collect();
     assert_eq!(connected.len(), 3);
 }
 
 #[test]
 fn events_per_minute_per_network_are_limited() {
-    let settings = [("POLICY", "open"), ("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_EVENTS_PER_MINUTE", "1")];
+    let settings = [("POLICY", "open"), BEHIND_PROXY, ("NETWORK_EVENTS_PER_MINUTE", "1")];
     let server = Server::start(&settings);
-    let mut client = connect_from(&server, Some("203.0.113.5")).expect("cannot connect");
+    let mut client = server.connect_from(Some("203.0.113.5")).expect("cannot connect");
     // A malformed event counts as an event. A burst of a thousand is always allowed.
     for _ in 0..1_000 {
         client.send_text(r#"["EVENT",{}]"#);
@@ -288,12 +270,12 @@ fn events_per_minute_per_network_are_limited() {
     let rejected = (false, "rate-limited: too many events from your network, slow down".to_owned());
     assert_eq!(client.publish(&event), rejected);
     assert!(client.query(&[json!({})]).is_empty(), "queries are still answered, and nothing was stored");
-    let mut neighbour = connect_from(&server, Some("203.0.113.99")).expect("cannot connect");
+    let mut neighbour = server.connect_from(Some("203.0.113.99")).expect("cannot connect");
     assert_eq!(neighbour.publish(&event), rejected, "the limit is per network, not per connection");
     neighbour.send_text(r#"["EVENT",{}]"#);
     assert_eq!(neighbour.receive(), json!(["NOTICE", rejected.1]), "an event without an id is rejected with a NOTICE");
     for elsewhere in [Some("203.0.114.5"), None] {
-        let mut client = connect_from(&server, elsewhere).expect("cannot connect");
+        let mut client = server.connect_from(elsewhere).expect("cannot connect");
         assert!(client.publish(&event).0, "{elsewhere:?} is not affected");
     }
 }

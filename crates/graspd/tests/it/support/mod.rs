@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod attack;
+pub mod bystander;
 pub mod git;
 pub mod git_server;
 pub mod integrity;
@@ -25,11 +26,16 @@ use grasp_core::nostr::SignedEvent;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_tungstenite::tungstenite;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocket;
+use tokio_tungstenite::tungstenite::{Error, HandshakeError, Message};
 
 /// Time after which a test gives up waiting. Generous, because the machines that run tests are busy.
 pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Setting with which clients of several networks can be simulated: loopback is a trusted proxy, and
+/// [`Server::connect_from`] names the address of the client.
+pub const BEHIND_PROXY: (&str, &str) = ("TRUSTED_PROXY_CIDRS", "127.0.0.0/8");
 
 /// Polls `ready` until it returns a value. Panics with `what` after the deadline.
 pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
@@ -105,7 +111,12 @@ impl Server {
 
     /// Connects; returns `None` if the server rejects the handshake.
     pub fn try_connect(&self) -> Option<Client> {
-        Client::try_connect(self.address, &self.url())
+        self.connect_from(None).ok()
+    }
+
+    /// Connects, with an X-Forwarded-For header. If the handshake fails, returns the HTTP status, if there was one.
+    pub fn connect_from(&self, forwarded_for: Option<&str>) -> Result<Client, Option<u16>> {
+        Client::try_connect(self.address, &self.url(), forwarded_for)
     }
 
     /// Kills the server with SIGKILL and waits for its end.
@@ -171,15 +182,23 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr, url: &str) -> Self {
-        Self::try_connect(address, url).expect("websocket handshake failed")
+        Self::try_connect(address, url, None).expect("websocket handshake failed")
     }
 
-    fn try_connect(address: SocketAddr, url: &str) -> Option<Self> {
+    fn try_connect(address: SocketAddr, url: &str, forwarded_for: Option<&str>) -> Result<Self, Option<u16>> {
         let stream = TcpStream::connect(address).expect("cannot connect");
         stream.set_nodelay(true).expect("cannot set TCP_NODELAY");
         stream.set_read_timeout(Some(DEADLINE)).expect("cannot set the timeout");
-        let (socket, _) = tungstenite::client(url, stream).ok()?;
-        Some(Self { socket })
+        let mut request = url.into_client_request().expect("invalid URL");
+        if let Some(address) = forwarded_for {
+            request.headers_mut().insert("x-forwarded-for", address.parse().expect("invalid header"));
+        }
+        match tungstenite::client(request, stream) {
+            Ok((socket, _)) => Ok(Self { socket }),
+            Err(HandshakeError::Failure(Error::Http(response))) => Err(Some(response.status().as_u16())),
+            Err(HandshakeError::Failure(_)) => Err(None),
+            Err(HandshakeError::Interrupted(_)) => panic!("the handshake does not end"),
+        }
     }
 
     pub fn send(&mut self, message: &Value) {
