@@ -41,8 +41,9 @@ settings! {
         base_path: String = Setting::new("BASE_PATH", "/PATH", parse::base_path).default("/");
         /// IP address and port to listen on. Use 0.0.0.0 or [::] as the address to listen on all interfaces.
         bind: SocketAddr = address("BIND_ADDRESS").default("127.0.0.1:7334");
-        /// Networks of the reverse proxies whose X-Forwarded-For header is trusted. Leave it empty if clients connect
-        /// directly, because a client in one of these networks can claim any address.
+        /// Networks of the reverse proxies whose X-Forwarded-For header is trusted. All clients of a proxy that is not
+        /// listed share the limits of one network. Leave it empty if clients connect directly, because a client in one
+        /// of these networks can claim any address.
         trusted_proxies: Vec<IpNet> = Setting::new("TRUSTED_PROXY_CIDRS", "CIDR,…", parse::networks).repeats();
         /// Name of the relay, shown in its information document (NIP-11) and on its web pages.
         relay_name: String =

@@ -1,6 +1,5 @@
 //! Routes of the smart HTTP protocol, and what its handlers share.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,13 +30,13 @@ pub(crate) type NamedSemaphore = (&'static str, Arc<FairSemaphore>);
 /// Client of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct GitClient {
-    /// Network of the client. `None` for loopback.
+    /// Network of the client. `None` for a program on this machine, which is not limited.
     pub(super) network: Option<ClientNetwork>,
 }
 
 impl GitClient {
-    pub(crate) fn new(address: IpAddr) -> Self {
-        Self { network: ClientNetwork::from_ip(address) }
+    pub(crate) fn new(network: Option<ClientNetwork>) -> Self {
+        Self { network }
     }
 
     /// Returns the network as text, the form in which admission limits uploads per network.

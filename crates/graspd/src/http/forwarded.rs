@@ -1,13 +1,72 @@
 //! Address of the client behind reverse proxies.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 
 use hyper::HeaderMap;
 use ipnet::IpNet;
+use tracing::warn;
+
+use super::network_limits::ClientNetwork;
+
+/// Headers in which proxies name the address of their client.
+const FORWARDING_HEADERS: [&str; 3] = ["x-forwarded-for", "forwarded", "x-real-ip"];
+
+/// How many untrusted proxies are named in the log. Every client can send such headers.
+const MAX_REPORTED_PROXIES: usize = 16;
+
+/// The client of a request, as far as the server can tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestClient {
+    pub(crate) address: IpAddr,
+    /// Network whose limits apply. `None` for a program on this machine, which is not limited.
+    pub(crate) network: Option<ClientNetwork>,
+    /// Whether the peer sends headers of a proxy but is not a trusted one.
+    pub(crate) is_untrusted_proxy: bool,
+}
+
+impl RequestClient {
+    /// Returns the client of a request that arrived from `peer`.
+    ///
+    /// The clients of an untrusted proxy count as one network: that of the proxy, or
+    /// [`ClientNetwork::UntrustedProxy`] if the proxy runs on this machine. Otherwise they would have no limits at all.
+    pub(crate) fn new(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Self {
+        let has_proxy_header = FORWARDING_HEADERS.iter().any(|name| headers.contains_key(*name));
+        let is_untrusted_proxy = has_proxy_header && !is_in(peer, trusted);
+        let address = client_address(peer, headers, trusted);
+        let network = match ClientNetwork::from_ip(address) {
+            None if is_untrusted_proxy => Some(ClientNetwork::UntrustedProxy),
+            network => network,
+        };
+        Self { address, network, is_untrusted_proxy }
+    }
+}
+
+/// Untrusted proxies that have been reported in the log since the start.
+#[derive(Default)]
+pub(crate) struct ReportedProxies(Mutex<HashSet<IpAddr>>);
+
+impl ReportedProxies {
+    /// Logs a warning for an untrusted proxy, once for each of the first few.
+    pub(crate) fn report(&self, peer: IpAddr) {
+        if self.is_new(peer.to_canonical()) {
+            warn!(
+                target: "http", peer = %peer.to_canonical(), setting = "NGIT_TRUSTED_PROXY_CIDRS",
+                "peer sends headers of a proxy but is not trusted, its clients share the limits of one network"
+            );
+        }
+    }
+
+    fn is_new(&self, peer: IpAddr) -> bool {
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.len() < MAX_REPORTED_PROXIES && reported.insert(peer)
+    }
+}
 
 /// Returns the client's address: the address of the peer, or, if the peer is a trusted proxy, the rightmost address in
 /// `X-Forwarded-For` that is not itself a trusted proxy. The addresses left of it may have been forged by the client.
-pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let mut client = peer;
     if !is_in(peer, trusted) {
         return client;
@@ -65,5 +124,38 @@ mod tests {
             let peer: IpAddr = peer.parse().expect("valid address");
             assert_eq!(client_address(peer, &headers, &trusted).to_string(), client, "{peer} {forwarded:?}");
         }
+    }
+
+    #[test]
+    fn clients_of_an_untrusted_proxy_are_one_network() {
+        let trusted: Vec<IpNet> = vec!["127.0.0.2/32".parse().expect("valid range")];
+        let unlimited = None;
+        let of = |address: &str| ClientNetwork::from_ip(address.parse().expect("valid address"));
+        for (peer, header, network, is_untrusted_proxy) in [
+            ("127.0.0.1", None, unlimited, false),
+            ("127.0.0.1", Some("x-forwarded-for"), Some(ClientNetwork::UntrustedProxy), true),
+            ("::1", Some("forwarded"), Some(ClientNetwork::UntrustedProxy), true),
+            ("::ffff:127.0.0.1", Some("x-real-ip"), Some(ClientNetwork::UntrustedProxy), true),
+            ("127.0.0.1", Some("user-agent"), unlimited, false),
+            ("127.0.0.2", None, unlimited, false),
+            ("127.0.0.2", Some("x-forwarded-for"), of("198.51.100.1"), false),
+            ("203.0.113.9", Some("x-forwarded-for"), of("203.0.113.9"), true),
+            ("203.0.113.9", None, of("203.0.113.9"), false),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(name) = header {
+                headers.append(name, "198.51.100.1".parse().expect("valid header"));
+            }
+            let client = RequestClient::new(peer.parse().expect("valid address"), &headers, &trusted);
+            assert_eq!((client.network, client.is_untrusted_proxy), (network, is_untrusted_proxy), "{peer} {header:?}");
+        }
+    }
+
+    #[test]
+    fn a_few_untrusted_proxies_are_reported_once() {
+        let reported = ReportedProxies::default();
+        let peer = |nth: u8| IpAddr::from([203, 0, 113, nth]);
+        assert!(reported.is_new(peer(0)) && !reported.is_new(peer(0)));
+        assert_eq!((1..=255).filter(|nth| reported.is_new(peer(*nth))).count(), MAX_REPORTED_PROXIES - 1);
     }
 }

@@ -9,7 +9,7 @@
 //! - [`stall_timeout`]: timeouts of connections that make no progress.
 //! - [`connection_limit`], [`network_limits`]: limits of all connections and of each client network.
 //! - [`fair_semaphore`]: limits concurrent work fairly among client networks.
-//! - [`forwarded`]: the client address behind trusted proxies.
+//! - [`forwarded`]: the client address behind trusted proxies, and untrusted proxies.
 //! - [`body`], [`response`]: responses.
 //!
 //! May use `config` and `clock`. Routes are defined in `server`.

@@ -1,7 +1,7 @@
 //! Limits of each client network (IPv4 /24, IPv6 /48): concurrent connections and published events per minute.
 //!
 //! A connection claims a [`NetworkSlot`], which shares the publish budget of its network and frees the slot when it is
-//! dropped. Loopback addresses are not limited.
+//! dropped. Programs on this machine are not limited, except untrusted proxies.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,6 +18,8 @@ use crate::config::Config;
 pub(crate) enum ClientNetwork {
     V4([u8; 3]),
     V6([u8; 6]),
+    /// All proxies on this machine that are not trusted, with all their clients.
+    UntrustedProxy,
 }
 
 impl fmt::Display for ClientNetwork {
@@ -30,6 +32,7 @@ impl fmt::Display for ClientNetwork {
                 }
                 f.write_str(":/48")
             }
+            Self::UntrustedProxy => f.write_str("untrusted-proxy"),
         }
     }
 }
@@ -145,9 +148,10 @@ impl NetworkLimits {
         counters.limits = limits;
     }
 
-    /// Claims a slot for a connection from `address`. `None` if its network has no slot left.
-    pub(crate) fn claim(&self, address: IpAddr) -> Option<NetworkSlot> {
-        let Some(network) = ClientNetwork::from_ip(address) else { return Some(NetworkSlot { network: None }) };
+    /// Claims a slot for a connection. `None` if its network has no slot left. A connection without a network is not
+    /// limited.
+    pub(crate) fn claim(&self, network: Option<ClientNetwork>) -> Option<NetworkSlot> {
+        let Some(network) = network else { return Some(NetworkSlot { network: None }) };
         let mut counters = lock(&self.counters);
         let NetworkCounters { limits, networks, purge_at } = &mut *counters;
         if networks.len() >= *purge_at {
@@ -193,12 +197,14 @@ mod tests {
     fn network_slots_are_limited_and_freed_by_dropping() {
         let network_limits =
             NetworkLimits::new(PerNetworkLimits { max_connections: 2, events_per_minute: 60 }, Clock::start());
-        let from = |text: &str| text.parse::<IpAddr>().expect("valid address");
+        let from = |text: &str| ClientNetwork::from_ip(text.parse().expect("valid address"));
         let first = network_limits.claim(from("203.0.113.1")).expect("free");
         let _second = network_limits.claim(from("203.0.113.2")).expect("free");
         assert!(network_limits.claim(from("203.0.113.3")).is_none());
         assert!(network_limits.claim(from("198.51.100.1")).is_some());
         assert!(network_limits.claim(from("127.0.0.1")).is_some());
+        let untrusted = [(); 3].map(|()| network_limits.claim(Some(ClientNetwork::UntrustedProxy)));
+        assert_eq!(untrusted.map(|slot| slot.is_some()), [true, true, false]);
         assert_eq!((0..2_000).filter(|_| first.try_publish()).count(), 1_000);
         drop(first);
         let again = network_limits.claim(from("203.0.113.1")).expect("the slot is free again");

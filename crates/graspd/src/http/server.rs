@@ -23,7 +23,7 @@ use tracing::{debug, warn};
 use super::body::HttpResponse;
 use super::connection_limit::{ConnectionLimit, ConnectionSlot};
 use super::forwarded;
-use super::network_limits::{NetworkLimits, NetworkSlot};
+use super::network_limits::{ClientNetwork, NetworkLimits, NetworkSlot};
 use super::stall_timeout::{ConnectionActivity, HeaderTimer, TrackedStream};
 use crate::clock::Clock;
 
@@ -91,7 +91,7 @@ impl<H: RequestHandler> HttpServer<H> {
     /// Claims a slot in the peer's network, unless the peer is a trusted proxy. `None` if the network has no slot left.
     fn permit(&self, peer: IpAddr, slot: ConnectionSlot, alive: mpsc::Sender<()>) -> Option<Arc<ConnectionPermit>> {
         let is_proxy = forwarded::is_in(peer, &self.trusted_proxies);
-        let network_slot = if is_proxy { None } else { Some(self.network_limits.claim(peer)?) };
+        let network_slot = if is_proxy { None } else { Some(self.network_limits.claim(ClientNetwork::from_ip(peer))?) };
         Some(Arc::new(ConnectionPermit { _slot: slot, network_slot, _alive: alive, shutdown: self.shutdown.clone() }))
     }
 

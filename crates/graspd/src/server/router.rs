@@ -17,7 +17,8 @@ use crate::admin::proxy_probe;
 use crate::config::{Config, StatusPageAccess};
 use crate::git::handlers::GitClient;
 use crate::http::body::HttpResponse;
-use crate::http::forwarded;
+use crate::http::forwarded::{self, ReportedProxies, RequestClient};
+use crate::http::network_limits::ClientNetwork;
 use crate::http::response::{
     add_default_headers, html, method_not_allowed, status, with_header, with_type, without_body,
 };
@@ -42,6 +43,7 @@ pub(super) struct AppState {
     network_contact: Arc<NetworkContact>,
     pub(super) sessions: SessionContext,
     ref_cache: Arc<RefCache>,
+    reported_proxies: ReportedProxies,
     pub(super) services: Services,
 }
 
@@ -65,6 +67,7 @@ impl AppState {
                 shutdown_grace: config.shutdown_grace,
             },
             ref_cache: resources.ref_cache.clone(),
+            reported_proxies: ReportedProxies::default(),
             services,
             config,
         }
@@ -114,34 +117,35 @@ async fn route(
         return status(StatusCode::NO_CONTENT, "");
     }
     let proxies = &app.config.trusted_proxies;
-    app.network_contact.record(forwarded::client_address(peer, request.headers(), proxies));
-    let client = || proxy_probe::ProbedClient {
-        address: forwarded::client_address(peer, request.headers(), proxies),
-        is_proxy: forwarded::is_in(peer, proxies),
-    };
-    let is_probe = app.services.proxy_probe.record(&request, peer, client, app.sessions.clock.mono());
+    let client = RequestClient::new(peer, request.headers(), proxies);
+    if client.is_untrusted_proxy {
+        app.reported_proxies.report(peer);
+    }
+    app.network_contact.record(client.address);
+    let probed = || proxy_probe::ProbedClient { address: client.address, is_proxy: forwarded::is_in(peer, proxies) };
+    let is_probe = app.services.proxy_probe.record(&request, peer, probed, app.sessions.clock.mono());
     if is_probe && request.method() == Method::POST {
         return proxy_probe::count_body(request).await;
     }
     let below = request.uri().path().strip_prefix(app.config.base_path.as_str());
     if !matches!(below, Some("" | "/")) {
-        return route_below_base(&app, peer, request).await;
+        return route_below_base(&app, client, request).await;
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return method_not_allowed("GET, HEAD, OPTIONS");
     }
     if *request.method() == Method::GET && upgrade::is_upgrade(request.headers()) {
-        // A connection without a proxy has a network slot already.
-        let address = forwarded::client_address(peer, request.headers(), &app.config.trusted_proxies);
-        let network_slot = if permit.network_slot.is_some() {
+        // A connection without a proxy has a slot in its network already.
+        let has_slot = permit.network_slot.is_some() && client.network != Some(ClientNetwork::UntrustedProxy);
+        let network_slot = if has_slot {
             None
         } else {
-            match app.services.network_limits.claim(address) {
+            match app.services.network_limits.claim(client.network) {
                 Some(network_slot) => Some(network_slot),
                 None => return status(StatusCode::TOO_MANY_REQUESTS, "too many connections from your network\n"),
             }
         };
-        return upgrade::upgrade(app.sessions.clone(), address, network_slot, permit, request);
+        return upgrade::upgrade(app.sessions.clone(), client.address, network_slot, permit, request);
     }
     if accepts_nostr_json(request.headers()) {
         let text = app.nip11.text(&app.sessions.settings.borrow(), &app.policy.policy().lists);
@@ -170,7 +174,7 @@ fn landing_page(app: &AppState) -> String {
 }
 
 /// Routes a request that is not for the relay endpoint: `robots.txt`, monitoring, repositories.
-async fn route_below_base(app: &Arc<AppState>, peer: IpAddr, request: Request<Incoming>) -> HttpResponse {
+async fn route_below_base(app: &Arc<AppState>, client: RequestClient, request: Request<Incoming>) -> HttpResponse {
     let path = request.uri().path();
     // Crawlers request this at the root of the host, whatever the base path of the service is.
     if path == "/robots.txt" && matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -185,7 +189,7 @@ async fn route_below_base(app: &Arc<AppState>, peer: IpAddr, request: Request<In
     let Some((repo_path, below)) = below.strip_prefix('/').and_then(RepoPath::from_path) else { return not_found() };
     let Some(open) = app.ref_cache.open_repo(&repo_path) else { return not_found() };
     let below = below.to_owned();
-    let client = GitClient::new(forwarded::client_address(peer, request.headers(), &app.config.trusted_proxies));
+    let client = GitClient::new(client.network);
     if let Some(response) = app.services.pages.route(client, &repo_path, &open, &below, &request).await {
         return response;
     }

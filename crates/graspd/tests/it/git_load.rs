@@ -232,6 +232,17 @@ fn followers_do_not_delay_pushes() {
     expect_nothing_left(&server);
 }
 
+/// Pushes new refs that all point to `tip`; returns the report of the server.
+fn push_refs(server: &Server, path: &str, headers: &[&str], names: &[String], tip: &str, pack: &[u8]) -> String {
+    let commands: Vec<[&str; 3]> = names.iter().map(|name| [ZERO, tip, name]).collect();
+    wire::request_with_body(server, path, headers, &wire::push_body(&commands, CAPABILITIES, pack)).text()
+}
+
+/// Returns the ref of a pull request whose event is not known.
+fn pull_request_ref(nth: usize) -> String {
+    format!("refs/nostr/{nth:064x}")
+}
+
 #[test]
 fn uploads_without_event_are_limited_per_network() {
     let settings = [PROXY, ("PURGATORY_EXPIRY_SECS", "15"), ("GIT_MAX_UNSIGNED_PUSH_BYTES", "20000")];
@@ -243,11 +254,9 @@ fn uploads_without_event_are_limited_per_network() {
     let c2 = work.commit("file", "pull request");
     let pack = work.pack(&[&c2, &work.oid("HEAD^{tree}"), &work.oid("HEAD:file")]);
     let push = |from: &str, names: &[String], tip: &str, pack: &[u8]| {
-        let commands: Vec<[&str; 3]> = names.iter().map(|name| [ZERO, tip, name]).collect();
-        let body = wire::push_body(&commands, CAPABILITIES, pack);
-        wire::request_with_body(&server.process, &path, &[RECEIVE_REQUEST, from], &body).text()
+        push_refs(&server.process, &path, &[RECEIVE_REQUEST, from], names, tip, pack)
     };
-    let name = |n: usize| format!("refs/nostr/{n:064x}");
+    let name = pull_request_ref;
 
     let c3 = work.commit("large", &incompressible_text(60_000));
     let large = work.pack(&[&c2, &c3, &work.oid("HEAD^{tree}"), &work.oid("HEAD:file"), &work.oid("HEAD:large")]);
@@ -278,4 +287,32 @@ fn uploads_without_event_are_limited_per_network() {
     server.publish_held(&state);
     work.push(&server.url(&owner, "tool"), &[&format!("{c3}:{MAIN}")]).expect_success();
     server.expect_served(&[&state]);
+}
+
+/// A proxy on the same machine connects from loopback, which has no limits. If it is not trusted, all of its clients
+/// count as one network.
+#[test]
+fn uploads_through_an_untrusted_proxy_share_one_limit() {
+    let mut server = TestServer::new();
+    let owner = server.maintainer(1);
+    let (work, c1) = one_commit("one");
+    server.create_repo(&owner, "tool", &[], &work, &main_at(&c1));
+    let path = format!("{}/git-receive-pack", repo_path(&owner.npub(), "tool"));
+    let c2 = work.commit("file", "pull request");
+    let pack = work.pack(&[&c2, &work.oid("HEAD^{tree}"), &work.oid("HEAD:file")]);
+    let push = |from: &[&str], names: &[String]| {
+        push_refs(&server.process, &path, &[&[RECEIVE_REQUEST], from].concat(), names, &c2, &pack)
+    };
+    let names: Vec<String> = (0..limits::MAX_UPLOADS_PER_NETWORK).map(pull_request_ref).collect();
+    for (part, from) in names.chunks(limits::MAX_UPLOADS_PER_PUSH).zip([NETWORK_A, NETWORK_B].into_iter().cycle()) {
+        let report = push(&[from], part);
+        assert!(report.contains(&format!("ok {}", part[0])) && !report.contains("ng "), "{report}");
+    }
+    let one_more = [pull_request_ref(1_000)];
+    for from in [NETWORK_A, NETWORK_B] {
+        let report = push(&[from], &one_more);
+        assert!(report.contains("E-PR-ROOM"), "{report}");
+    }
+    let report = push(&[], &one_more);
+    assert!(report.contains(&format!("ok {}", one_more[0])), "a program on this machine is not limited: {report}");
 }

@@ -9,6 +9,7 @@ use grasp_core::limits;
 use grasp_core::nostr::{SignedEvent, kinds};
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::support::{BEHIND_PROXY, Client, DEADLINE, Server, eventually};
@@ -247,11 +248,36 @@ fn aborted_handshakes_free_their_slots() {
 }
 
 #[test]
-fn forwarded_address_from_untrusted_client_is_ignored() {
-    let server = Server::start(&[("NETWORK_MAX_CONNECTIONS", "1")]);
-    let connected: Vec<Client> =
-        (0..3).map(|_| server.connect_from(Some("203.0.113.5")).expect("loopback is limited")).collect();
-    assert_eq!(connected.len(), 3);
+fn clients_of_an_untrusted_proxy_share_the_limits_of_one_network() {
+    let folder = Arc::new(TempDir::new().expect("cannot create a temporary folder"));
+    let settings = [("POLICY", "open"), ("NETWORK_MAX_CONNECTIONS", "2"), ("NETWORK_EVENTS_PER_MINUTE", "1")];
+    let server = Server::start_with_log(&folder, &settings);
+    let warning = "peer sends headers of a proxy but is not trusted, its clients share the limits of one network";
+    assert!(!server.log().contains(warning));
+    // An attacker behind a proxy that the operator forgot to list, with another forged address for each connection.
+    let mut attacker = server.connect_from(Some("203.0.113.5")).expect("connection rejected");
+    let _second = server.connect_from(Some("198.51.100.5")).expect("connection rejected");
+    assert_eq!(server.connect_from(Some("192.0.2.5")).err(), Some(Some(429)), "a third connection is rejected");
+    for _ in 0..1_000 {
+        attacker.send_text(r#"["EVENT",{}]"#);
+    }
+    for _ in 0..1_000 {
+        assert_eq!(attacker.receive(), json!(["NOTICE", "invalid: missing field `id`"]));
+    }
+    let event = Author::new(1).note(now(), &[], "too much");
+    let rejected = (false, "rate-limited: too many events from your network, slow down".to_owned());
+    assert_eq!(attacker.publish(&event), rejected);
+    // Programs on this machine are not affected.
+    for mut program in [(); 3].map(|()| server.connect()) {
+        assert!(program.publish(&event).0);
+        assert_eq!(program.query(&[json!({})]).len(), 1);
+    }
+    let log = server.log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains(warning)).collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    for part in ["WARN http", "peer=127.0.0.1", "setting=\"NGIT_TRUSTED_PROXY_CIDRS\""] {
+        assert!(warnings[0].contains(part), "{part}: {}", warnings[0]);
+    }
 }
 
 #[test]
