@@ -34,6 +34,17 @@ pub const MAX_FILTER_BYTES_PER_CONNECTION: usize = 5 * 1024 * 1024;
 /// Filter memory of all connections together: a size that a small server can afford.
 pub const MAX_TOTAL_FILTER_BYTES: usize = 256 * 1024 * 1024;
 
+/// Filter memory of one network: an eighth of all. Enough for six connections that each have as much as one may have,
+/// or for hundreds of ordinary ones. A subscription beyond it gets its stored events only.
+pub const MAX_FILTER_BYTES_PER_NETWORK: usize = 32 * 1024 * 1024;
+
+/// Filter memory of queries without live events, all connections together: counts, and subscriptions for which the
+/// live index has no space. A query needs it for milliseconds, unless its client reads slowly.
+pub const MAX_TOTAL_QUERY_FILTER_BYTES: usize = 64 * 1024 * 1024;
+
+/// Filter memory of such queries of one network: three with the most that one connection may have.
+pub const MAX_QUERY_FILTER_BYTES_PER_NETWORK: usize = 16 * 1024 * 1024;
+
 /// Bytes of live events that wait for a slow client before it is disconnected: minutes on a busy relay, seconds in an
 /// attack.
 pub const MAX_UNSENT_BYTES: usize = 8 * 1024 * 1024;
@@ -69,8 +80,12 @@ pub const MAX_SCAN_ROWS: u64 = 20_000_000;
 /// Items of one negentropy set: forty bytes each. No repository host has more to reconcile in one window.
 pub const MAX_NEGENTROPY_ITEMS: usize = 1_000_000;
 
-/// Bytes of all negentropy sets together. One set of a million items takes 41 MB.
-pub const MAX_NEGENTROPY_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of all negentropy sets together: four networks may have as much as one may have.
+pub const MAX_NEGENTROPY_BYTES: usize = 192 * 1024 * 1024;
+
+/// Bytes of the negentropy sets of one network. One set of a million items takes 41 MB. A set that several networks use
+/// counts for the first one.
+pub const MAX_NEGENTROPY_BYTES_PER_NETWORK: usize = 48 * 1024 * 1024;
 
 /// Bytes of one negentropy answer before hex encoding doubles it: below the 128 KiB that common relays and clients
 /// accept.

@@ -8,6 +8,7 @@
 //! - [`server`]: accept loop, connection tasks, graceful shutdown.
 //! - [`stall_timeout`]: timeouts of connections that make no progress.
 //! - [`connection_limit`], [`network_limits`]: limits of all connections and of each client network.
+//! - [`shared_budget`]: memory that all clients share, with a share for each client network.
 //! - [`fair_semaphore`]: limits concurrent work fairly among client networks.
 //! - [`forwarded`]: the client address behind trusted proxies, and untrusted proxies.
 //! - [`body`], [`response`]: responses.
@@ -21,4 +22,5 @@ pub(crate) mod forwarded;
 pub(crate) mod network_limits;
 pub(crate) mod response;
 pub(crate) mod server;
+pub(crate) mod shared_budget;
 pub(crate) mod stall_timeout;

@@ -86,7 +86,12 @@ impl NetworkSlot {
     /// Returns the network as text, the form in which admission limits requests per network. `None` for a connection
     /// that is not limited.
     pub(crate) fn network_name(&self) -> Option<String> {
-        self.network.as_ref().map(|(network, ..)| network.to_string())
+        self.network().map(|network| network.to_string())
+    }
+
+    /// Returns the network. `None` for a connection that is not limited.
+    pub(crate) fn network(&self) -> Option<ClientNetwork> {
+        self.network.as_ref().map(|(network, ..)| *network)
     }
 
     /// Takes one event from the publish budget. Returns false if the budget is used up.

@@ -35,6 +35,7 @@ const QUEUES: &[&str] = &[
 const BUDGETS: &[&str] = &[
     "connections",
     "filter_bytes",
+    "query_filter_bytes",
     "negentropy_bytes",
     "pack_cache_bytes",
     "ref_bytes",

@@ -10,23 +10,27 @@
 //! sessions.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
-use grasp_core::limits;
 use grasp_core::nostr::{Filter, SignedEvent};
 use grasp_store::{EventRecord, PreparedFilter, Scan, Store};
 use tracing::error;
 
-use super::outbox::{EventPrefix, SessionMessage, SessionSender, SubscriptionKey};
+use super::outbox::{EventPrefix, SessionSender, SubscriptionKey};
 use super::query_pool::{QueryJob, QueryPool, ScanJob};
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
+use crate::http::shared_budget::BudgetReservation;
 use crate::writer::CommitListener;
 
 /// Ephemeral events that may wait to be broadcast. Beyond this number they are dropped.
 const MAX_QUEUED_EPHEMERAL: usize = 1_024;
+
+/// Number of entries up to which the tables of subscriptions keep their memory when entries are removed.
+const MIN_TABLE_ENTRIES: usize = 1_024;
 
 /// How many events are read from the store at a time.
 const READ_BATCH_EVENTS: usize = 1_000;
@@ -45,6 +49,8 @@ pub(crate) struct Subscription {
     pub(crate) key: SubscriptionKey,
     pub(crate) prefix: EventPrefix,
     pub(crate) filters: Vec<Filter>,
+    /// The memory of the filters.
+    pub(crate) reservation: BudgetReservation,
     pub(crate) session: SessionSender,
 }
 
@@ -56,8 +62,6 @@ pub(crate) struct BroadcastHandle {
     ephemeral: Sender<BroadcastRequest>,
     /// Whether a [`BroadcastRequest::Committed`] is queued.
     is_commit_queued: Arc<AtomicBool>,
-    /// Filter memory of all subscriptions, for monitoring.
-    filter_bytes: Arc<AtomicUsize>,
 }
 
 impl CommitListener for BroadcastHandle {
@@ -77,7 +81,6 @@ pub(crate) struct BroadcastInbox {
     requests: Receiver<BroadcastRequest>,
     ephemeral: Receiver<BroadcastRequest>,
     is_commit_queued: Arc<AtomicBool>,
-    filter_bytes: Arc<AtomicUsize>,
 }
 
 impl BroadcastHandle {
@@ -85,24 +88,14 @@ impl BroadcastHandle {
         let (request_sender, requests) = crossbeam_channel::unbounded();
         let (ephemeral_sender, ephemeral) = crossbeam_channel::bounded(MAX_QUEUED_EPHEMERAL);
         let is_commit_queued = Arc::new(AtomicBool::new(false));
-        let filter_bytes = Arc::new(AtomicUsize::new(0));
-        let handle = Self {
-            requests: request_sender,
-            ephemeral: ephemeral_sender,
-            is_commit_queued: is_commit_queued.clone(),
-            filter_bytes: filter_bytes.clone(),
-        };
-        (handle, BroadcastInbox { requests, ephemeral, is_commit_queued, filter_bytes })
+        let handle =
+            Self { requests: request_sender, ephemeral: ephemeral_sender, is_commit_queued: is_commit_queued.clone() };
+        (handle, BroadcastInbox { requests, ephemeral, is_commit_queued })
     }
 
     /// Returns the number of queued requests.
     pub(crate) fn len(&self) -> usize {
         self.requests.len() + self.ephemeral.len()
-    }
-
-    /// Returns the filter memory of all subscriptions.
-    pub(crate) fn filter_bytes(&self) -> usize {
-        self.filter_bytes.load(Ordering::Relaxed)
     }
 
     /// Opens a subscription: it receives every event that becomes visible from now on, and a scan sends those that are
@@ -137,7 +130,8 @@ struct OpenSubscription {
     session: SessionSender,
     /// Events up to this sequence number are sent by the scan of stored events.
     after_seq: u64,
-    filter_bytes: usize,
+    /// Returns the memory of the filters to its budget.
+    _reservation: BudgetReservation,
 }
 
 /// State of the broadcast thread.
@@ -151,15 +145,13 @@ pub(crate) struct Broadcaster {
     last_seq: u64,
     subscriptions: HashMap<SubscriptionKey, OpenSubscription>,
     index: HashMap<IndexKey, HashSet<SubscriptionKey>>,
-    /// Filter memory of all subscriptions.
-    filter_bytes: usize,
 }
 
 impl Broadcaster {
     pub(crate) fn new(store: Store, query_pool: QueryPool, clock: Clock, settings: SettingsReceiver) -> Self {
         let last_seq = store.last_seq();
         let (subscriptions, index) = (HashMap::new(), HashMap::new());
-        Self { store, query_pool, clock, settings, last_seq, subscriptions, index, filter_bytes: 0 }
+        Self { store, query_pool, clock, settings, last_seq, subscriptions, index }
     }
 
     /// Handles requests until the sender of `stop` is dropped.
@@ -176,7 +168,6 @@ impl Broadcaster {
                 },
                 recv(stop) -> _ => break,
             }
-            inbox.filter_bytes.store(self.filter_bytes, Ordering::Relaxed);
         }
     }
 
@@ -199,27 +190,21 @@ impl Broadcaster {
     }
 
     fn subscribe(&mut self, subscription: Subscription) {
-        let Subscription { key, prefix, filters, session } = subscription;
-        let filter_bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
-        if self.filter_bytes + filter_bytes > limits::MAX_TOTAL_FILTER_BYTES {
-            session.send(SessionMessage::FilterLimitReached { key });
-            return;
-        }
+        let Subscription { key, prefix, filters, reservation, session } = subscription;
         let filter_limit = self.settings.borrow().filter_limit;
         let scan = Scan::new(filters.clone(), filter_limit, self.last_seq);
         let filters: Vec<PreparedFilter> = filters.into_iter().map(PreparedFilter::new).collect();
         for index_key in filters.iter().flat_map(index_keys) {
             self.index.entry(index_key).or_default().insert(key);
         }
-        self.filter_bytes += filter_bytes;
-        let open = OpenSubscription { filters, session: session.clone(), after_seq: self.last_seq, filter_bytes };
+        let (after_seq, open_session) = (self.last_seq, session.clone());
+        let open = OpenSubscription { filters, session: open_session, after_seq, _reservation: reservation };
         self.subscriptions.insert(key, open);
-        self.query_pool.submit(QueryJob::Scan(Box::new(ScanJob { scan, key, prefix, session, frames: Vec::new() })));
+        self.query_pool.submit(QueryJob::Scan(Box::new(ScanJob::new(scan, key, prefix, session, None))));
     }
 
     fn unsubscribe(&mut self, key: SubscriptionKey) {
         let Some(subscription) = self.subscriptions.remove(&key) else { return };
-        self.filter_bytes -= subscription.filter_bytes;
         for index_key in subscription.filters.iter().flat_map(index_keys) {
             if let Some(keys) = self.index.get_mut(&index_key) {
                 keys.remove(&key);
@@ -228,6 +213,8 @@ impl Broadcaster {
                 }
             }
         }
+        release_unused(&mut self.index);
+        release_unused(&mut self.subscriptions);
     }
 
     /// Broadcasts all events that became visible since the last call.
@@ -282,6 +269,13 @@ impl Broadcaster {
         keys.sort_unstable();
         keys.dedup();
         keys
+    }
+}
+
+/// Frees the memory of a table of which less than a quarter is in use. The cost per removed entry is constant.
+fn release_unused<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
+    if table.capacity() > MIN_TABLE_ENTRIES && table.len() < table.capacity() / 4 {
+        table.shrink_to(2 * table.len());
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `query_pool` | reads the store for REQ, COUNT and negentropy, in slices | a fixed pool of threads |
 //! | `broadcast` | index of open subscriptions; sends them new events after each commit | one thread |
 //! | `negentropy_cache` | item sets, shared by sessions that ask for the same filter | one thread |
+//! | `budgets` | memory that clients share, with a share for each network | – |
 //! | `nip11` | relay information document | the task of the HTTP connection |
 //!
 //! The router in `server` calls `upgrade` and `nip11`. A session submits events to the [writer](crate::writer) and gets
@@ -18,6 +19,7 @@
 //! May use `writer`, `http`, `metrics`, `config`, `clock` and `random`. It reads the store and never writes to it.
 
 pub(crate) mod broadcast;
+pub(crate) mod budgets;
 pub(crate) mod negentropy;
 pub(crate) mod negentropy_cache;
 pub(crate) mod nip11;

@@ -8,7 +8,7 @@ use grasp_core::nostr::{Filter, message};
 use grasp_core::time::MonoTime;
 
 use super::session::{SessionIo, WriteBuffer};
-use crate::relay::negentropy_cache::ItemSetError;
+use crate::relay::negentropy_cache::{ItemSetError, ItemSetWaiter};
 use crate::relay::outbox::{CachedItemSet, SubscriptionKey};
 use crate::relay::query_pool::{QueryJob, ReconcileJob};
 
@@ -47,7 +47,8 @@ impl Reconciliations {
         }
         let key = io.context.new_subscription_key();
         self.running += 1;
-        io.context.negentropy_cache.open(filter, key, io.sender.clone());
+        let waiter = ItemSetWaiter { key, session: io.sender.clone(), network: io.network };
+        io.context.negentropy_cache.open(filter, waiter);
         let now = io.context.clock.mono();
         let state = ReconciliationState::Building(message);
         self.open.insert(id, Reconciliation { key, state, opened_at: now, last_message_at: now });
@@ -96,6 +97,9 @@ impl Reconciliations {
             Err(ItemSetError::TooLarge) => message::neg_too_big(&id, limits::MAX_NEGENTROPY_ITEMS),
             Err(ItemSetError::NoMemory) => {
                 message::neg_err(&id, "blocked: too many reconciliations at once, try again later")
+            }
+            Err(ItemSetError::NetworkShare(_)) => {
+                message::neg_err(&id, "blocked: too many reconciliations from your network at once, try again later")
             }
             Err(ItemSetError::Failed) => message::neg_err(&id, "error: the query failed"),
         };

@@ -1,11 +1,10 @@
 //! Item sets for negentropy, shared by all reconciliations with the same filter at the same time.
 //!
 //! Runs on one thread ([`NegentropyCacheWorker::run`]). The query pool builds the sets; a set lives as long as a
-//! session uses it. All sets together are bounded by
-//! [`limits::MAX_NEGENTROPY_BYTES`](grasp_core::limits::MAX_NEGENTROPY_BYTES).
+//! session uses it. All sets together, and those of each network, are bounded by a
+//! [budget](super::budgets::RelayBudgets::negentropy).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -16,6 +15,8 @@ use grasp_store::{Scan, Store};
 use super::outbox::{CachedItemSet, SessionMessage, SessionSender, SubscriptionKey};
 use super::query_pool::{ItemSetJob, QueryJob, QueryPool};
 use crate::clock::Clock;
+use crate::http::network_limits::ClientNetwork;
+use crate::http::shared_budget::SharedBudget;
 
 /// Reason why an item set could not be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,13 +25,15 @@ pub(crate) enum ItemSetError {
     TooLarge,
     /// The memory for item sets is used up.
     NoMemory,
+    /// The network that the set counts for has its share of the memory for item sets.
+    NetworkShare(Option<ClientNetwork>),
     /// The store could not be read.
     Failed,
 }
 
 pub(crate) enum ItemSetRequest {
     /// A session needs the items that match a filter.
-    Open { filter: Filter, key: SubscriptionKey, session: SessionSender },
+    Open { filter: Filter, waiter: ItemSetWaiter },
     /// The query pool has finished a set.
     Built { key: ItemSetKey, set: Result<Arc<CachedItemSet>, ItemSetError> },
 }
@@ -39,29 +42,22 @@ pub(crate) enum ItemSetRequest {
 #[derive(Clone)]
 pub(crate) struct NegentropyCache {
     requests: Sender<ItemSetRequest>,
-    /// Bytes of all sets.
-    budget: Arc<AtomicUsize>,
 }
 
 impl NegentropyCache {
     pub(crate) fn new() -> (Self, Receiver<ItemSetRequest>) {
         let (requests, receiver) = crossbeam_channel::unbounded();
-        (Self { requests, budget: Arc::default() }, receiver)
+        (Self { requests }, receiver)
     }
 
     /// Requests the item set of a filter. The session receives it as [`SessionMessage::ItemSet`].
-    pub(crate) fn open(&self, filter: Filter, key: SubscriptionKey, session: SessionSender) {
-        let _ = self.requests.send(ItemSetRequest::Open { filter, key, session });
+    pub(crate) fn open(&self, filter: Filter, waiter: ItemSetWaiter) {
+        let _ = self.requests.send(ItemSetRequest::Open { filter, waiter });
     }
 
     /// Returns the number of queued requests.
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
-    }
-
-    /// Returns the bytes of all sets.
-    pub(crate) fn bytes(&self) -> usize {
-        self.budget.load(Ordering::Relaxed)
     }
 
     /// Reports the result of a finished [`ItemSetJob`].
@@ -74,19 +70,27 @@ impl NegentropyCache {
 /// part of it because events can also disappear, for example by expiry, without a new one being stored.
 pub(crate) type ItemSetKey = (Filter, u64, Timestamp);
 
+/// A session that waits for an item set.
+pub(crate) struct ItemSetWaiter {
+    pub(crate) key: SubscriptionKey,
+    pub(crate) session: SessionSender,
+    /// Network of the client.
+    pub(crate) network: Option<ClientNetwork>,
+}
+
 /// Sessions that wait for a set under construction. The cache thread adds sessions while the query pool checks whether
 /// any is still open; the lock is held only for these two steps.
 #[derive(Clone, Default)]
-pub(crate) struct ItemSetWaiters(Arc<Mutex<Vec<(SubscriptionKey, SessionSender)>>>);
+pub(crate) struct ItemSetWaiters(Arc<Mutex<Vec<ItemSetWaiter>>>);
 
 impl ItemSetWaiters {
-    fn lock(&self) -> MutexGuard<'_, Vec<(SubscriptionKey, SessionSender)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<ItemSetWaiter>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all sessions that waited have ended.
     pub(crate) fn are_all_closed(&self) -> bool {
-        self.lock().iter().all(|(_, session)| session.is_closed())
+        self.lock().iter().all(|waiter| waiter.session.is_closed())
     }
 }
 
@@ -103,6 +107,8 @@ pub(crate) struct NegentropyCacheWorker {
     pub(crate) query_pool: QueryPool,
     pub(crate) requests: Receiver<ItemSetRequest>,
     pub(crate) cache: NegentropyCache,
+    /// Memory of all sets.
+    pub(crate) budget: Arc<SharedBudget>,
     pub(crate) clock: Clock,
 }
 
@@ -113,10 +119,8 @@ impl NegentropyCacheWorker {
         loop {
             crossbeam_channel::select! {
                 recv(self.requests) -> request => match request {
-                    Ok(ItemSetRequest::Open { filter, key, session }) => {
-                        self.open(&mut entries, filter, (key, session));
-                    }
-                    Ok(ItemSetRequest::Built { key, set }) => finish_entry(&mut entries, key, &set),
+                    Ok(ItemSetRequest::Open { filter, waiter }) => self.open(&mut entries, filter, waiter),
+                    Ok(ItemSetRequest::Built { key, set }) => self.finish_entry(&mut entries, key, &set),
                     Err(_) => break,
                 },
                 recv(stop) -> _ => break,
@@ -124,12 +128,7 @@ impl NegentropyCacheWorker {
         }
     }
 
-    fn open(
-        &self,
-        entries: &mut HashMap<ItemSetKey, CacheEntry>,
-        filter: Filter,
-        waiter: (SubscriptionKey, SessionSender),
-    ) {
+    fn open(&self, entries: &mut HashMap<ItemSetKey, CacheEntry>, filter: Filter, waiter: ItemSetWaiter) {
         entries.retain(|_, entry| !matches!(entry, CacheEntry::Ready(set) if set.strong_count() == 0));
         let seq = self.store.last_seq();
         let key = (filter.clone(), seq, self.clock.wall());
@@ -139,8 +138,10 @@ impl NegentropyCacheWorker {
             None => None,
         };
         match ready {
-            Some(set) => waiter.1.send(SessionMessage::ItemSet { key: waiter.0, set: Ok(set) }),
+            Some(set) => waiter.session.send(SessionMessage::ItemSet { key: waiter.key, set: Ok(set) }),
             None => {
+                // Nothing is reserved yet, so this does not fail.
+                let Ok(reservation) = self.budget.reserve(waiter.network, 0) else { return };
                 let waiters = ItemSetWaiters::default();
                 waiters.lock().push(waiter);
                 entries.insert(key.clone(), CacheEntry::Building(waiters.clone()));
@@ -148,28 +149,36 @@ impl NegentropyCacheWorker {
                     scan: Scan::new(vec![filter], usize::MAX, seq),
                     key,
                     items: Vec::new(),
-                    budget: self.cache.budget.clone(),
-                    reserved_bytes: 0,
+                    reservation,
                     cache: self.cache.clone(),
                     waiters,
                 })));
             }
         }
     }
-}
 
-/// Sends a finished set to the sessions that wait for it, and keeps a weak reference for later requests.
-fn finish_entry(
-    entries: &mut HashMap<ItemSetKey, CacheEntry>,
-    key: ItemSetKey,
-    set: &Result<Arc<CachedItemSet>, ItemSetError>,
-) {
-    if let Some(CacheEntry::Building(waiters)) = entries.remove(&key) {
-        for (key, session) in waiters.lock().drain(..) {
-            session.send(SessionMessage::ItemSet { key, set: set.clone() });
+    /// Sends a finished set to the sessions that wait for it, and keeps a weak reference for later requests.
+    fn finish_entry(
+        &self,
+        entries: &mut HashMap<ItemSetKey, CacheEntry>,
+        key: ItemSetKey,
+        set: &Result<Arc<CachedItemSet>, ItemSetError>,
+    ) {
+        let waiters = match entries.remove(&key) {
+            Some(CacheEntry::Building(waiters)) => std::mem::take(&mut *waiters.lock()),
+            _ => Vec::new(),
+        };
+        if let Ok(set) = set {
+            entries.insert(key.clone(), CacheEntry::Ready(Arc::downgrade(set)));
         }
-    }
-    if let Ok(set) = set {
-        entries.insert(key, CacheEntry::Ready(Arc::downgrade(set)));
+        for waiter in waiters {
+            match set {
+                // The share of another network does not concern this one.
+                Err(ItemSetError::NetworkShare(network)) if *network != waiter.network => {
+                    self.open(entries, key.0.clone(), waiter);
+                }
+                set => waiter.session.send(SessionMessage::ItemSet { key: waiter.key, set: set.clone() }),
+            }
+        }
     }
 }

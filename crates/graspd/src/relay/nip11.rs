@@ -62,6 +62,7 @@ fn render(config: &Config, lists: &ModerationLists, owner: &str, instance: &str)
             "max_filters": limits::MAX_FILTERS,
             "max_filter_values": limits::MAX_FILTER_VALUES,
             "max_subscription_bytes": limits::MAX_FILTER_BYTES_PER_CONNECTION,
+            "max_subscription_bytes_per_network": limits::MAX_FILTER_BYTES_PER_NETWORK,
             "max_limit": config.filter_limit,
             "default_limit": config.filter_limit,
             "max_subid_length": limits::MAX_SUBSCRIPTION_ID_BYTES,

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::negentropy_cache::ItemSetError;
 use super::query_pool::ScanJob;
+use crate::http::shared_budget::BudgetReservation;
 
 /// Identifies one subscription of one session. Never used again in this process, so that a late message for a replaced
 /// subscription is recognised.
@@ -25,8 +26,6 @@ pub(crate) enum SessionMessage {
     StoredEvents { key: SubscriptionKey, frames: Vec<u8>, status: ScanStatus },
     /// A new event for a subscription: its JSON text.
     LiveEvent { key: SubscriptionKey, json: Arc<[u8]> },
-    /// A subscription was not opened because all subscriptions of the server exceed the limit of filter memory.
-    FilterLimitReached { key: SubscriptionKey },
     /// Result of a COUNT; `None` if the query was too expensive or failed.
     Count { key: SubscriptionKey, count: Result<u64, &'static str> },
     /// The item set of a reconciliation.
@@ -50,13 +49,7 @@ pub(crate) enum ScanStatus {
 /// An item set for negentropy. Its memory is returned to the budget when the last session drops it.
 pub(crate) struct CachedItemSet {
     pub(crate) items: NegentropySet,
-    pub(crate) budget: Arc<AtomicUsize>,
-}
-
-impl Drop for CachedItemSet {
-    fn drop(&mut self) {
-        self.budget.fetch_sub(self.items.memory_bytes(), Ordering::Relaxed);
-    }
+    pub(crate) _reservation: BudgetReservation,
 }
 
 /// Sends messages to a session. Sending never waits: replies are bounded by the limits of the session's own requests.

@@ -9,7 +9,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
@@ -21,6 +20,7 @@ use tracing::error;
 use super::negentropy_cache::{ItemSetError, ItemSetKey, ItemSetWaiters, NegentropyCache};
 use super::outbox::{CachedItemSet, EventPrefix, ScanStatus, SessionMessage, SessionSender, SubscriptionKey};
 use crate::clock::Clock;
+use crate::http::shared_budget::{BudgetError, BudgetReservation};
 
 /// Bytes of one part of stored events: large enough that one socket write has many events, small enough that a few
 /// parts for each of many connections fit in memory, and that the allocator reuses such buffers.
@@ -40,6 +40,20 @@ pub(crate) struct ScanJob {
     pub(crate) session: SessionSender,
     /// Frames that are ready but too few to be sent.
     pub(crate) frames: Vec<u8>,
+    /// The memory of the filters, if no live subscription accounts for it.
+    _reservation: Option<BudgetReservation>,
+}
+
+impl ScanJob {
+    pub(crate) fn new(
+        scan: Scan,
+        key: SubscriptionKey,
+        prefix: EventPrefix,
+        session: SessionSender,
+        reservation: Option<BudgetReservation>,
+    ) -> Self {
+        Self { scan, key, prefix, session, frames: Vec::new(), _reservation: reservation }
+    }
 }
 
 /// Query of a COUNT.
@@ -48,6 +62,8 @@ pub(crate) struct CountJob {
     pub(crate) key: SubscriptionKey,
     pub(crate) session: SessionSender,
     pub(crate) count: u64,
+    /// The memory of the filters.
+    pub(crate) _reservation: BudgetReservation,
 }
 
 /// Query that builds an item set for negentropy.
@@ -55,9 +71,8 @@ pub(crate) struct ItemSetJob {
     pub(crate) scan: Scan,
     pub(crate) key: ItemSetKey,
     pub(crate) items: Vec<NegentropyItem>,
-    pub(crate) budget: Arc<AtomicUsize>,
-    /// Bytes of the budget that are reserved for `items` so far.
-    pub(crate) reserved_bytes: usize,
+    /// The memory of `items`, reserved in steps.
+    pub(crate) reservation: BudgetReservation,
     pub(crate) cache: NegentropyCache,
     pub(crate) waiters: ItemSetWaiters,
 }
@@ -191,10 +206,11 @@ impl QueryWorker {
         });
         let error = match progress {
             _ if job.items.len() > limits::MAX_NEGENTROPY_ITEMS => Some(ItemSetError::TooLarge),
-            Ok(ScanProgress::More) if job.reserve() => return Some(QueryJob::ItemSet(job)),
-            Ok(ScanProgress::More) => Some(ItemSetError::NoMemory),
-            Ok(ScanProgress::Done) if job.reserve() => None,
-            Ok(ScanProgress::Done) => Some(ItemSetError::NoMemory),
+            Ok(ScanProgress::More) => match job.reserve() {
+                Ok(()) => return Some(QueryJob::ItemSet(job)),
+                Err(error) => Some(error),
+            },
+            Ok(ScanProgress::Done) => job.reserve().err(),
             Ok(ScanProgress::Exhausted) => Some(ItemSetError::TooLarge),
             Err(error) => {
                 error!(target: "relay", %error, "query for negentropy items failed");
@@ -207,26 +223,29 @@ impl QueryWorker {
 }
 
 impl ItemSetJob {
-    /// Reserves memory for the items found so far, in steps. Returns whether the budget is not exceeded.
-    fn reserve(&mut self) -> bool {
-        let bytes = self.items.len().next_multiple_of(RESERVE_ITEMS) * size_of::<NegentropyItem>();
-        let more = bytes.saturating_sub(self.reserved_bytes);
-        self.reserved_bytes += more;
-        self.budget.fetch_add(more, Ordering::Relaxed) + more <= limits::MAX_NEGENTROPY_BYTES
+    /// Reserves memory for the items found so far, in steps.
+    fn reserve(&mut self) -> Result<(), ItemSetError> {
+        let items = self.items.len().next_multiple_of(RESERVE_ITEMS);
+        resize(&mut self.reservation, items * size_of::<NegentropyItem>())
     }
 
     fn finish(self, error: Option<ItemSetError>) {
-        let set = match error {
-            Some(error) => Err(error),
-            None => {
-                let items = negentropy::NegentropySet::from_items(self.items);
-                self.budget.fetch_add(items.memory_bytes(), Ordering::Relaxed);
-                Ok(Arc::new(CachedItemSet { items, budget: self.budget.clone() }))
-            }
+        let Self { items, mut reservation, key, cache, .. } = self;
+        let build = || {
+            let items = negentropy::NegentropySet::from_items(items);
+            resize(&mut reservation, items.memory_bytes())?;
+            Ok(Arc::new(CachedItemSet { items, _reservation: reservation }))
         };
-        self.budget.fetch_sub(self.reserved_bytes, Ordering::Relaxed);
-        self.cache.set_built(self.key, set);
+        cache.set_built(key, error.map_or_else(build, Err));
     }
+}
+
+/// Changes the memory that is reserved for an item set.
+fn resize(reservation: &mut BudgetReservation, bytes: usize) -> Result<(), ItemSetError> {
+    reservation.resize(bytes).map_err(|error| match error {
+        BudgetError::Total => ItemSetError::NoMemory,
+        BudgetError::Network => ItemSetError::NetworkShare(reservation.network()),
+    })
 }
 
 fn reconcile(job: &ReconcileJob) {

@@ -31,11 +31,12 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tracing::debug;
 
+use super::budgets::RelayBudgets;
 use super::negentropy::Reconciliations;
 use super::subscriptions::Subscriptions;
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
-use crate::http::network_limits::NetworkSlot;
+use crate::http::network_limits::{ClientNetwork, NetworkSlot};
 use crate::http::server::{ConnectionPermit, wait_for_shutdown};
 use crate::metrics::relay::SessionGuard;
 use crate::metrics::{Metrics, relay};
@@ -71,6 +72,7 @@ pub(crate) struct SessionContext {
     pub(crate) broadcast: BroadcastHandle,
     pub(crate) query_pool: QueryPool,
     pub(crate) negentropy_cache: NegentropyCache,
+    pub(crate) budgets: RelayBudgets,
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) service: ServiceAddress,
@@ -204,6 +206,8 @@ async fn wait_for_close_deadline(mut shutdown: watch::Receiver<bool>, grace: Dur
 /// What a session uses to reach the rest of the server and its client.
 pub(crate) struct SessionIo {
     pub(crate) context: SessionContext,
+    /// Network of the client. `None` for a program on this machine, which is not limited.
+    pub(crate) network: Option<ClientNetwork>,
     /// Sender of the session's own outbox, for those that answer later.
     pub(crate) sender: SessionSender,
     /// What is written to the client next.
@@ -244,6 +248,7 @@ impl Session {
         metrics_guard: SessionGuard,
     ) -> Self {
         let (sender, inbox) = SessionSender::new();
+        let network = network_slot.as_ref().or(connection.network_slot.as_ref()).and_then(NetworkSlot::network);
         Self {
             connection,
             network_slot,
@@ -255,7 +260,7 @@ impl Session {
             auth_attempts: 0,
             keys: Arc::new([]),
             last_activity: context.clock.mono(),
-            io: SessionIo { context, sender, out: WriteBuffer::default() },
+            io: SessionIo { context, network, sender, out: WriteBuffer::default() },
             _metrics_guard: metrics_guard,
         }
     }
@@ -428,7 +433,6 @@ impl Session {
                 subscriptions.on_stored_events(io, key, frames, status)
             }
             SessionMessage::LiveEvent { key, json } => subscriptions.on_live_event(io, key, json),
-            SessionMessage::FilterLimitReached { key } => subscriptions.on_filter_limit(io, key),
             SessionMessage::Count { key, count } => subscriptions.on_count(io, key, count),
             SessionMessage::ItemSet { key, set } => reconciliations.on_item_set(io, key, set),
             SessionMessage::NegentropyReply { key, text, is_over } => {

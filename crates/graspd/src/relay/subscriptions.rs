@@ -9,9 +9,10 @@ use grasp_core::time::MonoTime;
 use grasp_store::Scan;
 
 use super::session::{SessionContext, SessionIo, WriteBuffer};
+use crate::http::shared_budget::{BudgetError, BudgetReservation};
 use crate::relay::broadcast::Subscription;
 use crate::relay::outbox::{EventPrefix, ScanStatus, SubscriptionKey};
-use crate::relay::query_pool::{CountJob, QueryJob};
+use crate::relay::query_pool::{CountJob, QueryJob, ScanJob};
 
 /// Open subscriptions and unanswered counts of a session.
 #[derive(Default)]
@@ -32,14 +33,39 @@ struct SessionSubscription {
     id: String,
     prefix: EventPrefix,
     filter_bytes: usize,
+    /// Why the subscription ends after its stored events; `None` if live events follow.
+    ends_because: Option<&'static str>,
     /// Live events that arrived before EOSE; `None` after EOSE.
     early_events: Option<Vec<Arc<[u8]>>>,
     requested_at: MonoTime,
 }
 
-enum QueuedQuery {
-    Req(SubscriptionKey, Vec<Filter>),
-    Count(SubscriptionKey, Vec<Filter>),
+struct QueuedQuery {
+    key: SubscriptionKey,
+    kind: QueryKind,
+    filters: Vec<Filter>,
+    /// The memory of the filters.
+    reservation: BudgetReservation,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum QueryKind {
+    /// Stored events and then live events.
+    Live,
+    /// Stored events only.
+    StoredOnly,
+    Count,
+}
+
+/// Text of CLOSED for queries that cannot be answered because their filters need too much memory.
+const NO_QUERY_MEMORY: &str = "rate-limited: too many large queries at once, try again later";
+
+/// Returns the text of CLOSED for a subscription that gets its stored events only.
+fn no_live_events(error: BudgetError) -> &'static str {
+    match error {
+        BudgetError::Total => "rate-limited: the server holds as many filters as it can, no live events follow",
+        BudgetError::Network => "rate-limited: the filters of your network take too much memory, no live events follow",
+    }
 }
 
 impl Subscriptions {
@@ -55,6 +81,14 @@ impl Subscriptions {
         if self.reject_large_filters(filter_bytes, &mut io.out, &id) {
             return;
         }
+        // A client over the share of its network still gets its stored events.
+        let budgets = &io.context.budgets;
+        let (reservation, ends_because) = match budgets.live_filters.reserve(io.network, filter_bytes) {
+            Ok(reservation) => (Ok(reservation), None),
+            Err(error) => (budgets.query_filters.reserve(io.network, filter_bytes), Some(no_live_events(error))),
+        };
+        let Ok(reservation) = reservation else { return io.out.push_text(&message::closed(&id, NO_QUERY_MEMORY)) };
+        let kind = if ends_because.is_none() { QueryKind::Live } else { QueryKind::StoredOnly };
         let key = io.context.new_subscription_key();
         self.filter_bytes += filter_bytes;
         self.keys_by_id.insert(id.clone(), key);
@@ -64,11 +98,12 @@ impl Subscriptions {
                 prefix: EventPrefix::new(&id),
                 id,
                 filter_bytes,
+                ends_because,
                 early_events: Some(Vec::new()),
                 requested_at: io.context.clock.mono(),
             },
         );
-        self.queued.push_back(QueuedQuery::Req(key, filters));
+        self.queued.push_back(QueuedQuery { key, kind, filters, reservation });
         self.start_queries(io);
     }
 
@@ -81,11 +116,14 @@ impl Subscriptions {
         if self.reject_large_filters(filter_bytes, &mut io.out, &id) {
             return;
         }
+        let Ok(reservation) = io.context.budgets.query_filters.reserve(io.network, filter_bytes) else {
+            return io.out.push_text(&message::closed(&id, NO_QUERY_MEMORY));
+        };
         let key = io.context.new_subscription_key();
         self.filter_bytes += filter_bytes;
         self.counts.insert(key, (id, filter_bytes));
         let filters = filters.into_iter().map(|filter| Filter { limit: None, ..filter }).collect();
-        self.queued.push_back(QueuedQuery::Count(key, filters));
+        self.queued.push_back(QueuedQuery { key, kind: QueryKind::Count, filters, reservation });
         self.start_queries(io);
     }
 
@@ -115,7 +153,7 @@ impl Subscriptions {
             io.sender.release_live(json.len());
         }
         let before = self.queued.len();
-        self.queued.retain(|query| !matches!(query, QueuedQuery::Req(other, _) if *other == key));
+        self.queued.retain(|query| query.key != key);
         // A query that was still queued has not been opened at the broadcast.
         if self.queued.len() == before {
             io.context.broadcast.unsubscribe(key);
@@ -148,7 +186,7 @@ impl Subscriptions {
             return self.start_queries(io);
         };
         io.out.push_stored(part);
-        let error = match status {
+        let end = match status {
             ScanStatus::More(scan) => return io.out.resume_after_write(scan),
             ScanStatus::Done => {
                 io.out.push_text(&message::eose(&subscription.id));
@@ -156,13 +194,13 @@ impl Subscriptions {
                 for json in subscription.early_events.take().into_iter().flatten() {
                     io.out.push_live(&subscription.prefix, &json);
                 }
-                None
+                subscription.ends_because
             }
             ScanStatus::TooExpensive => Some("rate-limited: the query touches too many events, narrow it"),
             ScanStatus::Failed => Some("error: the query failed"),
         };
-        if let Some(error) = error {
-            io.out.push_text(&message::closed(&subscription.id, error));
+        if let Some(reason) = end {
+            io.out.push_text(&message::closed(&subscription.id, reason));
             self.remove(io, key);
         }
         self.running -= 1;
@@ -176,17 +214,6 @@ impl Subscriptions {
             Some(SessionSubscription { prefix, .. }) => io.out.push_live(prefix, &json),
             None => io.sender.release_live(json.len()),
         }
-    }
-
-    /// Handles a subscription that exceeds the filter memory of the server.
-    pub(crate) fn on_filter_limit(&mut self, io: &mut SessionIo, key: SubscriptionKey) {
-        if let Some(subscription) = self.subscriptions.get(&key) {
-            let text = "rate-limited: the server holds as many filters as it can";
-            io.out.push_text(&message::closed(&subscription.id, text));
-        }
-        self.remove(io, key);
-        self.running -= 1;
-        self.start_queries(io);
     }
 
     /// Handles the result of a count.
@@ -207,26 +234,28 @@ impl Subscriptions {
         while self.running < limits::MAX_SCANS_PER_CONNECTION
             && let Some(query) = self.queued.pop_front()
         {
-            match query {
-                QueuedQuery::Req(key, filters) => {
-                    if let Some(subscription) = self.subscriptions.get(&key) {
-                        self.running += 1;
-                        let prefix = subscription.prefix.clone();
-                        io.context.broadcast.subscribe(Subscription {
-                            key,
-                            prefix,
-                            filters,
-                            session: io.sender.clone(),
-                        });
-                    }
-                }
-                QueuedQuery::Count(key, filters) => {
-                    self.running += 1;
+            let QueuedQuery { key, kind, filters, reservation } = query;
+            let session = io.sender.clone();
+            let prefix = self.subscriptions.get(&key).map(|subscription| subscription.prefix.clone());
+            let job = match (kind, prefix) {
+                (QueryKind::Count, _) => {
                     let scan = Scan::new(filters, usize::MAX, io.context.store.last_seq());
-                    let job = CountJob { scan, key, session: io.sender.clone(), count: 0 };
-                    io.context.query_pool.submit(QueryJob::Count(Box::new(job)));
+                    QueryJob::Count(Box::new(CountJob { scan, key, session, count: 0, _reservation: reservation }))
                 }
-            }
+                (QueryKind::StoredOnly, Some(prefix)) => {
+                    let limit = io.context.settings.borrow().filter_limit;
+                    let scan = Scan::new(filters, limit, io.context.store.last_seq());
+                    QueryJob::Scan(Box::new(ScanJob::new(scan, key, prefix, session, Some(reservation))))
+                }
+                (QueryKind::Live, Some(prefix)) => {
+                    self.running += 1;
+                    io.context.broadcast.subscribe(Subscription { key, prefix, filters, reservation, session });
+                    continue;
+                }
+                (QueryKind::StoredOnly | QueryKind::Live, None) => continue,
+            };
+            self.running += 1;
+            io.context.query_pool.submit(job);
         }
     }
 }

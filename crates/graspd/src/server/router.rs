@@ -58,6 +58,7 @@ impl AppState {
                 broadcast: threads.broadcast.clone(),
                 query_pool: threads.query_pool.clone(),
                 negentropy_cache: threads.negentropy_cache.clone(),
+                budgets: threads.budgets.clone(),
                 store: resources.store.clone(),
                 clock: resources.clock,
                 service: resources.policy.service.clone(),

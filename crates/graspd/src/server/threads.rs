@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use grasp_core::limits;
 use grasp_git::apply::GitJobRunner;
 use grasp_git::maintenance::PoolMaintainer;
 use tokio::sync::watch;
@@ -16,11 +15,13 @@ use crate::config::Config;
 use crate::git::handlers::NamedSemaphore;
 use crate::git::upload_pack::UploadPackHandler;
 use crate::http::connection_limit::ConnectionLimit;
+use crate::http::shared_budget::SharedBudget;
 use crate::monitor::disk_usage::DiskUsageScanner;
 use crate::monitor::health::{
     BudgetLoads, HealthMonitor, HealthSnapshot, HealthSources, QueueDepths, start_event_loop_probe,
 };
 use crate::relay::broadcast::{BroadcastHandle, Broadcaster};
+use crate::relay::budgets::RelayBudgets;
 use crate::relay::negentropy_cache::{NegentropyCache, NegentropyCacheWorker};
 use crate::relay::query_pool::{QueryPool, QueryWorker};
 use crate::repos::maintenance::{Maintenance, MaintenanceHandle};
@@ -37,6 +38,7 @@ pub(super) struct WorkerThreads {
     pub(super) broadcast: BroadcastHandle,
     pub(super) query_pool: QueryPool,
     pub(super) negentropy_cache: NegentropyCache,
+    pub(super) budgets: RelayBudgets,
     /// Ends when the event queue is closed and empty.
     writer: JoinHandle<()>,
     /// Dropping it ends the broadcast, negentropy, health and disk usage threads.
@@ -79,6 +81,7 @@ impl WorkerThreads {
         let (broadcast, broadcast_inbox) = BroadcastHandle::new();
         let (query_pool, jobs) = QueryPool::new();
         let (negentropy_cache, requests) = NegentropyCache::new();
+        let budgets = RelayBudgets::new();
         let (stop, stopped) = crossbeam_channel::bounded(0);
 
         let writer = Writer {
@@ -116,11 +119,12 @@ impl WorkerThreads {
             query_pool: query_pool.clone(),
             requests,
             cache: negentropy_cache.clone(),
+            budget: budgets.negentropy.clone(),
             clock,
         };
         let end = stopped.clone();
         spawn("negentropy", move || worker.run(&end))?;
-        Ok(Self { event_queue, broadcast, query_pool, negentropy_cache, writer, stop, stopped })
+        Ok(Self { event_queue, broadcast, query_pool, negentropy_cache, budgets, writer, stop, stopped })
     }
 
     /// Starts the health monitor, which takes its first snapshot before this returns, and the disk usage scanner.
@@ -222,17 +226,22 @@ impl WorkerThreads {
         ref_cache: Arc<RefCache>,
         connection_limit: Arc<ConnectionLimit>,
     ) -> Box<dyn Fn() -> BudgetLoads + Send> {
-        let (broadcast, negentropy_cache) = (self.broadcast.clone(), self.negentropy_cache.clone());
+        let RelayBudgets { live_filters, query_filters, negentropy } = self.budgets.clone();
         let (pack_cache, request_memory) = (upload_pack.pack_cache(), upload_pack.request_memory_load());
         Box::new(move || {
             let (connections, max_connections) = connection_limit.load();
             let (pack_bytes, pack_limit) = pack_cache.load();
             let (request_bytes, max_request_bytes) = request_memory();
             let bytes = |name, used: usize, limit: usize| (name, used as u64, limit as u64);
+            let shared = |name, budget: &SharedBudget| {
+                let (used, limit) = budget.load();
+                bytes(name, used, limit)
+            };
             let mut loads = vec![
                 bytes("connections", connections, max_connections),
-                bytes("filter_bytes", broadcast.filter_bytes(), limits::MAX_TOTAL_FILTER_BYTES),
-                bytes("negentropy_bytes", negentropy_cache.bytes(), limits::MAX_NEGENTROPY_BYTES),
+                shared("filter_bytes", &live_filters),
+                shared("query_filter_bytes", &query_filters),
+                shared("negentropy_bytes", &negentropy),
                 ("pack_cache_bytes", pack_bytes, pack_limit),
                 bytes("ref_bytes", ref_cache.bytes(), ref_cache::MAX_BYTES),
                 bytes("fetch_request_bytes", request_bytes, max_request_bytes),

@@ -137,6 +137,7 @@ fn nip11_document_states_the_configured_limits() {
         ("max_filters", json!(limits::MAX_FILTERS)),
         ("max_filter_values", json!(limits::MAX_FILTER_VALUES)),
         ("max_subscription_bytes", json!(limits::MAX_FILTER_BYTES_PER_CONNECTION)),
+        ("max_subscription_bytes_per_network", json!(limits::MAX_FILTER_BYTES_PER_NETWORK)),
         ("max_subid_length", json!(limits::MAX_SUBSCRIPTION_ID_BYTES)),
         ("max_event_tags", json!(limits::MAX_EVENT_TAGS)),
         ("max_state_event_tags", json!(limits::MAX_STATE_TAGS)),

@@ -24,7 +24,7 @@ pub const MB: u64 = 1024 * 1024;
 pub const MAX_MEMORY_GROWTH: u64 = 100 * MB;
 
 /// Returns the bytes of anonymous memory of a process (memory that no file backs).
-fn memory(pid: u32) -> Option<u64> {
+pub fn memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
