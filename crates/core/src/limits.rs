@@ -7,6 +7,20 @@
 /// for JSON escapes and for a REQ with thousands of ids.
 pub const MAX_MESSAGE_BYTES: usize = 2 * 1024 * 1024;
 
+/// Bytes of an incomplete message that do not count against the limits below: nearly all messages are shorter.
+pub const UNCOUNTED_MESSAGE_BYTES: usize = 4 * 1024;
+
+/// Bytes of incomplete messages, all connections together: the longest messages of sixty-four clients at the same time.
+pub const MAX_INCOMPLETE_MESSAGE_BYTES: usize = 128 * 1024 * 1024;
+
+/// Bytes of incomplete messages of one network: eight of the longest. A complete message does not count, so ordinary
+/// clients need it for milliseconds.
+pub const MAX_INCOMPLETE_MESSAGE_BYTES_PER_NETWORK: usize = 16 * 1024 * 1024;
+
+/// Seconds from the first byte of a message to its last. The longest message takes as long at 35 kB/s, the speed of a
+/// slow phone.
+pub const INCOMPLETE_MESSAGE_SECS: u64 = 60;
+
 /// Longest event of kind 30618. It may be larger than other events, because ten thousand refs take about a megabyte.
 pub const MAX_STATE_EVENT_BYTES: usize = 1024 * 1024;
 

@@ -37,6 +37,7 @@ const BUDGETS: &[&str] = &[
     "filter_bytes",
     "query_filter_bytes",
     "negentropy_bytes",
+    "incomplete_message_bytes",
     "pack_cache_bytes",
     "ref_bytes",
     "fetch_request_bytes",

@@ -15,6 +15,8 @@ pub(crate) struct RelayBudgets {
     pub(crate) query_filters: Arc<SharedBudget>,
     /// Item sets of reconciliations.
     pub(crate) negentropy: Arc<SharedBudget>,
+    /// Messages that have not been received completely.
+    pub(crate) incomplete_messages: Arc<SharedBudget>,
 }
 
 impl RelayBudgets {
@@ -26,6 +28,10 @@ impl RelayBudgets {
                 limits::MAX_QUERY_FILTER_BYTES_PER_NETWORK,
             ),
             negentropy: SharedBudget::new(limits::MAX_NEGENTROPY_BYTES, limits::MAX_NEGENTROPY_BYTES_PER_NETWORK),
+            incomplete_messages: SharedBudget::new(
+                limits::MAX_INCOMPLETE_MESSAGE_BYTES,
+                limits::MAX_INCOMPLETE_MESSAGE_BYTES_PER_NETWORK,
+            ),
         }
     }
 }

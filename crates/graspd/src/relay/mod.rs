@@ -5,6 +5,7 @@
 //! | `upgrade` | websocket handshake | the task of the HTTP connection |
 //! | `session` | reads messages of one client, writes replies | one task of the async runtime per connection |
 //! | `subscriptions`, `negentropy` | REQ, COUNT and NEG-OPEN of one session | the session's task |
+//! | `frame_reader` | reads websocket messages | the session's task |
 //! | `outbox` | messages from the threads below to a session | – |
 //! | `query_pool` | reads the store for REQ, COUNT and negentropy, in slices | a fixed pool of threads |
 //! | `broadcast` | index of open subscriptions; sends them new events after each commit | one thread |
@@ -20,6 +21,7 @@
 
 pub(crate) mod broadcast;
 pub(crate) mod budgets;
+pub(crate) mod frame_reader;
 pub(crate) mod negentropy;
 pub(crate) mod negentropy_cache;
 pub(crate) mod nip11;

@@ -58,6 +58,7 @@ fn render(config: &Config, lists: &ModerationLists, owner: &str, instance: &str)
         "instance": instance,
         "limitation": {
             "max_message_length": limits::MAX_MESSAGE_BYTES,
+            "max_message_secs": limits::INCOMPLETE_MESSAGE_SECS,
             "max_subscriptions": config.max_subscriptions,
             "max_filters": limits::MAX_FILTERS,
             "max_filter_values": limits::MAX_FILTER_VALUES,

@@ -124,6 +124,17 @@ pub(crate) fn push_frame(out: &mut Vec<u8>, parts: &[&[u8]]) {
     }
 }
 
+/// Opcodes of websocket control frames.
+pub(crate) const CLOSE: u8 = 0x8;
+pub(crate) const PING: u8 = 0x9;
+pub(crate) const PONG: u8 = 0xa;
+
+/// Appends a websocket control frame as a server sends it. Its payload has at most 125 bytes.
+pub(crate) fn push_control_frame(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
+    out.extend_from_slice(&[0x80 | opcode, payload.len() as u8]);
+    out.extend_from_slice(payload);
+}
+
 /// The first bytes of every EVENT message of one subscription.
 #[derive(Clone, Debug)]
 pub(crate) struct EventPrefix(Bytes);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::{FutureExt, SinkExt, StreamExt};
+use futures_util::FutureExt;
 use grasp_core::limits;
 use grasp_core::nostr::message::{ClientMessage, MessageErrorReply};
 use grasp_core::nostr::rejection::{Decision, Rejection};
@@ -24,14 +24,11 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, watch};
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::error::{CapacityError, Error as WsError};
-use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tracing::debug;
 
 use super::budgets::RelayBudgets;
+use super::frame_reader::{ClientFrame, FrameError, FrameReader};
 use super::negentropy::Reconciliations;
 use super::subscriptions::Subscriptions;
 use crate::clock::Clock;
@@ -42,7 +39,7 @@ use crate::metrics::relay::SessionGuard;
 use crate::metrics::{Metrics, relay};
 use crate::relay::broadcast::BroadcastHandle;
 use crate::relay::negentropy_cache::NegentropyCache;
-use crate::relay::outbox::{EventPrefix, SessionMessage, SessionSender, SubscriptionKey, push_frame};
+use crate::relay::outbox::{self, EventPrefix, SessionMessage, SessionSender, SubscriptionKey, push_frame};
 use crate::relay::query_pool::{QueryJob, QueryPool, ScanJob};
 use crate::writer::queue::EventQueue;
 use crate::writer::submission::QueuedEvent;
@@ -62,8 +59,8 @@ const ROUNDS_PER_READ: u64 = 8;
 /// Size of the buffer at which it is written even if more messages wait.
 const WRITE_BYTES: usize = 256 * 1024;
 
-/// Websocket of a client.
-pub(crate) type ClientSocket = WebSocketStream<TokioIo<Upgraded>>;
+/// Connection to a client, after the websocket handshake.
+pub(crate) type ClientSocket = TokioIo<Upgraded>;
 
 /// Handles and settings that a session needs.
 #[derive(Clone)]
@@ -114,6 +111,11 @@ impl WriteBuffer {
         push_frame(&mut self.frames, &[text.as_bytes()]);
     }
 
+    /// Appends a control frame.
+    fn push_control(&mut self, opcode: u8, payload: &[u8]) {
+        outbox::push_control_frame(&mut self.frames, opcode, payload);
+    }
+
     /// Appends a part of stored events.
     pub(crate) fn push_stored(&mut self, part: Vec<u8>) {
         if !self.frames.is_empty() {
@@ -136,13 +138,10 @@ impl WriteBuffer {
     }
 
     async fn write_to(&self, socket: &mut ClientSocket) -> Result<(), ()> {
-        // Pings and pongs are in the buffer of the websocket. When it is flushed, complete frames can be written
-        // directly to the stream.
-        socket.flush().await.map_err(|_| ())?;
         for part in self.parts.iter().chain([&self.frames]) {
-            socket.get_mut().write_all(part).await.map_err(|_| ())?;
+            socket.write_all(part).await.map_err(|_| ())?;
         }
-        socket.get_mut().flush().await.map_err(|_| ())
+        socket.flush().await.map_err(|_| ())
     }
 
     fn is_empty(&self) -> bool {
@@ -189,10 +188,44 @@ fn received_type_index(message: &Result<ClientMessage<'_>, MessageErrorReply>) -
 enum SessionEnd {
     /// The connection is lost.
     Disconnected,
-    /// The client sent a close frame; the websocket has queued the reply to it.
-    CloseReceived,
-    /// The server closes the connection: protocol error, slow client or shutdown.
+    /// The client sent a close frame with this payload, which is also the reply to it.
+    CloseReceived(Vec<u8>),
+    /// The server closes the connection: slow client or shutdown.
     Close(CloseCode, &'static str),
+    /// The server closes the connection because no more messages can be read from it.
+    Reject(CloseCode, &'static str),
+}
+
+impl From<FrameError> for SessionEnd {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Disconnected => Self::Disconnected,
+            FrameError::TooLong => Self::Reject(CloseCode::Size, "the message is too long"),
+            FrameError::InvalidUtf8 => Self::Reject(CloseCode::Invalid, "the text frame is not valid UTF-8"),
+            FrameError::Protocol => Self::Reject(CloseCode::Protocol, "invalid websocket frame"),
+            FrameError::NoMemory => {
+                Self::Reject(CloseCode::Again, "too many incomplete messages from your network, try again later")
+            }
+            FrameError::Timeout => Self::Reject(CloseCode::Policy, "the message was not completed in time"),
+        }
+    }
+}
+
+/// Writes a frame to the client at once.
+async fn write_frame(socket: &mut ClientSocket, frame: &[u8]) -> std::io::Result<()> {
+    socket.write_all(frame).await?;
+    socket.flush().await
+}
+
+/// Returns a close frame.
+fn close_frame(code: CloseCode, reason: &str) -> Vec<u8> {
+    let mut frame = Vec::new();
+    outbox::push_control_frame(
+        &mut frame,
+        outbox::CLOSE,
+        &[&u16::from(code).to_be_bytes(), reason.as_bytes()].concat(),
+    );
+    frame
 }
 
 const SHUTTING_DOWN: SessionEnd = SessionEnd::Close(CloseCode::Away, "the server is shutting down");
@@ -221,6 +254,7 @@ pub(crate) struct Session {
     /// Slot in the client's network if the connection comes through a proxy. Otherwise the slot of `connection` counts.
     network_slot: Option<NetworkSlot>,
     inbox: mpsc::UnboundedReceiver<SessionMessage>,
+    reader: FrameReader,
     subscriptions: Subscriptions,
     reconciliations: Reconciliations,
     /// Number of submitted events without a reply.
@@ -253,6 +287,7 @@ impl Session {
             connection,
             network_slot,
             inbox,
+            reader: FrameReader::new(context.budgets.incomplete_messages.clone(), network),
             subscriptions: Subscriptions::default(),
             reconciliations: Reconciliations::default(),
             unanswered_events: 0,
@@ -268,17 +303,27 @@ impl Session {
     /// Runs the session until the connection is closed.
     pub(crate) async fn run(mut self, mut socket: ClientSocket) {
         let end = self.serve(&mut socket).await;
+        // Closing a TCP connection with unread input resets it, and the client may then lose what was sent last. So
+        // everything is read until the client closes.
         let close = async {
             match end {
-                SessionEnd::Disconnected => Ok(()),
-                SessionEnd::CloseReceived => socket.flush().await,
+                SessionEnd::Disconnected => {}
+                SessionEnd::CloseReceived(payload) => {
+                    self.io.out.push_control(outbox::CLOSE, &payload);
+                    let _ = self.io.out.write_to(&mut socket).await;
+                }
                 SessionEnd::Close(code, reason) => {
                     debug!(target: "relay", reason, "session closed");
-                    socket.close(Some(CloseFrame { code, reason: Utf8Bytes::from_static(reason) })).await?;
-                    // Closing a TCP connection with unread input resets it, and the client may then lose what was sent
-                    // last. So everything is read until the client closes.
-                    while let Some(Ok(_)) = socket.next().await {}
-                    Ok(())
+                    if write_frame(&mut socket, &close_frame(code, reason)).await.is_ok() {
+                        while !matches!(self.reader.next(&mut socket).await, Ok(ClientFrame::Close(_)) | Err(_)) {}
+                    }
+                }
+                SessionEnd::Reject(code, reason) => {
+                    debug!(target: "relay", reason, "session closed");
+                    self.reader.clear();
+                    if write_frame(&mut socket, &close_frame(code, reason)).await.is_ok() {
+                        let _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
+                    }
                 }
             }
         };
@@ -305,7 +350,7 @@ impl Session {
             // full outbox cannot block the client's messages.
             if round.is_multiple_of(ROUNDS_PER_READ)
                 && self.can_read()
-                && let Some(frame) = socket.next().now_or_never()
+                && let Some(frame) = self.reader.next(socket).now_or_never()
             {
                 match self.handle_frame(frame).await {
                     Ok(()) => continue,
@@ -318,13 +363,13 @@ impl Session {
                     Some(message) => self.handle_session_messages(message),
                     None => return SessionEnd::Disconnected,
                 },
-                frame = socket.next(), if self.can_read() => {
+                frame = self.reader.next(socket), if self.can_read() => {
                     if let Err(end) = self.handle_frame(frame).await {
                         return end;
                     }
                 }
                 _ = tick.tick() => {
-                    if let Err(end) = self.tick(socket).await {
+                    if let Err(end) = self.tick() {
                         return end;
                     }
                 }
@@ -338,19 +383,20 @@ impl Session {
 
     /// Runs periodically: closes idle reconciliations, pings a silent client, and ends the session of one that does not
     /// answer.
-    async fn tick(&mut self, socket: &mut ClientSocket) -> Result<(), SessionEnd> {
+    fn tick(&mut self) -> Result<(), SessionEnd> {
         let now = self.io.context.clock.mono();
         self.reconciliations.close_idle(now, &mut self.io.out);
         // An idle connection keeps no large buffer.
         self.io.out.frames.shrink_to(0);
+        self.reader.shrink();
         let silent_secs = now.since(self.last_activity).as_secs();
         if silent_secs >= 2 * limits::CLIENT_PING_SECS {
             return Err(SessionEnd::Close(CloseCode::Away, "no answer to ping"));
         }
-        let ping = socket.send(Message::Ping(Default::default()));
-        let is_alive = silent_secs < limits::CLIENT_PING_SECS / 2
-            || matches!(tokio::time::timeout(WRITE_TIMEOUT, ping).await, Ok(Ok(())));
-        if is_alive { Ok(()) } else { Err(SessionEnd::Disconnected) }
+        if silent_secs >= limits::CLIENT_PING_SECS / 2 {
+            self.io.out.push_control(outbox::PING, &[]);
+        }
+        Ok(())
     }
 
     /// Whether all submitted events, queries for stored events and counts have been answered.
@@ -441,27 +487,19 @@ impl Session {
         }
     }
 
-    /// Handles a websocket frame of the client, or the end of the connection.
-    async fn handle_frame(&mut self, frame: Option<Result<Message, WsError>>) -> Result<(), SessionEnd> {
+    /// Handles a message or control frame of the client, or the end of the connection.
+    async fn handle_frame(&mut self, frame: Result<ClientFrame, FrameError>) -> Result<(), SessionEnd> {
         self.last_activity = self.io.context.clock.mono();
-        match frame {
-            Some(Ok(Message::Text(text))) => self.handle_message(text.as_str()).await,
-            Some(Ok(Message::Binary(_))) => {
+        match frame? {
+            ClientFrame::Text(text) => return self.handle_message(&text).await,
+            ClientFrame::Binary => {
                 self.io.out.push_text(&message::notice("invalid: binary frames are not supported"));
-                Ok(())
             }
-            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(()),
-            Some(Ok(Message::Close(_))) => Err(SessionEnd::CloseReceived),
-            None => Err(SessionEnd::Disconnected),
-            Some(Err(error)) => Err(match error {
-                WsError::Capacity(CapacityError::MessageTooLong { .. }) => {
-                    SessionEnd::Close(CloseCode::Size, "the message is too long")
-                }
-                WsError::Utf8(_) => SessionEnd::Close(CloseCode::Invalid, "the text frame is not valid UTF-8"),
-                WsError::Protocol(_) => SessionEnd::Close(CloseCode::Protocol, "invalid websocket frame"),
-                _ => SessionEnd::Disconnected,
-            }),
+            ClientFrame::Ping(payload) => self.io.out.push_control(outbox::PONG, &payload),
+            ClientFrame::Pong => {}
+            ClientFrame::Close(payload) => return Err(SessionEnd::CloseReceived(payload)),
         }
+        Ok(())
     }
 
     async fn handle_message(&mut self, text: &str) -> Result<(), SessionEnd> {

@@ -9,9 +9,7 @@ use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, StatusCode, Version, header};
 use hyper_util::rt::TokioIo;
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tracing::debug;
 
 use super::session::SessionContext;
@@ -60,9 +58,8 @@ pub(crate) fn upgrade(
             Ok(Err(error)) => return debug!(target: "relay", %error, "websocket handshake failed"),
             Err(_) => return debug!(target: "relay", "websocket handshake timed out"),
         };
-        let stream = WebSocketStream::from_raw_socket(io, Role::Server, Some(websocket_config())).await;
         let metrics_guard = SessionGuard::new(&context.metrics, address);
-        Session::new(context, network_slot, connection, metrics_guard).run(stream).await;
+        Session::new(context, network_slot, connection, metrics_guard).run(io).await;
     });
     let mut response = status(StatusCode::SWITCHING_PROTOCOLS, "");
     let headers = response.headers_mut();
@@ -70,15 +67,4 @@ pub(crate) fn upgrade(
     headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
     response
-}
-
-/// Returns a configuration with small buffers, because every idle connection has them and thousands of those are
-/// normal. The read buffer is also zeroed at every read.
-fn websocket_config() -> WebSocketConfig {
-    WebSocketConfig::default()
-        .read_buffer_size(2 * 1024)
-        .write_buffer_size(0)
-        .max_write_buffer_size(64 * 1024)
-        .max_message_size(Some(limits::MAX_MESSAGE_BYTES))
-        .max_frame_size(Some(limits::MAX_MESSAGE_BYTES))
 }

@@ -226,7 +226,7 @@ impl WorkerThreads {
         ref_cache: Arc<RefCache>,
         connection_limit: Arc<ConnectionLimit>,
     ) -> Box<dyn Fn() -> BudgetLoads + Send> {
-        let RelayBudgets { live_filters, query_filters, negentropy } = self.budgets.clone();
+        let RelayBudgets { live_filters, query_filters, negentropy, incomplete_messages } = self.budgets.clone();
         let (pack_cache, request_memory) = (upload_pack.pack_cache(), upload_pack.request_memory_load());
         Box::new(move || {
             let (connections, max_connections) = connection_limit.load();
@@ -242,6 +242,7 @@ impl WorkerThreads {
                 shared("filter_bytes", &live_filters),
                 shared("query_filter_bytes", &query_filters),
                 shared("negentropy_bytes", &negentropy),
+                shared("incomplete_message_bytes", &incomplete_messages),
                 ("pack_cache_bytes", pack_bytes, pack_limit),
                 bytes("ref_bytes", ref_cache.bytes(), ref_cache::MAX_BYTES),
                 bytes("fetch_request_bytes", request_bytes, max_request_bytes),

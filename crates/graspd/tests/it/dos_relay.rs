@@ -1,9 +1,13 @@
 //! Attacks on the relay from one network: a user in another network is not affected.
 
+use std::io::Write;
+
 use grasp_core::limits;
 use grasp_core::nostr::kinds;
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::support::attack::{MB, memory};
 use crate::support::bystander::Bystander;
@@ -179,4 +183,54 @@ fn reconciliations_of_one_network_do_not_block_those_of_others() {
     eventually("the share is free again", || {
         (reconcile(&mut again, "again", &filter(0))[0] == "NEG-MSG").then_some(())
     });
+}
+
+/// Returns the first part of a message: a text frame of this many bytes that is not the last one of its message. The
+/// mask is all zeros, so the payload is unchanged.
+fn first_fragment(bytes: u64) -> Vec<u8> {
+    let mut fragment = vec![0x01, 0xff];
+    fragment.extend_from_slice(&bytes.to_be_bytes());
+    fragment.resize(fragment.len() + 4 + bytes as usize, 0);
+    fragment
+}
+
+/// Incomplete messages used to take twice their size, for as long as the clients answered pings.
+#[test]
+fn incomplete_messages_of_one_network_are_limited() {
+    let mut server = TestServer::with_settings(&[BEHIND_PROXY]);
+    let mut bystander = Bystander::new(&mut server, 1, "tool");
+    let before = memory_of(&server);
+    let fragment = first_fragment(1_900_000);
+    let ping = [0x89, 0x80, 0, 0, 0, 0];
+    let mut held = 0;
+    let attackers: Vec<Client> = (0..200)
+        .map(|nth| {
+            let mut attacker = connect(&server, &format!("203.0.113.{nth}"));
+            // The server may close the connection before it has read everything.
+            let _ = attacker
+                .socket
+                .get_mut()
+                .write_all(&fragment)
+                .and_then(|()| attacker.socket.get_mut().write_all(&ping));
+            match attacker.socket.read().expect("neither pong nor close frame") {
+                Message::Pong(_) => held += 1,
+                Message::Close(Some(frame)) => assert_eq!(frame.code, CloseCode::Again, "{}", frame.reason),
+                other => panic!("unexpected {other:?}"),
+            }
+            attacker
+        })
+        .collect();
+    let longest = limits::MAX_MESSAGE_BYTES;
+    assert_eq!(held, limits::MAX_INCOMPLETE_MESSAGE_BYTES_PER_NETWORK / longest);
+    let growth = memory_of(&server).saturating_sub(before);
+    assert!(growth < 64 * MB, "the server has {} MB more", growth / MB);
+    bystander.expect_unaffected(&server, "incomplete messages");
+    // A message of the longest size still arrives from another network.
+    let mut other = connect(&server, "198.51.100.1");
+    let mut request = r#"["REQ","long",{"kinds":[1]}]"#.to_owned();
+    request.push_str(&" ".repeat(longest - request.len()));
+    other.send_text(&request);
+    assert_eq!(other.receive(), json!(["EOSE", "long"]));
+    drop(attackers);
+    expect_memory_returned(&server, before);
 }

@@ -134,6 +134,7 @@ fn nip11_document_states_the_configured_limits() {
     }
     for (member, value) in [
         ("max_message_length", json!(limits::MAX_MESSAGE_BYTES)),
+        ("max_message_secs", json!(limits::INCOMPLETE_MESSAGE_SECS)),
         ("max_filters", json!(limits::MAX_FILTERS)),
         ("max_filter_values", json!(limits::MAX_FILTER_VALUES)),
         ("max_subscription_bytes", json!(limits::MAX_FILTER_BYTES_PER_CONNECTION)),
