@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use super::disk_budget::{DiskBudgetStatus, DiskBudgetTracker};
 use super::disk_usage::LatestDiskUsage;
+use super::free_memory::FreeMemory;
 pub(crate) use super::writer_stats::{ExpiringEvent, WriterStats};
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
@@ -111,6 +112,7 @@ pub(crate) struct HealthMonitor {
     pending_request: Option<(Receiver<WriterStats>, MonoTime)>,
     latest: HealthSnapshot,
     snapshots_taken: u64,
+    free_memory: FreeMemory,
 }
 
 impl HealthMonitor {
@@ -118,7 +120,8 @@ impl HealthMonitor {
     pub(crate) fn new(sources: HealthSources) -> (Self, watch::Receiver<Arc<HealthSnapshot>>) {
         let (published, receiver) = watch::channel(Arc::default());
         let latest = HealthSnapshot::default();
-        let mut monitor = Self { sources, published, pending_request: None, latest, snapshots_taken: 0 };
+        let free_memory = FreeMemory::new();
+        let mut monitor = Self { sources, published, pending_request: None, latest, snapshots_taken: 0, free_memory };
         monitor.take_snapshot();
         (monitor, receiver)
     }
@@ -170,6 +173,7 @@ impl HealthMonitor {
             snapshot.has_git = find_program(Path::new("git"), &Git::search_path()).is_some();
             sources.metrics.process().update(Path::new("/"), at.0 / 1_000, wall.0);
             snapshot.resident_bytes = sources.metrics.process().resident_bytes();
+            self.free_memory.release_if_grown(at);
         }
         self.snapshots_taken += 1;
         export(snapshot, &sources.metrics);

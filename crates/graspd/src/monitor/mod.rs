@@ -8,6 +8,7 @@
 //! - [`health`]: the health monitor and its snapshot.
 //! - [`endpoints`]: `/healthz` and `/readyz`.
 //! - [`writer_stats`]: statistics that the writer reports about itself.
+//! - [`free_memory`]: returns memory that is no longer used to the system.
 //! - [`disk_usage`]: the scanner, bytes on disk by kind.
 //! - [`disk_budget`]: how much of the budget is used, including packs that are being received.
 //!
@@ -17,5 +18,6 @@
 pub(crate) mod disk_budget;
 pub(crate) mod disk_usage;
 pub(crate) mod endpoints;
+mod free_memory;
 pub(crate) mod health;
 pub(crate) mod writer_stats;

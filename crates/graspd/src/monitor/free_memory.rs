@@ -1,0 +1,90 @@
+//! Returns memory that is no longer used to the system.
+//!
+//! The allocator of the C library keeps the memory of small blocks after they are freed. After a load spike the process
+//! would keep the size of the spike.
+
+use std::time::Duration;
+
+use grasp_core::time::MonoTime;
+
+/// Growth above the lowest memory so far from which free memory is returned. Below it, the cost of getting the memory again
+/// is not worth it.
+const MIN_GROWTH_BYTES: u64 = 32 << 20;
+
+/// Time between two attempts. One takes some milliseconds for each hundred megabytes, during which other threads may wait for
+/// memory.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Decides when free memory is returned.
+pub(super) struct FreeMemory {
+    lowest_bytes: Option<u64>,
+    released_at: Option<MonoTime>,
+}
+
+impl FreeMemory {
+    pub(super) fn new() -> Self {
+        Self { lowest_bytes: None, released_at: None }
+    }
+
+    /// Returns free memory to the system if the process has grown.
+    pub(super) fn release_if_grown(&mut self, now: MonoTime) {
+        let Some(bytes) = private_bytes() else { return };
+        if self.must_release(now, bytes) {
+            release();
+            self.record_lowest(private_bytes().unwrap_or(bytes));
+        }
+    }
+
+    fn must_release(&mut self, now: MonoTime, bytes: u64) -> bool {
+        let has_grown = bytes >= self.record_lowest(bytes) + MIN_GROWTH_BYTES;
+        let is_due = self.released_at.is_none_or(|at| now.since(at) >= INTERVAL);
+        if has_grown && is_due {
+            self.released_at = Some(now);
+        }
+        has_grown && is_due
+    }
+
+    fn record_lowest(&mut self, bytes: u64) -> u64 {
+        *self.lowest_bytes.insert(self.lowest_bytes.map_or(bytes, |lowest| lowest.min(bytes)))
+    }
+}
+
+/// Returns the memory that belongs to this process alone, without mapped files.
+fn private_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = text.split_whitespace().skip(1).map(|field| field.parse::<u64>().ok());
+    let (resident, shared) = (pages.next()??, pages.next()??);
+    Some(resident.saturating_sub(shared) * rustix::param::page_size() as u64)
+}
+
+#[cfg(target_env = "gnu")]
+fn release() {
+    // SAFETY: the function takes a number and may be called at any time by any thread.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Other C libraries return free memory by themselves.
+#[cfg(not(target_env = "gnu"))]
+fn release() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_released_after_growth_but_not_too_often() {
+        let mut memory = FreeMemory::new();
+        let at = |secs: u64| MonoTime(secs * 1_000);
+        let grown = MIN_GROWTH_BYTES + 5;
+        assert!(!memory.must_release(at(0), 10), "the first value is the lowest");
+        assert!(!memory.must_release(at(1), 5));
+        assert!(!memory.must_release(at(2), grown - 1));
+        assert!(memory.must_release(at(3), grown));
+        assert!(!memory.must_release(at(4), 2 * grown), "only from time to time");
+        assert!(memory.must_release(at(13), grown), "again while it is large");
+        assert!(private_bytes().is_some_and(|bytes| bytes > 100_000));
+    }
+}
