@@ -267,3 +267,44 @@ impl SyncMachine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::SyncLimits;
+    use super::super::io::SyncInput;
+    use super::super::rejected::{RejectedLayer, RejectedRecord, RejectionClass};
+    use super::super::relay_record::CoverageRecord;
+    use super::super::tests::{Dialled, TestRelays};
+    use super::*;
+    use crate::nostr::EventId;
+    use crate::time::Timestamp;
+
+    #[test]
+    fn events_served_after_the_last_record_are_passed_again_if_events_were_rejected() {
+        let mut relays = TestRelays::new(SyncLimits::default(), |_| Dialled::IsSilent);
+        let covered = CoverageRecord {
+            epoch: 1,
+            announcements: true,
+            up_to: 17,
+            lost_at: Timestamp(0),
+            since: None,
+            next_full_at: Timestamp(0),
+            failed: false,
+        };
+        let url = RelayUrl::parse("wss://relay.example").expect("valid URL");
+        let record = RelayRecord { url: url.clone(), covered: Some(covered), ..RelayRecord::default() };
+        relays.handle(SyncInput::Restored(RestoredRow::Relay(Box::new(record))));
+        assert_eq!(relays.machine.handled_up_to(), None, "no rejected event can wait for a served one");
+        let row = RejectedRecord {
+            id: EventId([1; 32]),
+            created_at: Timestamp(1),
+            class: RejectionClass::Unrelated,
+            dependencies: Vec::new(),
+            offered_by: vec![url],
+            layer: RejectedLayer::Related,
+            expires_at: Timestamp(u64::MAX),
+        };
+        relays.handle(SyncInput::Restored(RestoredRow::Rejected(row)));
+        assert_eq!(relays.machine.handled_up_to(), Some(17));
+    }
+}
