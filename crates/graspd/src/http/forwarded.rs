@@ -30,13 +30,14 @@ impl RequestClient {
     /// Returns the client of a request that arrived from `peer`.
     ///
     /// The clients of an untrusted proxy count as one network: that of the proxy, or
-    /// [`ClientNetwork::UntrustedProxy`] if the proxy runs on this machine. Otherwise they would have no limits at all.
+    /// [`ClientNetwork::UntrustedProxy`] if the proxy runs on this machine. Otherwise they would have no limits at all. The
+    /// same applies to clients that a trusted proxy on this machine does not name with an address.
     pub(crate) fn new(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Self {
         let has_proxy_header = FORWARDING_HEADERS.iter().any(|name| headers.contains_key(*name));
         let is_untrusted_proxy = has_proxy_header && !is_in(peer, trusted);
         let address = client_address(peer, headers, trusted);
         let network = match ClientNetwork::from_ip(address) {
-            None if is_untrusted_proxy => Some(ClientNetwork::UntrustedProxy),
+            None if has_proxy_header => Some(ClientNetwork::UntrustedProxy),
             network => network,
         };
         Self { address, network, is_untrusted_proxy }
@@ -71,13 +72,10 @@ fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAdd
     if !is_in(peer, trusted) {
         return client;
     }
-    let forwarded: Vec<&str> = headers
-        .get_all("x-forwarded-for")
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .collect();
-    for hop in forwarded.iter().rev() {
+    // A proxy appends to the text of its client, which may contain any bytes.
+    let values: Vec<_> =
+        headers.get_all("x-forwarded-for").iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
+    for hop in values.iter().rev().flat_map(|value| value.rsplit(',')) {
         let Some(address) = parse(hop.trim()) else { break };
         client = address;
         if !is_in(address, trusted) {
@@ -102,6 +100,7 @@ fn parse(text: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::header::HeaderValue;
 
     #[test]
     fn forwarded_addresses_count_only_behind_trusted_proxies() {
@@ -139,6 +138,7 @@ mod tests {
             ("127.0.0.1", Some("user-agent"), unlimited, false),
             ("127.0.0.2", None, unlimited, false),
             ("127.0.0.2", Some("x-forwarded-for"), of("198.51.100.1"), false),
+            ("127.0.0.2", Some("x-real-ip"), Some(ClientNetwork::UntrustedProxy), false),
             ("203.0.113.9", Some("x-forwarded-for"), of("203.0.113.9"), true),
             ("203.0.113.9", None, of("203.0.113.9"), false),
         ] {
@@ -148,6 +148,24 @@ mod tests {
             }
             let client = RequestClient::new(peer.parse().expect("valid address"), &headers, &trusted);
             assert_eq!((client.network, client.is_untrusted_proxy), (network, is_untrusted_proxy), "{peer} {header:?}");
+        }
+    }
+
+    #[test]
+    fn clients_cannot_hide_their_address_from_the_limits() {
+        let trusted: Vec<IpNet> = vec!["127.0.0.1/32".parse().expect("valid range")];
+        let named = ClientNetwork::from_ip(IpAddr::from([198, 51, 100, 1]));
+        for (forwarded, network) in [
+            (&b"\xff, 198.51.100.1"[..], named),
+            (b"127.0.0.1, 198.51.100.1", named),
+            (b"198.51.100.1, \xff", Some(ClientNetwork::UntrustedProxy)),
+            (b"unix:", Some(ClientNetwork::UntrustedProxy)),
+            (b"", Some(ClientNetwork::UntrustedProxy)),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append("x-forwarded-for", HeaderValue::from_bytes(forwarded).expect("valid header"));
+            let client = RequestClient::new(IpAddr::from([127, 0, 0, 1]), &headers, &trusted);
+            assert_eq!(client.network, network, "{forwarded:?}");
         }
     }
 

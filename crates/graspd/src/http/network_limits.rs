@@ -18,7 +18,7 @@ use crate::config::Config;
 pub(crate) enum ClientNetwork {
     V4([u8; 3]),
     V6([u8; 6]),
-    /// All proxies on this machine that are not trusted, with all their clients.
+    /// All proxies on this machine that are not trusted or do not name their clients, with all these clients.
     UntrustedProxy,
 }
 
