@@ -43,6 +43,8 @@ pub(crate) struct DiskBudgetTracker {
     committed: AtomicU64,
     /// Bytes of packs that are being received.
     reserved: AtomicU64,
+    /// Bytes that the last scan may have counted although they are also in `committed` or `reserved`.
+    maybe_twice: AtomicU64,
     /// Bytes of cached packs at the last update.
     cached: AtomicU64,
     /// Limits at the last update. `u64::MAX` before the first.
@@ -57,6 +59,7 @@ impl DiskBudgetTracker {
             scanned: AtomicU64::new(used),
             committed: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
+            maybe_twice: AtomicU64::new(0),
             cached: AtomicU64::new(0),
             hard: AtomicU64::new(u64::MAX),
             soft: AtomicU64::new(u64::MAX),
@@ -86,13 +89,14 @@ impl DiskBudgetTracker {
         DiskBudgetStatus { used_bytes, budget, level: self.level() }
     }
 
-    /// Returns which limit of the last update is reached now.
+    /// Returns which limit of the last update is reached now, without bytes that may be counted twice.
     pub(crate) fn level(&self) -> DiskLevel {
         let limits = [&self.hard, &self.soft].map(|limit| limit.load(Ordering::Relaxed));
         let budget = disk_budget::DiskBudget { hard_bytes: limits[0], soft_bytes: limits[1] };
-        match budget.level(self.used_bytes()) {
+        let used = self.used_bytes().saturating_sub(self.maybe_twice.load(Ordering::Relaxed));
+        match budget.level(used) {
             // Cached packs are evicted before anything is rejected because of them.
-            DiskLevel::Soft => budget.level(self.used_bytes().saturating_sub(self.cached.load(Ordering::Relaxed))),
+            DiskLevel::Soft => budget.level(used.saturating_sub(self.cached.load(Ordering::Relaxed))),
             level => level,
         }
     }
@@ -107,7 +111,14 @@ impl DiskBudgetTracker {
     /// [`begin_scan`](Self::begin_scan).
     pub(crate) fn finish_scan(&self, bytes: u64, began: u64) {
         self.scanned.store(bytes, Ordering::Relaxed);
-        self.committed.fetch_sub(began, Ordering::Relaxed);
+        let committed = self.committed.fetch_sub(began, Ordering::Relaxed).saturating_sub(began);
+        // A pack is moved to its repository before it is committed, so the scan may have found both kinds.
+        self.maybe_twice.store(committed.saturating_add(self.reserved.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// Returns whether the last scan may have counted bytes that are also counted as received.
+    pub(crate) fn is_inexact(&self) -> bool {
+        self.maybe_twice.load(Ordering::Relaxed) > 0
     }
 
     /// Creates an empty reservation for a pack that is about to be received.
@@ -174,11 +185,13 @@ mod tests {
         let began = budget.begin_scan();
         first.commit();
         // The scan may or may not have seen the pack.
-        budget.finish_scan(50, began);
-        assert_eq!(used(), 650);
+        budget.finish_scan(500, began);
+        assert_eq!((used(), budget.level()), (1_100, DiskLevel::Free));
+        assert!(budget.is_inexact());
         let began = budget.begin_scan();
         budget.finish_scan(650, began);
         assert_eq!(used(), 650);
+        assert!(!budget.is_inexact());
     }
 
     #[test]

@@ -20,8 +20,8 @@ use crate::clock::Clock;
 /// Time between the end of a scan and the begin of the next one.
 const SCAN_INTERVAL: Duration = Duration::from_secs(300);
 
-/// The same while the budget is nearly used up, so that freed space is noticed soon. The pause is at least
-/// `MIN_PAUSE_FACTOR` times as long as the scan took.
+/// The same while the budget is nearly used up, so that freed space is noticed soon, and after an inexact scan. The pause
+/// is at least `MIN_PAUSE_FACTOR` times as long as the scan took.
 const SHORT_SCAN_INTERVAL: Duration = Duration::from_secs(2);
 const MIN_PAUSE_FACTOR: u32 = 10;
 
@@ -117,7 +117,8 @@ impl DiskUsageScanner {
             if !matches!(stop.recv_timeout(SHORT_SCAN_INTERVAL), Err(RecvTimeoutError::Timeout)) {
                 return false;
             }
-            let is_urgent = self.budget.level() != DiskLevel::Free && ended.elapsed() >= min_pause;
+            let is_urgent =
+                (self.budget.level() != DiskLevel::Free || self.budget.is_inexact()) && ended.elapsed() >= min_pause;
             if is_urgent || ended.elapsed() >= SCAN_INTERVAL.max(min_pause) {
                 return true;
             }
