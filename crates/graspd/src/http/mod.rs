@@ -17,6 +17,7 @@
 
 pub(crate) mod body;
 pub(crate) mod connection_limit;
+pub(crate) mod fair_queue;
 pub(crate) mod fair_semaphore;
 pub(crate) mod forwarded;
 pub(crate) mod network_limits;

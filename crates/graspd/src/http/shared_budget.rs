@@ -1,4 +1,7 @@
 //! Memory that all clients share, with a limit for each client network, so that one network cannot use all of it.
+//!
+//! A network also gets at most half of what the others leave. So several networks together cannot use up everything:
+//! each of them leaves at least as much as it takes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,7 +84,8 @@ impl BudgetReservation {
         }
         if let Some(network) = self.network {
             let of_network = usage.by_network.get(&network).copied().unwrap_or_default() - self.bytes + bytes;
-            if bytes > self.bytes && of_network > self.budget.max_per_network {
+            let left_by_others = self.budget.max_total.saturating_sub(total - of_network);
+            if bytes > self.bytes && of_network > self.budget.max_per_network.min(left_by_others / 2) {
                 return Err(BudgetError::Network);
             }
             if of_network > 0 {
@@ -123,16 +127,17 @@ mod tests {
         assert_eq!(budget.reserve(NETWORK_A, 1).err(), Some(BudgetError::Network));
         assert_eq!(second.resize(11), Err(BudgetError::Network));
         assert_eq!(budget.load(), (40, 100), "a failed reservation changes nothing");
-        let _other = budget.reserve(NETWORK_B, 40).expect("another network has its own share");
-        let local = budget.reserve(None, 20).expect("no network, no share");
+        assert_eq!(budget.reserve(NETWORK_B, 31).err(), Some(BudgetError::Network), "half of what is left");
+        let _other = budget.reserve(NETWORK_B, 30).expect("another network has its own share");
+        let local = budget.reserve(None, 30).expect("no network, no share");
         assert_eq!(budget.reserve(None, 1).err(), Some(BudgetError::Total));
         second.resize(5).expect("less is always possible");
         assert_eq!(budget.load(), (95, 100));
         drop((first, local));
-        assert_eq!(budget.load(), (45, 100));
-        second.resize(40).expect("the share is free again");
+        assert_eq!(budget.load(), (35, 100));
+        second.resize(35).expect("the share is free again");
         drop(second);
-        assert_eq!(budget.load(), (40, 100));
+        assert_eq!(budget.load(), (30, 100));
         assert!(!budget.lock().by_network.contains_key(&NETWORK_A.expect("a network")), "nothing is left");
     }
 

@@ -11,8 +11,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::nostr::{Filter, SignedEvent};
@@ -23,6 +23,8 @@ use super::outbox::{EventPrefix, SessionSender, SubscriptionKey};
 use super::query_pool::{QueryJob, QueryPool, ScanJob};
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
+use crate::http::fair_queue::FairQueue;
+use crate::http::network_limits::ClientNetwork;
 use crate::http::shared_budget::BudgetReservation;
 use crate::writer::CommitListener;
 
@@ -35,62 +37,66 @@ const MIN_TABLE_ENTRIES: usize = 1_024;
 /// How many events are read from the store at a time.
 const READ_BATCH_EVENTS: usize = 1_000;
 
-pub(crate) enum BroadcastRequest {
+/// How many subscriptions are opened or closed before ephemeral events are looked for again.
+const REQUESTS_PER_TURN: usize = 64;
+
+enum BroadcastRequest {
     Subscribe(Box<Subscription>),
     Unsubscribe(SubscriptionKey),
-    /// There are new events in the store.
-    Committed,
-    /// An event that is not stored.
-    Ephemeral(Arc<SignedEvent>),
 }
 
 /// A subscription to be opened.
 pub(crate) struct Subscription {
     pub(crate) key: SubscriptionKey,
+    /// The subscription id that the client chose. Only the session keeps it, until the subscription is closed.
+    pub(crate) id: Weak<str>,
     pub(crate) prefix: EventPrefix,
     pub(crate) filters: Vec<Filter>,
     /// The memory of the filters.
-    pub(crate) reservation: BudgetReservation,
+    pub(crate) reservation: Arc<BudgetReservation>,
     pub(crate) session: SessionSender,
 }
 
 /// Sends requests to the broadcast thread.
 #[derive(Clone)]
 pub(crate) struct BroadcastHandle {
-    requests: Sender<BroadcastRequest>,
-    /// Ephemeral events have a bounded queue of their own.
-    ephemeral: Sender<BroadcastRequest>,
-    /// Whether a [`BroadcastRequest::Committed`] is queued.
-    is_commit_queued: Arc<AtomicBool>,
+    /// Subscriptions to be opened and closed. Networks take turns, so that one that changes large subscriptions all the
+    /// time does not delay others.
+    requests: Arc<FairQueue<BroadcastRequest>>,
+    /// Events that are not stored, in a bounded queue.
+    ephemeral: Sender<Arc<SignedEvent>>,
+    /// Whether there are new events in the store.
+    has_new_events: Arc<AtomicBool>,
+    /// Wakes the thread up. One message is enough, however much there is to do.
+    wake: Sender<()>,
 }
 
 impl CommitListener for BroadcastHandle {
     fn on_commit(&self) {
-        if !self.is_commit_queued.swap(true, Ordering::AcqRel) {
-            self.send(BroadcastRequest::Committed);
+        if !self.has_new_events.swap(true, Ordering::AcqRel) {
+            self.wake();
         }
     }
 
     fn on_ephemeral(&self, event: Arc<SignedEvent>) {
-        let _ = self.ephemeral.try_send(BroadcastRequest::Ephemeral(event));
+        let _ = self.ephemeral.try_send(event);
     }
 }
 
 /// Receiving end of a [`BroadcastHandle`].
 pub(crate) struct BroadcastInbox {
-    requests: Receiver<BroadcastRequest>,
-    ephemeral: Receiver<BroadcastRequest>,
-    is_commit_queued: Arc<AtomicBool>,
+    handle: BroadcastHandle,
+    ephemeral: Receiver<Arc<SignedEvent>>,
+    woken: Receiver<()>,
 }
 
 impl BroadcastHandle {
     pub(crate) fn new() -> (Self, BroadcastInbox) {
-        let (request_sender, requests) = crossbeam_channel::unbounded();
         let (ephemeral_sender, ephemeral) = crossbeam_channel::bounded(MAX_QUEUED_EPHEMERAL);
-        let is_commit_queued = Arc::new(AtomicBool::new(false));
-        let handle =
-            Self { requests: request_sender, ephemeral: ephemeral_sender, is_commit_queued: is_commit_queued.clone() };
-        (handle, BroadcastInbox { requests, ephemeral, is_commit_queued })
+        let (wake, woken) = crossbeam_channel::bounded(1);
+        let (requests, has_new_events) = (Arc::new(FairQueue::new()), Arc::new(AtomicBool::new(false)));
+        let handle = Self { requests, ephemeral: ephemeral_sender, has_new_events, wake };
+        (handle.clone(), BroadcastInbox { handle, ephemeral, woken })
     }
 
     /// Returns the number of queued requests.
@@ -101,16 +107,22 @@ impl BroadcastHandle {
     /// Opens a subscription: it receives every event that becomes visible from now on, and a scan sends those that are
     /// stored already. The two meet at one sequence number, so that no event is missing and none is sent twice.
     pub(crate) fn subscribe(&self, subscription: Subscription) {
-        self.send(BroadcastRequest::Subscribe(Box::new(subscription)));
+        self.send(subscription.session.network(), BroadcastRequest::Subscribe(Box::new(subscription)));
     }
 
-    pub(crate) fn unsubscribe(&self, key: SubscriptionKey) {
-        self.send(BroadcastRequest::Unsubscribe(key));
+    /// Closes a subscription of a client in this network.
+    pub(crate) fn unsubscribe(&self, network: Option<ClientNetwork>, key: SubscriptionKey) {
+        self.send(network, BroadcastRequest::Unsubscribe(key));
     }
 
-    fn send(&self, request: BroadcastRequest) {
-        // An error means that the server is shutting down.
-        let _ = self.requests.send(request);
+    fn send(&self, network: Option<ClientNetwork>, request: BroadcastRequest) {
+        self.requests.push(network, request);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // If the queue is full, the thread is about to wake up anyway.
+        let _ = self.wake.try_send(());
     }
 }
 
@@ -130,8 +142,8 @@ struct OpenSubscription {
     session: SessionSender,
     /// Events up to this sequence number are sent by the scan of stored events.
     after_seq: u64,
-    /// Returns the memory of the filters to its budget.
-    _reservation: BudgetReservation,
+    /// The memory of the filters, which the scan of stored events may use longer.
+    _reservation: Arc<BudgetReservation>,
 }
 
 /// State of the broadcast thread.
@@ -158,12 +170,12 @@ impl Broadcaster {
     pub(crate) fn run(mut self, inbox: &BroadcastInbox, stop: &Receiver<()>) {
         loop {
             crossbeam_channel::select! {
-                recv(inbox.requests) -> request => match request {
-                    Ok(request) => self.handle(request, &inbox.is_commit_queued),
+                recv(inbox.woken) -> woken => match woken {
+                    Ok(()) => self.take_turn(&inbox.handle),
                     Err(_) => break,
                 },
-                recv(inbox.ephemeral) -> request => match request {
-                    Ok(request) => self.handle(request, &inbox.is_commit_queued),
+                recv(inbox.ephemeral) -> event => match event {
+                    Ok(event) => self.broadcast_ephemeral(&event),
                     Err(_) => break,
                 },
                 recv(stop) -> _ => break,
@@ -171,26 +183,33 @@ impl Broadcaster {
         }
     }
 
-    fn handle(&mut self, request: BroadcastRequest, is_commit_queued: &AtomicBool) {
-        match request {
-            BroadcastRequest::Subscribe(subscription) => self.subscribe(*subscription),
-            BroadcastRequest::Unsubscribe(key) => self.unsubscribe(key),
-            BroadcastRequest::Committed => {
-                // Cleared before the store is read, so that a commit from now on queues a new request.
-                is_commit_queued.store(false, Ordering::Release);
+    /// Broadcasts new events, and opens and closes some subscriptions.
+    fn take_turn(&mut self, handle: &BroadcastHandle) {
+        for _ in 0..REQUESTS_PER_TURN {
+            let request = handle.requests.try_pop();
+            // After the request was taken, because a client expects to find what it published before. Cleared before
+            // the store is read, so that a commit from now on wakes the thread again.
+            if handle.has_new_events.swap(false, Ordering::AcqRel) {
                 self.broadcast_new_events();
             }
-            BroadcastRequest::Ephemeral(event) => {
-                let bytes = EventRecord::write(&event);
-                if let Ok(record) = EventRecord::read(&bytes) {
-                    self.broadcast(u64::MAX, &record);
-                }
+            match request {
+                Some(BroadcastRequest::Subscribe(subscription)) => self.subscribe(*subscription),
+                Some(BroadcastRequest::Unsubscribe(key)) => self.unsubscribe(key),
+                None => return,
             }
+        }
+        handle.wake();
+    }
+
+    fn broadcast_ephemeral(&self, event: &SignedEvent) {
+        let bytes = EventRecord::write(event);
+        if let Ok(record) = EventRecord::read(&bytes) {
+            self.broadcast(u64::MAX, &record);
         }
     }
 
     fn subscribe(&mut self, subscription: Subscription) {
-        let Subscription { key, prefix, filters, reservation, session } = subscription;
+        let Subscription { key, id, prefix, filters, reservation, session } = subscription;
         let filter_limit = self.settings.borrow().filter_limit;
         let scan = Scan::new(filters.clone(), filter_limit, self.last_seq);
         let filters: Vec<PreparedFilter> = filters.into_iter().map(PreparedFilter::new).collect();
@@ -198,9 +217,18 @@ impl Broadcaster {
             self.index.entry(index_key).or_default().insert(key);
         }
         let (after_seq, open_session) = (self.last_seq, session.clone());
-        let open = OpenSubscription { filters, session: open_session, after_seq, _reservation: reservation };
+        let open = OpenSubscription { filters, session: open_session, after_seq, _reservation: reservation.clone() };
         self.subscriptions.insert(key, open);
-        self.query_pool.submit(QueryJob::Scan(Box::new(ScanJob::new(scan, key, prefix, session, None))));
+        let (frames, _reservation) = (Vec::new(), reservation);
+        self.query_pool.submit(QueryJob::Scan(Box::new(ScanJob {
+            scan,
+            key,
+            id,
+            prefix,
+            session,
+            frames,
+            _reservation,
+        })));
     }
 
     fn unsubscribe(&mut self, key: SubscriptionKey) {

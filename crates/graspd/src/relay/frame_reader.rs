@@ -185,12 +185,21 @@ impl FrameReader {
             }
             if self.is_incomplete() {
                 let deadline = *self.started_at.get_or_insert_with(Instant::now) + self.timeout;
+                // The timer is not polled while there is always something to read.
+                if Instant::now() >= deadline {
+                    return Err(FrameError::Timeout);
+                }
                 timeout_at(deadline, self.read(io)).await.map_err(|_| FrameError::Timeout)??;
             } else {
                 self.started_at = None;
                 self.read(io).await?;
             }
         }
+    }
+
+    /// Whether a message or frame has been received in part.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.started_at.is_some()
     }
 
     /// Frees memory that an idle connection does not need.
@@ -251,7 +260,8 @@ impl FrameReader {
             if frame.opcode.is_control() {
                 self.control.extend_from_slice(&self.unread[payload]);
             } else {
-                self.grow_message(self.message.len() + payload.len())?;
+                let is_complete = frame.is_final && frame.missing == 0;
+                self.grow_message(self.message.len() + payload.len(), is_complete)?;
                 self.message.extend_from_slice(&self.unread[payload]);
             }
             if frame.missing > 0 {
@@ -283,13 +293,14 @@ impl FrameReader {
         Ok(())
     }
 
-    /// Makes space for a message of this length. The capacity doubles, so that a byte is copied a few times only.
-    fn grow_message(&mut self, bytes: usize) -> Result<(), FrameError> {
+    /// Makes space for a message of this length. The capacity doubles, so that a byte is copied a few times only. A
+    /// message that is complete with these bytes needs no more of the budget.
+    fn grow_message(&mut self, bytes: usize, is_complete: bool) -> Result<(), FrameError> {
         if bytes <= self.message.capacity() {
             return Ok(());
         }
-        let capacity = bytes.next_power_of_two();
-        if capacity > limits::UNCOUNTED_MESSAGE_BYTES {
+        let capacity = if is_complete { bytes } else { bytes.next_power_of_two() };
+        if !is_complete && capacity > limits::UNCOUNTED_MESSAGE_BYTES {
             let reserved = match &mut self.reservation {
                 Some(reservation) => reservation.resize(capacity),
                 none => self.budget.reserve(self.network, capacity).map(|reservation| *none = Some(reservation)),

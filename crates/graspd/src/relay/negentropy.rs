@@ -8,6 +8,7 @@ use grasp_core::nostr::{Filter, message};
 use grasp_core::time::MonoTime;
 
 use super::session::{SessionIo, WriteBuffer};
+use crate::http::shared_budget::BudgetReservation;
 use crate::relay::negentropy_cache::{ItemSetError, ItemSetWaiter};
 use crate::relay::outbox::{CachedItemSet, SubscriptionKey};
 use crate::relay::query_pool::{QueryJob, ReconcileJob};
@@ -29,11 +30,24 @@ struct Reconciliation {
 
 enum ReconciliationState {
     /// The item set is being built; the client's first message waits for it.
-    Building(Vec<u8>),
+    Building(ReceivedMessage),
     /// A reply is being computed.
     Replying(Arc<CachedItemSet>),
     /// The client has the reply and may send the next message.
     Waiting(Arc<CachedItemSet>),
+}
+
+/// A message of a client, and its share of the memory for reconciliations.
+pub(crate) struct ReceivedMessage {
+    pub(crate) bytes: Vec<u8>,
+    _reservation: BudgetReservation,
+}
+
+impl ReceivedMessage {
+    fn new(io: &SessionIo, bytes: Vec<u8>) -> Result<Self, ItemSetError> {
+        let reserved = io.context.budgets.negentropy.reserve(io.sender.network(), bytes.len());
+        Ok(Self { bytes, _reservation: reserved.map_err(|error| ItemSetError::new(error, io.sender.network()))? })
+    }
 }
 
 impl Reconciliations {
@@ -45,10 +59,13 @@ impl Reconciliations {
             let text = format!("rate-limited: too many negentropy subscriptions, at most {limit}");
             return io.out.push_text(&message::neg_err(&id, &text));
         }
+        let message = match ReceivedMessage::new(io, message) {
+            Ok(message) => message,
+            Err(error) => return io.out.push_text(&error_text(&id, error)),
+        };
         let key = io.context.new_subscription_key();
         self.running += 1;
-        let waiter = ItemSetWaiter { key, session: io.sender.clone(), network: io.network };
-        io.context.negentropy_cache.open(filter, waiter);
+        io.context.negentropy_cache.open(filter, ItemSetWaiter { key, session: io.sender.clone() });
         let now = io.context.clock.mono();
         let state = ReconciliationState::Building(message);
         self.open.insert(id, Reconciliation { key, state, opened_at: now, last_message_at: now });
@@ -62,6 +79,13 @@ impl Reconciliations {
         let ReconciliationState::Waiting(set) = &reconciliation.state else {
             self.open.remove(id);
             return io.out.push_text(&message::neg_err(id, "closed: one message at a time"));
+        };
+        let message = match ReceivedMessage::new(io, message) {
+            Ok(message) => message,
+            Err(error) => {
+                self.open.remove(id);
+                return io.out.push_text(&error_text(id, error));
+            }
         };
         let set = set.clone();
         reconciliation.last_message_at = io.context.clock.mono();
@@ -85,26 +109,19 @@ impl Reconciliations {
         self.running -= 1;
         let Some(id) = self.id_of(key) else { return };
         let Some(reconciliation) = self.open.get_mut(&id) else { return };
-        let text = match set {
+        match set {
             Ok(set) => {
                 let state = std::mem::replace(&mut reconciliation.state, ReconciliationState::Replying(set.clone()));
                 if let ReconciliationState::Building(message) = state {
                     self.running += 1;
                     submit(io, key, &id, set, message);
                 }
-                return;
             }
-            Err(ItemSetError::TooLarge) => message::neg_too_big(&id, limits::MAX_NEGENTROPY_ITEMS),
-            Err(ItemSetError::NoMemory) => {
-                message::neg_err(&id, "blocked: too many reconciliations at once, try again later")
+            Err(error) => {
+                self.open.remove(&id);
+                io.out.push_text(&error_text(&id, error));
             }
-            Err(ItemSetError::NetworkShare(_)) => {
-                message::neg_err(&id, "blocked: too many reconciliations from your network at once, try again later")
-            }
-            Err(ItemSetError::Failed) => message::neg_err(&id, "error: the query failed"),
-        };
-        self.open.remove(&id);
-        io.out.push_text(&text);
+        }
     }
 
     /// Handles a finished reply.
@@ -140,7 +157,19 @@ impl Reconciliations {
     }
 }
 
-fn submit(io: &SessionIo, key: SubscriptionKey, id: &str, set: Arc<CachedItemSet>, message: Vec<u8>) {
+/// Returns the NEG-ERR for a reconciliation that has no item set or no memory.
+fn error_text(id: &str, error: ItemSetError) -> String {
+    match error {
+        ItemSetError::TooLarge => message::neg_too_big(id, limits::MAX_NEGENTROPY_ITEMS),
+        ItemSetError::NoMemory => message::neg_err(id, "blocked: too many reconciliations at once, try again later"),
+        ItemSetError::NetworkShare(_) => {
+            message::neg_err(id, "blocked: too many reconciliations from your network at once, try again later")
+        }
+        ItemSetError::Failed => message::neg_err(id, "error: the query failed"),
+    }
+}
+
+fn submit(io: &SessionIo, key: SubscriptionKey, id: &str, set: Arc<CachedItemSet>, message: ReceivedMessage) {
     let job = ReconcileJob { set, message, key, id: id.to_owned(), session: io.sender.clone() };
     io.context.query_pool.submit(QueryJob::Reconcile(Box::new(job)));
 }

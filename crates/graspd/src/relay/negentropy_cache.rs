@@ -16,7 +16,7 @@ use super::outbox::{CachedItemSet, SessionMessage, SessionSender, SubscriptionKe
 use super::query_pool::{ItemSetJob, QueryJob, QueryPool};
 use crate::clock::Clock;
 use crate::http::network_limits::ClientNetwork;
-use crate::http::shared_budget::SharedBudget;
+use crate::http::shared_budget::{BudgetError, SharedBudget};
 
 /// Reason why an item set could not be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +29,16 @@ pub(crate) enum ItemSetError {
     NetworkShare(Option<ClientNetwork>),
     /// The store could not be read.
     Failed,
+}
+
+impl ItemSetError {
+    /// Returns the error for memory that could not be reserved for a client in this network.
+    pub(crate) fn new(error: BudgetError, network: Option<ClientNetwork>) -> Self {
+        match error {
+            BudgetError::Total => Self::NoMemory,
+            BudgetError::Network => Self::NetworkShare(network),
+        }
+    }
 }
 
 pub(crate) enum ItemSetRequest {
@@ -74,8 +84,6 @@ pub(crate) type ItemSetKey = (Filter, u64, Timestamp);
 pub(crate) struct ItemSetWaiter {
     pub(crate) key: SubscriptionKey,
     pub(crate) session: SessionSender,
-    /// Network of the client.
-    pub(crate) network: Option<ClientNetwork>,
 }
 
 /// Sessions that wait for a set under construction. The cache thread adds sessions while the query pool checks whether
@@ -140,8 +148,14 @@ impl NegentropyCacheWorker {
         match ready {
             Some(set) => waiter.session.send(SessionMessage::ItemSet { key: waiter.key, set: Ok(set) }),
             None => {
-                // Nothing is reserved yet, so this does not fail.
-                let Ok(reservation) = self.budget.reserve(waiter.network, 0) else { return };
+                let (filter_bytes, network) = (filter.memory_bytes(), waiter.session.network());
+                let reservation = match self.budget.reserve(network, filter_bytes) {
+                    Ok(reservation) => reservation,
+                    Err(error) => {
+                        let set = Err(ItemSetError::new(error, network));
+                        return waiter.session.send(SessionMessage::ItemSet { key: waiter.key, set });
+                    }
+                };
                 let waiters = ItemSetWaiters::default();
                 waiters.lock().push(waiter);
                 entries.insert(key.clone(), CacheEntry::Building(waiters.clone()));
@@ -149,6 +163,7 @@ impl NegentropyCacheWorker {
                     scan: Scan::new(vec![filter], usize::MAX, seq),
                     key,
                     items: Vec::new(),
+                    filter_bytes,
                     reservation,
                     cache: self.cache.clone(),
                     waiters,
@@ -174,7 +189,7 @@ impl NegentropyCacheWorker {
         for waiter in waiters {
             match set {
                 // The share of another network does not concern this one.
-                Err(ItemSetError::NetworkShare(network)) if *network != waiter.network => {
+                Err(ItemSetError::NetworkShare(network)) if *network != waiter.session.network() => {
                     self.open(entries, key.0.clone(), waiter);
                 }
                 set => waiter.session.send(SessionMessage::ItemSet { key: waiter.key, set: set.clone() }),

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::negentropy_cache::ItemSetError;
 use super::query_pool::ScanJob;
+use crate::http::network_limits::ClientNetwork;
 use crate::http::shared_budget::BudgetReservation;
 
 /// Identifies one subscription of one session. Never used again in this process, so that a late message for a replaced
@@ -57,6 +58,7 @@ pub(crate) struct CachedItemSet {
 #[derive(Clone)]
 pub(crate) struct SessionSender {
     sender: mpsc::UnboundedSender<SessionMessage>,
+    network: Option<ClientNetwork>,
     unsent: Arc<UnsentBytes>,
 }
 
@@ -68,9 +70,15 @@ struct UnsentBytes {
 }
 
 impl SessionSender {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<SessionMessage>) {
+    /// Creates the outbox of a session with a client in this network.
+    pub(crate) fn new(network: Option<ClientNetwork>) -> (Self, mpsc::UnboundedReceiver<SessionMessage>) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (Self { sender, unsent: Arc::default() }, receiver)
+        (Self { sender, network, unsent: Arc::default() }, receiver)
+    }
+
+    /// Network of the client. `None` for a program on this machine, which is not limited.
+    pub(crate) fn network(&self) -> Option<ClientNetwork> {
+        self.network
     }
 
     pub(crate) fn send(&self, message: SessionMessage) {
@@ -171,7 +179,7 @@ mod tests {
 
     #[test]
     fn live_events_beyond_the_limit_are_dropped_and_mark_the_session() {
-        let (sender, mut receiver) = SessionSender::new();
+        let (sender, mut receiver) = SessionSender::new(None);
         let json: Arc<[u8]> = vec![0; limits::MAX_UNSENT_BYTES / 2].into();
         for _ in 0..4 {
             sender.send_live(SubscriptionKey(1), &json);

@@ -1,26 +1,28 @@
 //! Reads the store for REQ, COUNT and negentropy.
 //!
 //! A fixed pool of threads ([`QueryWorker::run`]) runs jobs in slices: a job that is not done after its slice goes to
-//! the back of the queue, so that a long query does not delay short ones. A job holds no store transaction between
-//! slices.
+//! the back of the queue of its network, so that a long query does not delay short ones. Networks take turns. A job
+//! holds no store transaction between slices.
 //!
 //! Sessions, the broadcast thread and the negentropy cache submit jobs; results go to the outboxes of sessions. Calls
 //! the store only.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
 use grasp_core::nostr::negentropy::NegentropyItem;
 use grasp_core::nostr::{message, negentropy};
 use grasp_store::{Scan, ScanProgress, Store};
 use tracing::error;
 
+use super::negentropy::ReceivedMessage;
 use super::negentropy_cache::{ItemSetError, ItemSetKey, ItemSetWaiters, NegentropyCache};
 use super::outbox::{CachedItemSet, EventPrefix, ScanStatus, SessionMessage, SessionSender, SubscriptionKey};
 use crate::clock::Clock;
-use crate::http::shared_budget::{BudgetError, BudgetReservation};
+use crate::http::fair_queue::FairQueue;
+use crate::http::network_limits::ClientNetwork;
+use crate::http::shared_budget::BudgetReservation;
 
 /// Bytes of one part of stored events: large enough that one socket write has many events, small enough that a few
 /// parts for each of many connections fit in memory, and that the allocator reuses such buffers.
@@ -40,20 +42,10 @@ pub(crate) struct ScanJob {
     pub(crate) session: SessionSender,
     /// Frames that are ready but too few to be sent.
     pub(crate) frames: Vec<u8>,
-    /// The memory of the filters, if no live subscription accounts for it.
-    _reservation: Option<BudgetReservation>,
-}
-
-impl ScanJob {
-    pub(crate) fn new(
-        scan: Scan,
-        key: SubscriptionKey,
-        prefix: EventPrefix,
-        session: SessionSender,
-        reservation: Option<BudgetReservation>,
-    ) -> Self {
-        Self { scan, key, prefix, session, frames: Vec::new(), _reservation: reservation }
-    }
+    /// The subscription id that the client chose. Only the session keeps it, until the subscription is closed.
+    pub(crate) id: Weak<str>,
+    /// The memory of the filters.
+    pub(crate) _reservation: Arc<BudgetReservation>,
 }
 
 /// Query of a COUNT.
@@ -63,7 +55,7 @@ pub(crate) struct CountJob {
     pub(crate) session: SessionSender,
     pub(crate) count: u64,
     /// The memory of the filters.
-    pub(crate) _reservation: BudgetReservation,
+    pub(crate) _reservation: Arc<BudgetReservation>,
 }
 
 /// Query that builds an item set for negentropy.
@@ -71,7 +63,9 @@ pub(crate) struct ItemSetJob {
     pub(crate) scan: Scan,
     pub(crate) key: ItemSetKey,
     pub(crate) items: Vec<NegentropyItem>,
-    /// The memory of `items`, reserved in steps.
+    /// The memory of the filter.
+    pub(crate) filter_bytes: usize,
+    /// The memory of the filter and of `items`, reserved in steps.
     pub(crate) reservation: BudgetReservation,
     pub(crate) cache: NegentropyCache,
     pub(crate) waiters: ItemSetWaiters,
@@ -80,7 +74,7 @@ pub(crate) struct ItemSetJob {
 /// Reply to a message of a reconciliation.
 pub(crate) struct ReconcileJob {
     pub(crate) set: Arc<CachedItemSet>,
-    pub(crate) message: Vec<u8>,
+    pub(crate) message: ReceivedMessage,
     pub(crate) key: SubscriptionKey,
     /// The subscription id that the client chose.
     pub(crate) id: String,
@@ -94,17 +88,28 @@ pub(crate) enum QueryJob {
     Reconcile(Box<ReconcileJob>),
 }
 
-/// Submits jobs to the pool.
+impl QueryJob {
+    /// Network of the client that the job is for.
+    fn network(&self) -> Option<ClientNetwork> {
+        match self {
+            Self::Scan(job) => job.session.network(),
+            Self::Count(job) => job.session.network(),
+            Self::ItemSet(job) => job.reservation.network(),
+            Self::Reconcile(job) => job.session.network(),
+        }
+    }
+}
+
+/// The jobs of the pool. Clones share them.
+///
+/// There is no limit of their number, because every connection has at most [`limits::MAX_SCANS_PER_CONNECTION`] scans
+/// and counts and a limited number of reconciliations, and jobs of closed connections are dropped.
 #[derive(Clone)]
-pub(crate) struct QueryPool(Sender<QueryJob>);
+pub(crate) struct QueryPool(Arc<FairQueue<QueryJob>>);
 
 impl QueryPool {
-    /// Returns the pool's queue and its receiving end. The queue has no limit of its own: every connection has at most
-    /// [`limits::MAX_SCANS_PER_CONNECTION`] scans and counts and a limited number of reconciliations, and jobs of
-    /// closed connections are dropped.
-    pub(crate) fn new() -> (Self, Receiver<QueryJob>) {
-        let (sender, receiver) = crossbeam_channel::unbounded();
-        (Self(sender), receiver)
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(FairQueue::new()))
     }
 
     /// Returns the number of queued jobs.
@@ -113,15 +118,13 @@ impl QueryPool {
     }
 
     pub(crate) fn submit(&self, job: QueryJob) {
-        // An error means that the server is shutting down.
-        let _ = self.0.send(job);
+        self.0.push(job.network(), job);
     }
 }
 
 /// One thread of the pool.
 pub(crate) struct QueryWorker {
     pub(crate) store: Store,
-    pub(crate) jobs: Receiver<QueryJob>,
     pub(crate) pool: QueryPool,
     pub(crate) clock: Clock,
 }
@@ -129,8 +132,8 @@ pub(crate) struct QueryWorker {
 impl QueryWorker {
     /// Runs slices of jobs until the process ends.
     pub(crate) fn run(self) {
-        while let Ok(job) = self.jobs.recv() {
-            if let Some(unfinished) = self.run_slice(job) {
+        loop {
+            if let Some(unfinished) = self.run_slice(self.pool.0.pop()) {
                 self.pool.submit(unfinished);
             }
         }
@@ -142,6 +145,15 @@ impl QueryWorker {
             // Jobs of closed sessions are dropped.
             QueryJob::Scan(job) if job.session.is_closed() => None,
             QueryJob::Count(job) if job.session.is_closed() => None,
+            // The session counts the scans that it has not heard of.
+            QueryJob::Scan(job) if job.id.strong_count() == 0 => {
+                job.session.send(SessionMessage::StoredEvents {
+                    key: job.key,
+                    frames: Vec::new(),
+                    status: ScanStatus::Done,
+                });
+                None
+            }
             QueryJob::ItemSet(job) if job.waiters.are_all_closed() => {
                 job.finish(Some(ItemSetError::Failed));
                 None
@@ -226,14 +238,14 @@ impl ItemSetJob {
     /// Reserves memory for the items found so far, in steps.
     fn reserve(&mut self) -> Result<(), ItemSetError> {
         let items = self.items.len().next_multiple_of(RESERVE_ITEMS);
-        resize(&mut self.reservation, items * size_of::<NegentropyItem>())
+        resize(&mut self.reservation, self.filter_bytes + items * size_of::<NegentropyItem>())
     }
 
     fn finish(self, error: Option<ItemSetError>) {
-        let Self { items, mut reservation, key, cache, .. } = self;
+        let Self { items, filter_bytes, mut reservation, key, cache, .. } = self;
         let build = || {
             let items = negentropy::NegentropySet::from_items(items);
-            resize(&mut reservation, items.memory_bytes())?;
+            resize(&mut reservation, filter_bytes + items.memory_bytes())?;
             Ok(Arc::new(CachedItemSet { items, _reservation: reservation }))
         };
         cache.set_built(key, error.map_or_else(build, Err));
@@ -242,14 +254,12 @@ impl ItemSetJob {
 
 /// Changes the memory that is reserved for an item set.
 fn resize(reservation: &mut BudgetReservation, bytes: usize) -> Result<(), ItemSetError> {
-    reservation.resize(bytes).map_err(|error| match error {
-        BudgetError::Total => ItemSetError::NoMemory,
-        BudgetError::Network => ItemSetError::NetworkShare(reservation.network()),
-    })
+    reservation.resize(bytes).map_err(|error| ItemSetError::new(error, reservation.network()))
 }
 
 fn reconcile(job: &ReconcileJob) {
-    let (text, is_over) = match negentropy::respond(&job.set.items, &job.message, limits::NEGENTROPY_FRAME_BYTES) {
+    let (text, is_over) = match negentropy::respond(&job.set.items, &job.message.bytes, limits::NEGENTROPY_FRAME_BYTES)
+    {
         Ok(reply) => (message::neg_msg(&job.id, &reply), false),
         Err(error) => (message::neg_err(&job.id, &format!("invalid: {error}")), true),
     };

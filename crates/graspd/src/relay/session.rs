@@ -33,7 +33,7 @@ use super::negentropy::Reconciliations;
 use super::subscriptions::Subscriptions;
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
-use crate::http::network_limits::{ClientNetwork, NetworkSlot};
+use crate::http::network_limits::NetworkSlot;
 use crate::http::server::{ConnectionPermit, wait_for_shutdown};
 use crate::metrics::relay::SessionGuard;
 use crate::metrics::{Metrics, relay};
@@ -239,8 +239,6 @@ async fn wait_for_close_deadline(mut shutdown: watch::Receiver<bool>, grace: Dur
 /// What a session uses to reach the rest of the server and its client.
 pub(crate) struct SessionIo {
     pub(crate) context: SessionContext,
-    /// Network of the client. `None` for a program on this machine, which is not limited.
-    pub(crate) network: Option<ClientNetwork>,
     /// Sender of the session's own outbox, for those that answer later.
     pub(crate) sender: SessionSender,
     /// What is written to the client next.
@@ -270,7 +268,7 @@ pub(crate) struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.subscriptions.close_all(&self.io.context);
+        self.subscriptions.close_all(&self.io);
     }
 }
 
@@ -281,8 +279,8 @@ impl Session {
         connection: Arc<ConnectionPermit>,
         metrics_guard: SessionGuard,
     ) -> Self {
-        let (sender, inbox) = SessionSender::new();
         let network = network_slot.as_ref().or(connection.network_slot.as_ref()).and_then(NetworkSlot::network);
+        let (sender, inbox) = SessionSender::new(network);
         Self {
             connection,
             network_slot,
@@ -295,7 +293,7 @@ impl Session {
             auth_attempts: 0,
             keys: Arc::new([]),
             last_activity: context.clock.mono(),
-            io: SessionIo { context, network, sender, out: WriteBuffer::default() },
+            io: SessionIo { context, sender, out: WriteBuffer::default() },
             _metrics_guard: metrics_guard,
         }
     }
@@ -359,17 +357,18 @@ impl Session {
             }
             tokio::select! {
                 biased;
+                // First, because it is rarely ready, and the others can be ready all the time.
+                _ = tick.tick() => {
+                    if let Err(end) = self.tick() {
+                        return end;
+                    }
+                }
                 message = self.inbox.recv() => match message {
                     Some(message) => self.handle_session_messages(message),
                     None => return SessionEnd::Disconnected,
                 },
                 frame = self.reader.next(socket), if self.can_read() => {
                     if let Err(end) = self.handle_frame(frame).await {
-                        return end;
-                    }
-                }
-                _ = tick.tick() => {
-                    if let Err(end) = self.tick() {
                         return end;
                     }
                 }
@@ -389,6 +388,10 @@ impl Session {
         // An idle connection keeps no large buffer.
         self.io.out.frames.shrink_to(0);
         self.reader.shrink();
+        if self.reader.is_receiving() {
+            // A client cannot answer a ping inside a frame. The reader limits the time of an incomplete message.
+            self.last_activity = now;
+        }
         let silent_secs = now.since(self.last_activity).as_secs();
         if silent_secs >= 2 * limits::CLIENT_PING_SECS {
             return Err(SessionEnd::Close(CloseCode::Away, "no answer to ping"));

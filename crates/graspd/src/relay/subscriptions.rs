@@ -8,7 +8,7 @@ use grasp_core::nostr::{Filter, message};
 use grasp_core::time::MonoTime;
 use grasp_store::Scan;
 
-use super::session::{SessionContext, SessionIo, WriteBuffer};
+use super::session::{SessionIo, WriteBuffer};
 use crate::http::shared_budget::{BudgetError, BudgetReservation};
 use crate::relay::broadcast::Subscription;
 use crate::relay::outbox::{EventPrefix, ScanStatus, SubscriptionKey};
@@ -29,8 +29,8 @@ pub(crate) struct Subscriptions {
 }
 
 struct SessionSubscription {
-    /// The subscription id that the client chose.
-    id: String,
+    /// The subscription id that the client chose. The scan of stored events ends when it is dropped.
+    id: Arc<str>,
     prefix: EventPrefix,
     filter_bytes: usize,
     /// Why the subscription ends after its stored events; `None` if live events follow.
@@ -45,7 +45,7 @@ struct QueuedQuery {
     kind: QueryKind,
     filters: Vec<Filter>,
     /// The memory of the filters.
-    reservation: BudgetReservation,
+    reservation: Arc<BudgetReservation>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,9 +83,11 @@ impl Subscriptions {
         }
         // A client over the share of its network still gets its stored events.
         let budgets = &io.context.budgets;
-        let (reservation, ends_because) = match budgets.live_filters.reserve(io.network, filter_bytes) {
+        let (reservation, ends_because) = match budgets.live_filters.reserve(io.sender.network(), filter_bytes) {
             Ok(reservation) => (Ok(reservation), None),
-            Err(error) => (budgets.query_filters.reserve(io.network, filter_bytes), Some(no_live_events(error))),
+            Err(error) => {
+                (budgets.query_filters.reserve(io.sender.network(), filter_bytes), Some(no_live_events(error)))
+            }
         };
         let Ok(reservation) = reservation else { return io.out.push_text(&message::closed(&id, NO_QUERY_MEMORY)) };
         let kind = if ends_because.is_none() { QueryKind::Live } else { QueryKind::StoredOnly };
@@ -96,14 +98,14 @@ impl Subscriptions {
             key,
             SessionSubscription {
                 prefix: EventPrefix::new(&id),
-                id,
+                id: id.into(),
                 filter_bytes,
                 ends_because,
                 early_events: Some(Vec::new()),
                 requested_at: io.context.clock.mono(),
             },
         );
-        self.queued.push_back(QueuedQuery { key, kind, filters, reservation });
+        self.queued.push_back(QueuedQuery { key, kind, filters, reservation: Arc::new(reservation) });
         self.start_queries(io);
     }
 
@@ -116,13 +118,14 @@ impl Subscriptions {
         if self.reject_large_filters(filter_bytes, &mut io.out, &id) {
             return;
         }
-        let Ok(reservation) = io.context.budgets.query_filters.reserve(io.network, filter_bytes) else {
+        let Ok(reservation) = io.context.budgets.query_filters.reserve(io.sender.network(), filter_bytes) else {
             return io.out.push_text(&message::closed(&id, NO_QUERY_MEMORY));
         };
         let key = io.context.new_subscription_key();
         self.filter_bytes += filter_bytes;
         self.counts.insert(key, (id, filter_bytes));
         let filters = filters.into_iter().map(|filter| Filter { limit: None, ..filter }).collect();
+        let reservation = Arc::new(reservation);
         self.queued.push_back(QueuedQuery { key, kind: QueryKind::Count, filters, reservation });
         self.start_queries(io);
     }
@@ -156,14 +159,14 @@ impl Subscriptions {
         self.queued.retain(|query| query.key != key);
         // A query that was still queued has not been opened at the broadcast.
         if self.queued.len() == before {
-            io.context.broadcast.unsubscribe(key);
+            io.context.broadcast.unsubscribe(io.sender.network(), key);
         }
     }
 
     /// Closes all subscriptions at the end of the session.
-    pub(crate) fn close_all(&mut self, context: &SessionContext) {
+    pub(crate) fn close_all(&mut self, io: &SessionIo) {
         for key in self.subscriptions.keys() {
-            context.broadcast.unsubscribe(*key);
+            io.context.broadcast.unsubscribe(io.sender.network(), *key);
         }
     }
 
@@ -236,20 +239,23 @@ impl Subscriptions {
         {
             let QueuedQuery { key, kind, filters, reservation } = query;
             let session = io.sender.clone();
-            let prefix = self.subscriptions.get(&key).map(|subscription| subscription.prefix.clone());
-            let job = match (kind, prefix) {
+            let subscription = self.subscriptions.get(&key);
+            let subscription =
+                subscription.map(|subscription| (Arc::downgrade(&subscription.id), subscription.prefix.clone()));
+            let job = match (kind, subscription) {
                 (QueryKind::Count, _) => {
                     let scan = Scan::new(filters, usize::MAX, io.context.store.last_seq());
                     QueryJob::Count(Box::new(CountJob { scan, key, session, count: 0, _reservation: reservation }))
                 }
-                (QueryKind::StoredOnly, Some(prefix)) => {
+                (QueryKind::StoredOnly, Some((id, prefix))) => {
                     let limit = io.context.settings.borrow().filter_limit;
                     let scan = Scan::new(filters, limit, io.context.store.last_seq());
-                    QueryJob::Scan(Box::new(ScanJob::new(scan, key, prefix, session, Some(reservation))))
+                    let (frames, _reservation) = (Vec::new(), reservation);
+                    QueryJob::Scan(Box::new(ScanJob { scan, key, id, prefix, session, frames, _reservation }))
                 }
-                (QueryKind::Live, Some(prefix)) => {
+                (QueryKind::Live, Some((id, prefix))) => {
                     self.running += 1;
-                    io.context.broadcast.subscribe(Subscription { key, prefix, filters, reservation, session });
+                    io.context.broadcast.subscribe(Subscription { key, id, prefix, filters, reservation, session });
                     continue;
                 }
                 (QueryKind::StoredOnly | QueryKind::Live, None) => continue,

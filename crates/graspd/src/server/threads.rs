@@ -79,7 +79,7 @@ impl WorkerThreads {
             spawn(&format!("git-{index}"), move || worker.run())?;
         }
         let (broadcast, broadcast_inbox) = BroadcastHandle::new();
-        let (query_pool, jobs) = QueryPool::new();
+        let query_pool = QueryPool::new();
         let (negentropy_cache, requests) = NegentropyCache::new();
         let budgets = RelayBudgets::new();
         let (stop, stopped) = crossbeam_channel::bounded(0);
@@ -108,7 +108,7 @@ impl WorkerThreads {
             spawn(&format!("verify-{index}"), move || event_queue.run_verifier(&policy, clock))?;
         }
         for index in 0..resources.query_threads() {
-            let worker = QueryWorker { store: store.clone(), jobs: jobs.clone(), pool: query_pool.clone(), clock };
+            let worker = QueryWorker { store: store.clone(), pool: query_pool.clone(), clock };
             spawn(&format!("query-{index}"), move || worker.run())?;
         }
         let broadcaster = Broadcaster::new(store.clone(), query_pool.clone(), clock, resources.settings.clone());

@@ -39,15 +39,19 @@ fn expect_memory_returned(server: &TestServer, before: u64) {
 /// Number of values of a large filter: nearly the most that a filter may have.
 const LARGE_FILTER_VALUES: usize = 19_000;
 
-/// Returns a REQ with a filter that takes nearly all memory that the filters of one connection may have, and a filter
-/// that matches the announcement of the bystander. Each `nth` gives other values.
-fn large_req(nth: usize) -> String {
+/// Returns a filter that takes nearly all memory that the filters of one connection may have. Each `nth` gives other
+/// values.
+fn large_filter(nth: usize) -> String {
     let value_bytes =
         limits::MAX_FILTER_BYTES_PER_CONNECTION / LARGE_FILTER_VALUES - limits::FILTER_VALUE_OVERHEAD_BYTES;
     let values: Vec<String> =
         (0..LARGE_FILTER_VALUES).map(|value| format!("\"{nth:04}{value:0width$}\"", width = value_bytes - 8)).collect();
-    let (tag, kind) = (values.join(","), kinds::ANNOUNCEMENT);
-    format!("[\"REQ\",\"large\",{{\"#t\":[{tag}],\"limit\":0}},{{\"kinds\":[{kind}]}}]")
+    format!("{{\"#t\":[{}],\"limit\":0}}", values.join(","))
+}
+
+/// Returns a REQ with a large filter, and a filter that matches the announcement of the bystander.
+fn large_req(nth: usize) -> String {
+    format!("[\"REQ\",\"large\",{},{{\"kinds\":[{}]}}]", large_filter(nth), kinds::ANNOUNCEMENT)
 }
 
 #[test]
@@ -124,6 +128,62 @@ fn memory_of_filters_is_returned_to_the_system() {
     let growth = memory_of(&server).saturating_sub(before);
     assert!(growth > 2 * MAX_RETAINED, "only {} MB", growth / MB);
     drop(clients);
+    expect_memory_returned(&server, before);
+}
+
+/// The scan of stored events used to keep its filters after CLOSE, and they counted for no network.
+#[test]
+fn subscriptions_that_are_closed_at_once_keep_no_memory() {
+    let mut server = TestServer::with_settings(&[BEHIND_PROXY]);
+    let mut bystander = Bystander::new(&mut server, 1, "tool");
+    let before = memory_of(&server);
+    let requests: Vec<String> = (0..4).map(large_req).collect();
+    let mut attackers: Vec<Client> = (0..40).map(|nth| connect(&server, &format!("203.0.113.{nth}"))).collect();
+    let mut highest = 0;
+    for attacker in &mut attackers {
+        for request in &requests {
+            attacker.send_text(request);
+            attacker.send(&json!(["CLOSE", "large"]));
+        }
+        highest = highest.max(memory_of(&server));
+    }
+    let growth = highest.saturating_sub(before);
+    eprintln!("memory before: {} MB, during: {} MB", before / MB, highest / MB);
+    assert!(growth < 200 * MB, "the server has {} MB more", growth / MB);
+    bystander.expect_unaffected(&server, "subscriptions that are closed at once");
+    drop(attackers);
+    expect_memory_returned(&server, before);
+}
+
+/// The filters of reconciliations used to count for no network.
+#[test]
+fn filters_of_reconciliations_count_for_their_network() {
+    let mut server = TestServer::with_settings(&[BEHIND_PROXY]);
+    let mut bystander = Bystander::new(&mut server, 1, "tool");
+    let before = memory_of(&server);
+    let mut opened = 0;
+    let mut attackers = Vec::new();
+    let large_filter = large_filter(0);
+    for nth in 0..3 {
+        let mut attacker = connect(&server, &format!("203.0.113.{nth}"));
+        for open in 0..10 {
+            // Each filter is different, so that no two reconciliations use the same set.
+            let filter = large_filter.replace("\"limit\":0", &format!("\"since\":{}", 10 * nth + open));
+            attacker.send_text(&format!("[\"NEG-OPEN\",\"{open}\",{filter},\"6100000200\"]"));
+            let reply = attacker.receive();
+            let blocked = "blocked: too many reconciliations from your network at once, try again later";
+            opened += usize::from(reply[0] == "NEG-MSG");
+            assert!(reply[0] == "NEG-MSG" || reply[2] == blocked, "{reply}");
+        }
+        attackers.push(attacker);
+    }
+    assert_eq!(opened, limits::MAX_NEGENTROPY_BYTES_PER_NETWORK / limits::MAX_FILTER_BYTES_PER_CONNECTION);
+    let growth = memory_of(&server).saturating_sub(before);
+    assert!(growth < 128 * MB, "the server has {} MB more", growth / MB);
+    let mut other = connect(&server, "198.51.100.1");
+    assert_eq!(reconcile(&mut other, "other", &json!({"kinds": [kinds::ISSUE]}))[0], "NEG-MSG");
+    bystander.expect_unaffected(&server, "filters of reconciliations");
+    drop(attackers);
     expect_memory_returned(&server, before);
 }
 
