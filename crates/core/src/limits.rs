@@ -241,6 +241,10 @@ pub const REMOVAL_SLICE_EVENTS: usize = 1_000;
 /// reserve.
 pub const MIN_REMOVAL_BYTES: u64 = 16 * 1024 * 1024;
 
+/// Bytes of the text of a deletion or vanish request that is accepted although the disk is full: a sentence or two. Such
+/// requests must not fill the rest of the disk.
+pub const MAX_REMOVAL_REASON_BYTES: usize = 1_024;
+
 /// Rows that are read in one transaction to find the pull requests for a repository whose hosting has ended: a few
 /// milliseconds. Only repositories with more events than this need further transactions.
 pub const PULL_REQUEST_PAGE_ROWS: usize = 10_000;
@@ -929,6 +933,9 @@ pub const HOST_ADDRESS_TTL_SECS: u64 = 5 * 60;
 /// Seconds for a lookup of the own domain, whose addresses events must not make the server dial: less than the
 /// deadline of a dial, so that a failing lookup does not use it up.
 pub const OWN_DOMAIN_LOOKUP_SECS: u64 = 3;
+
+/// Seconds after which a failed lookup of the own domain is repeated.
+pub const OWN_DOMAIN_RETRY_SECS: u64 = 30;
 
 /// Seconds for which the limits that a server states are cached.
 pub const HOST_STATED_LIMITS_TTL_SECS: u64 = 60 * 60;

@@ -61,7 +61,9 @@ impl ReportedProxies {
 
     fn is_new(&self, peer: IpAddr) -> bool {
         let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        reported.len() < MAX_REPORTED_PROXIES && reported.insert(peer)
+        // Any client can send such headers. The operator's own proxy is usually on this machine, and must not be missed
+        // because of them.
+        (peer.is_loopback() || reported.len() < MAX_REPORTED_PROXIES) && reported.insert(peer)
     }
 }
 

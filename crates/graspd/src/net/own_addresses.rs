@@ -2,7 +2,7 @@
 //! trust local connections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use grasp_core::limits;
@@ -15,8 +15,15 @@ use super::resolver::Resolver;
 /// its public address belongs to a router or to the host of a container.
 pub(crate) struct OwnAddresses {
     domain: OutboundHost,
-    /// When the domain was resolved, and its addresses then.
-    cached: Mutex<(Option<Instant>, Vec<IpAddr>)>,
+    cached: Mutex<DomainAddresses>,
+}
+
+/// The last known addresses of the domain.
+#[derive(Clone, Default)]
+struct DomainAddresses {
+    addresses: Vec<IpAddr>,
+    /// When they are looked up again.
+    valid_until: Option<Instant>,
 }
 
 impl OwnAddresses {
@@ -27,7 +34,7 @@ impl OwnAddresses {
 
     /// Whether an address belongs to this machine.
     pub(super) async fn contains(&self, address: IpAddr, resolver: &dyn Resolver) -> bool {
-        let address = address.to_canonical();
+        let address = embedded_ipv4(address).map_or(address, IpAddr::V4);
         is_local(address) || self.domain_addresses(resolver).await.contains(&address)
     }
 
@@ -37,21 +44,62 @@ impl OwnAddresses {
             OutboundHost::Address(address) => return vec![address.to_canonical()],
             OutboundHost::Name(name) => format!("{name}."),
         };
-        let (resolved_at, addresses) = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if resolved_at.is_some_and(|at| at.elapsed() < Duration::from_secs(limits::HOST_ADDRESS_TTL_SECS)) {
+        let DomainAddresses { addresses, valid_until } = self.cached().clone();
+        if valid_until.is_some_and(|until| Instant::now() < until) {
             return addresses;
         }
-        let time_limit = Duration::from_secs(limits::OWN_DOMAIN_LOOKUP_SECS);
-        let Ok(Ok(found)) = timeout(time_limit, resolver.resolve(&name)).await else { return addresses };
-        let found: Vec<IpAddr> = found.iter().map(IpAddr::to_canonical).collect();
-        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = (Some(Instant::now()), found.clone());
-        found
+        let found = timeout(Duration::from_secs(limits::OWN_DOMAIN_LOOKUP_SECS), resolver.resolve(&name)).await;
+        let (addresses, valid_secs) = match found {
+            Ok(Ok(found)) => (found.iter().map(IpAddr::to_canonical).collect(), limits::HOST_ADDRESS_TTL_SECS),
+            _ => (addresses, limits::OWN_DOMAIN_RETRY_SECS),
+        };
+        let valid_until = Some(Instant::now() + Duration::from_secs(valid_secs));
+        *self.cached() = DomainAddresses { addresses: addresses.clone(), valid_until };
+        addresses
+    }
+
+    fn cached(&self) -> MutexGuard<'_, DomainAddresses> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a network interface has this address. The system would then use it as the source of packets to it; a UDP
-/// socket shows this without sending one.
+/// Returns the IPv4 address that a packet to this IPv6 address reaches in the end: IPv4-mapped, NAT64 and 6to4.
+fn embedded_ipv4(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(address) = address else { return None };
+    match address.octets() {
+        [0x00, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] | [0x20, 0x02, a, b, c, d, ..] => {
+            Some(Ipv4Addr::new(a, b, c, d))
+        }
+        _ => address.to_ipv4_mapped(),
+    }
+}
+
+/// Whether a network interface has this address.
 fn is_local(address: IpAddr) -> bool {
+    is_own_source(address)
+        || matches!(address, IpAddr::V4(address) if std::fs::read_to_string(LOCAL_ROUTES).is_ok_and(|routes| has_local_route(&routes, address)))
+}
+
+/// The system's routes for IPv4, with the addresses of all interfaces.
+const LOCAL_ROUTES: &str = "/proc/net/fib_trie";
+
+/// Whether the routes contain one for this address that ends on this machine. Needed for the second and further
+/// addresses of an interface, which are not the source of packets to them.
+fn has_local_route(routes: &str, address: Ipv4Addr) -> bool {
+    let leaf = format!("|-- {address}");
+    let mut lines = routes.lines().map(str::trim);
+    while lines.any(|line| line == leaf) {
+        let is_local = lines.clone().take_while(|line| line.starts_with('/')).any(|line| line == "/32 host LOCAL");
+        if is_local {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether the system would use this address as the source of packets to it. A UDP socket shows this without sending
+/// one.
+fn is_own_source(address: IpAddr) -> bool {
     let unspecified = match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -82,6 +130,9 @@ mod tests {
             ("127.0.0.1", true),
             ("::ffff:127.0.0.1", true),
             ("198.51.100.7", true),
+            ("64:ff9b::198.51.100.7", true),
+            ("2002:c633:6407::1", true),
+            ("64:ff9b::198.51.100.8", false),
             ("::ffff:198.51.100.7", true),
             // For documentation, so no interface has them.
             ("198.51.100.8", false),
@@ -101,11 +152,40 @@ mod tests {
         assert!(!own.contains(address("198.51.100.2"), &resolver).await);
         assert_eq!(resolver.lookups(), 1, "the addresses are cached");
         // As if the cached addresses had expired.
-        own.cached.lock().expect("the lock is not poisoned").0 = None;
+        own.cached().valid_until = None;
         assert!(own.contains(address("198.51.100.2"), &resolver).await, "the domain has moved");
         assert!(!own.contains(address("198.51.100.1"), &resolver).await);
 
-        let own = OwnAddresses::new(OutboundHost::Name("no-such.tld".to_owned()));
-        assert!(!own.contains(address("198.51.100.1"), &FakeResolver::default()).await);
+        let (own, resolver) =
+            (OwnAddresses::new(OutboundHost::Name("no-such.tld".to_owned())), FakeResolver::default());
+        for _ in 0..2 {
+            assert!(!own.contains(address("198.51.100.1"), &resolver).await);
+        }
+        assert_eq!(resolver.lookups(), 1, "a failed lookup is not repeated at once");
+    }
+
+    #[test]
+    fn all_addresses_of_an_interface_have_local_routes() {
+        // An interface with 203.0.113.5/24 and, as its second address, 203.0.113.6/24.
+        let routes = "\
+Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 203.0.113.0
+        /24 link UNICAST
+Local:
+  +-- 0.0.0.0/0 3 0 5
+     +-- 203.0.113.4/30 2 0 2
+        |-- 203.0.113.5
+           /32 host LOCAL
+        |-- 203.0.113.6
+           /32 host LOCAL
+     |-- 203.0.113.255
+        /32 link BROADCAST
+";
+        for (text, is_local) in
+            [("203.0.113.5", true), ("203.0.113.6", true), ("203.0.113.255", false), ("203.0.113.0", false)]
+        {
+            assert_eq!(has_local_route(routes, text.parse().expect("valid address")), is_local, "{text}");
+        }
     }
 }

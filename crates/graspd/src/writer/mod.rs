@@ -356,8 +356,11 @@ impl Writer {
         if !state.is_below_reserve {
             warn!(target: "writer", free_bytes, reserve_bytes, "free disk space is below the reserve, accepting only removals");
         }
-        let (allowed, others) = std::mem::take(&mut effects.commands).into_iter().partition(is_allowed_below_reserve);
+        let (allowed, mut others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut effects.commands).into_iter().partition(is_allowed_below_reserve);
         effects.commands = allowed;
+        // Hints about what could be fetched. They are repeated, and would only pile up while nothing is fetched.
+        others.retain(|command| !matches!(command, WriterCommand::HeldEventsSeen(_) | WriterCommand::SourcesTried(_)));
         self.defer_commands(state, others);
         Ok(true)
     }

@@ -416,17 +416,21 @@ fn private_addresses_are_not_fetched_from_by_default() {
 /// address.
 #[test]
 fn public_addresses_of_this_machine_are_not_dialled() {
-    let public = "9.9.9.9";
-    if !is_in_network_namespace("fetch::public_addresses_of_this_machine_are_not_dialled", public) {
+    // The system treats the second address of a network differently: it is not the source of packets to it.
+    let (first, second) = ("9.9.9.9", "9.9.9.10");
+    let addresses = [&format!("{first}/24")[..], &format!("{second}/24")];
+    if !is_in_network_namespace("fetch::public_addresses_of_this_machine_are_not_dialled", &addresses) {
         return;
     }
-    let listen = || {
-        let listener = TcpListener::bind((public, 0)).expect("cannot bind an address");
+    let listen = |address: &str| {
+        let listener = TcpListener::bind((address, 0)).expect("cannot bind an address");
         listener.set_nonblocking(true).expect("cannot make the socket non-blocking");
         let address = listener.local_addr().expect("no local address");
         (listener, address)
     };
-    let ((relay, relay_address), (git, git_address), (configured, configured_address)) = (listen(), listen(), listen());
+    let (relay, relay_address) = listen(first);
+    let (git, git_address) = listen(second);
+    let (configured, configured_address) = listen(first);
     let bootstrap = format!("ws://{configured_address}");
     let settings = [("SYNC_ALLOW_NON_GLOBAL_TARGETS", "false"), ("SYNC_BOOTSTRAP_RELAY_URL", &bootstrap)];
     let mut server = SyncServer::start(&settings);

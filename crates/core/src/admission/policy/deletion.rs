@@ -1,10 +1,11 @@
 //! Deletion requests (kind 5) and requests to vanish (kind 62).
 
 use super::{AdmissionMode, PolicyContext};
-use crate::admission::io::EventLookups;
+use crate::admission::io::{DeletionTarget, EventLookups};
 use crate::disk_budget::DiskLevel;
 use crate::limits;
 use crate::nostr::event::Event;
+use crate::nostr::kinds;
 use crate::nostr::rejection::{Decision, Rejection};
 use crate::repo::ServiceAddress;
 
@@ -14,7 +15,8 @@ impl PolicyContext<'_> {
     /// or that an announcement lists as a maintainer (docs/protocol.md#deletion-requests).
     /// Those of other authors are unrelated here; `early_requests` remembers them within limits.
     ///
-    /// If the disk is full, the request must remove something, because its own event and tombstones need space.
+    /// If the disk is full, the request must remove something and be short, because its own event and tombstones need
+    /// space.
     pub(super) fn deletion(self, event: &Event, lookups: &EventLookups) -> Decision {
         let targets = event.values("e").count() + event.values("a").count();
         if targets == 0 || targets > limits::MAX_DELETION_TARGETS {
@@ -26,7 +28,10 @@ impl PolicyContext<'_> {
             return Decision::Reject(Rejection::ForeignDeletionTarget);
         }
         let has_target = lookups.targets.len() > foreign;
-        if self.disk_level == DiskLevel::Hard && !has_target {
+        let removes_something = lookups.targets.iter().any(|DeletionTarget { event: target, .. }| {
+            target.author == event.pubkey && !matches!(target.kind, kinds::DELETION | kinds::VANISH)
+        });
+        if self.disk_level == DiskLevel::Hard && (!removes_something || is_long(event)) {
             return Decision::Reject(Rejection::DiskFull);
         }
         let is_maintainer = self.catalog.is_listed_maintainer(event.pubkey);
@@ -37,8 +42,8 @@ impl PolicyContext<'_> {
         }
     }
 
-    /// Decides about a request to vanish. It must name this relay, and its author must be able to have events here, or,
-    /// if the disk is full, have some.
+    /// Decides about a request to vanish. It must name this relay, and its author must be able to have events here. If
+    /// the disk is full, the author must have some, and the request must be short.
     pub(super) fn vanish(self, event: &Event, lookups: &EventLookups) -> Decision {
         if event.tag("relay").is_none() {
             return Decision::Reject(Rejection::NoVanishRelay);
@@ -47,7 +52,7 @@ impl PolicyContext<'_> {
             AdmissionMode::Grasp if !is_own_relay_named(&self.policy.service, event) => {
                 Decision::Reject(Rejection::OtherVanishRelay)
             }
-            _ if self.disk_level == DiskLevel::Hard && !lookups.author_has_events => {
+            _ if self.disk_level == DiskLevel::Hard && (!lookups.author_has_events || is_long(event)) => {
                 Decision::Reject(Rejection::DiskFull)
             }
             AdmissionMode::Open => Decision::Accept,
@@ -57,6 +62,11 @@ impl PolicyContext<'_> {
             AdmissionMode::Grasp => Decision::Accept,
         }
     }
+}
+
+/// Whether the text of a request is longer than a reason for it usually is.
+fn is_long(event: &Event) -> bool {
+    event.content.len() > limits::MAX_REMOVAL_REASON_BYTES
 }
 
 /// Whether a request to vanish names this relay or all relays.

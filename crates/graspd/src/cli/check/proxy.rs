@@ -233,8 +233,9 @@ fn check_forwarded(findings: &mut Findings, request: &ProbedRequest, proxy: Prox
         return findings.error("forwarded", text, format!("set NGIT_TRUSTED_PROXY_CIDRS={range} and restart graspd"));
     }
     if forwarded_for.is_empty() {
-        let text =
-            format!("the proxy at {peer} does not send X-Forwarded-For: all clients together count as one network");
+        let text = format!(
+            "the proxy at {peer} does not send X-Forwarded-For: graspd cannot limit its clients by their networks"
+        );
         return findings.error("forwarded", text, lines);
     }
     if forwarded_for == SPOOFED_ADDRESS {

@@ -5,15 +5,16 @@ use std::process::Command;
 /// Set for tests that run inside a network namespace.
 const VARIABLE: &str = "TEST_NETWORK_NAMESPACE";
 
-/// Whether the test runs in a network namespace of its own, whose loopback interface has this address too. If not, runs
+/// Whether the test runs in a network namespace of its own, whose loopback interface has these addresses too. If not, runs
 /// the test with this name again inside one and asserts that it passes there; the caller must then return. Without the
 /// permission to create namespaces nothing is tested.
-pub fn is_in_network_namespace(test: &str, address: &str) -> bool {
+pub fn is_in_network_namespace(test: &str, addresses: &[&str]) -> bool {
     if std::env::var_os(VARIABLE).is_some() {
         return true;
     }
     let in_namespace = |program: &str, arguments: &[&str]| {
-        let set_up = format!("ip link set lo up && ip address add {address} dev lo && exec \"$@\"");
+        let add: String = addresses.iter().map(|address| format!("ip address add {address} dev lo && ")).collect();
+        let set_up = format!("ip link set lo up && {add}exec \"$@\"");
         let mut command = Command::new("unshare");
         command.args(["--map-root-user", "--net", "sh", "-c", &set_up, "sh", program]).args(arguments);
         command

@@ -61,9 +61,12 @@ fn hard_disk_limit_accepts_only_removals() {
     expect_reply(&mut server, &owner().delete(300, &[&main_state(&owner(), 203, 'd')]), FULL);
     expect_reply(&mut server, &outsider().delete(300, &[&main_state(&outsider(), 203, 'd')]), FULL);
     expect_reply(&mut server, &outsider().sign(kinds::VANISH, 300, &[&["relay", "ALL_RELAYS"]], ""), FULL);
+    let tags: &[&[&str]] = &[&["e", &announcement.id.to_string()]];
+    expect_reply(&mut server, &owner().sign(kinds::DELETION, 300, tags, &"long ".repeat(300)), FULL);
     let gone = owner().delete(300, &[&announcement]);
     expect_reply(&mut server, &gone, SERVED);
     assert!(!server.event_ids().0.contains(&announcement.id), "a repository can always be deleted");
+    expect_reply(&mut server, &owner().delete(301, &[&gone]), FULL);
     assert!(server.refs(&RepoPath::Announced(owner().repo_id("tool"))).is_empty());
 }
 
