@@ -602,6 +602,33 @@ pub const MAX_RESUMABLE_PAGES: usize = 64;
 /// Unparseable messages of one connection after which it is closed.
 pub const MAX_UNPARSEABLE_MESSAGES: u32 = 100;
 
+/// Messages per minute that a relay may send without a request that explains them: events that match no open filter,
+/// repeated events, notices, pings. Ten in a second are more than any relay needs.
+pub const RELAY_UNEXPLAINED_PER_MINUTE: u64 = 600;
+
+/// The same at once: after a subscription is closed, what was on its way still arrives.
+pub const RELAY_UNEXPLAINED_BURST: u64 = 1_000;
+
+/// Live events of a connection that are remembered to recognise repetitions.
+pub const RECENT_LIVE_EVENTS_PER_RELAY: usize = 256;
+
+/// Events per minute that are read from one relay: a thousand in a second, more than are stored in that time. Beyond it
+/// the relay has to wait.
+pub const RELAY_EVENTS_PER_MINUTE: u64 = 60_000;
+
+/// The same at once.
+pub const RELAY_EVENTS_BURST: u64 = 20_000;
+
+/// Events per minute that are read from a relay that only held announcements list. Such a repository needs a few dozen
+/// events, and anyone can name a relay in an announcement.
+pub const HELD_RELAY_EVENTS_PER_MINUTE: u64 = 600;
+
+/// The same at once.
+pub const HELD_RELAY_EVENTS_BURST: u64 = 1_000;
+
+/// Times that the base backoff is doubled after the first flood: with the default of 5 s, the first pause has 40 s.
+pub const FLOOD_BACKOFF_STEPS: u32 = 3;
+
 /// Seconds until a changed relay row is written.
 pub const RELAY_ROW_SAVE_SECS: u64 = 30;
 

@@ -324,6 +324,7 @@ impl MachineDriver {
             | SyncOutput::Submit(_)
             | SyncOutput::HeldEventSeen(_)
             | SyncOutput::ReleasePermit(_)
+            | SyncOutput::SetEventRate(..)
             | SyncOutput::StoreRow(_)
             | SyncOutput::DeleteRow(_)
             | SyncOutput::Note(_) => {}

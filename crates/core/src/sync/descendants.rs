@@ -309,6 +309,21 @@ impl DescendantIndex {
         repos
     }
 
+    /// Returns the repositories that have a root event or descendant with this id or coordinate.
+    pub(super) fn repos_with_event(&self, reference: &str) -> impl Iterator<Item = RepoKey> {
+        let id = EventId::from_hex(reference);
+        let roots = id.map(|id| pack_root(id, RepoKey::MIN)).into_iter();
+        let roots = roots.flat_map(|from| self.roots.range(from..=from | 0xff_ffff));
+        let prefix = id.map(id_prefix).into_iter();
+        let ids = prefix.flat_map(|prefix| self.ancestors.range((prefix, RepoKey::MIN)..=(prefix, RepoKey::MAX)));
+        let coordinate: Option<Box<str>> = id.is_none().then(|| reference.into());
+        let coordinates = coordinate
+            .into_iter()
+            .flat_map(|text| self.ancestors_by_coordinate.range((text.clone(), RepoKey::MIN)..=(text, RepoKey::MAX)));
+        let roots = roots.map(|entry| RepoKey::from_number(*entry as u32));
+        roots.chain(ids.map(|((_, repo), _)| *repo)).chain(coordinates.map(|((_, repo), _)| *repo))
+    }
+
     /// Removes everything of a repository that is no longer followed.
     pub(super) fn remove_repo(&mut self, repo: RepoKey, roots: &[RootEvent], descendants: &RepoDescendants) {
         for root in roots {

@@ -183,13 +183,18 @@ impl SyncMachine {
             }
             ConnectionState::Connected(connection) => {
                 self.open_negentropy = self.open_negentropy.saturating_sub(relay.historic.negentropy_count());
-                if reason == DisconnectReason::ClosedByUs {
+                let note = SyncNote::ConnectionLost(relay.url.clone(), reason);
+                self.outputs.push_back(SyncOutput::Note(note));
+                if connection.session.flood.is_flooded() {
+                    let dial_at = relay.health.record_flood(now, random);
+                    let note = SyncNote::Flooded(relay.url.clone(), dial_at.since(now.mono).as_secs());
+                    self.outputs.push_back(SyncOutput::Note(note));
+                } else if reason == DisconnectReason::ClosedByUs {
                     relay.health.record_closed(now);
                 } else {
                     relay.health.record_lost(now, random);
                 }
                 relay.on_disconnected(&connection, now.mono);
-                self.outputs.push_back(SyncOutput::Note(SyncNote::ConnectionLost(relay.url.clone(), reason)));
             }
         }
         self.runnable.insert(id);

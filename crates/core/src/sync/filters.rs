@@ -10,7 +10,7 @@ use super::descendants::FollowedEvent;
 use super::io::Seq;
 use super::relay_limits::ConnectionLimits;
 use super::targets::{IndexedRepo, RepoKey, RepoSyncIndex};
-use crate::nostr::event::EventId;
+use crate::nostr::event::{Event, EventId};
 use crate::nostr::filter::Filter;
 use crate::nostr::{PublicKey, hex, kinds};
 use crate::repo::Identifier;
@@ -66,6 +66,34 @@ impl SyncScope {
     /// Returns the scope of layer 1.
     pub(super) fn announcements(identifiers: IdentifierSet) -> Self {
         Self { announcements: Some(identifiers), ..Self::default() }
+    }
+
+    /// Whether an event matches its filters, apart from their times. Root events and descendants outside its ranges and
+    /// removal requests of any author match too: this only has to keep out what was never requested.
+    pub(super) fn matches(&self, repo_index: &RepoSyncIndex, event: &Event) -> bool {
+        let is_layer_one = match &self.announcements {
+            None => false,
+            Some(IdentifierSet::All) => {
+                matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE | kinds::GRASP_LIST)
+            }
+            Some(IdentifierSet::Only(identifiers)) => {
+                let mut values = event.values("d");
+                matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE)
+                    && values.any(|value| identifiers.iter().any(|identifier| identifier.as_str() == value))
+            }
+        };
+        let follows_repos = !(self.repos.is_empty() && self.roots.is_empty() && self.descendants.is_empty());
+        let is_removal = matches!(event.kind, kinds::DELETION | kinds::VANISH);
+        let has_repo = |key| self.repos.binary_search(&key).is_ok();
+        let has_range = |key| [&self.roots, &self.descendants].iter().any(|ranges| has_range_of(ranges, key));
+        self.wide
+            || is_layer_one
+            || follows_repos
+                && (is_removal
+                    || event.indexed_tags().filter(|(letter, _)| b"aAeEq".contains(letter)).any(|(_, value)| {
+                        repo_index.repo_at(value).is_some_and(has_repo)
+                            || repo_index.repos_with_event(value).any(has_range)
+                    }))
     }
 
     /// Adds another scope.
@@ -187,6 +215,12 @@ impl SyncScope {
         }
         filters
     }
+}
+
+/// Whether one of the sorted ranges belongs to a repository.
+fn has_range_of(ranges: &[ArrivalRange], repo: RepoKey) -> bool {
+    let at = ranges.partition_point(|range| range.repo < repo);
+    ranges.get(at).is_some_and(|range| range.repo == repo)
 }
 
 /// Adds ranges to sorted ranges, and joins those that touch.

@@ -131,6 +131,8 @@ pub struct RelayHealth {
     connected_since: Option<MonoTime>,
     /// Consecutive connections that ended before they were stable.
     short_connections: u32,
+    /// Consecutive connections that ended because the relay sent too much.
+    floods: u32,
     next_dial: Deadline,
     cooldown: Option<Deadline>,
     /// When the current cooldown started.
@@ -162,6 +164,7 @@ impl RelayHealth {
             last_success_at: record.last_success_at.map(|at| at.min(now.wall)),
             connected_since: None,
             short_connections: 0,
+            floods: 0,
             next_dial: Deadline { mono: now.mono, wall: now.wall },
             cooldown: None,
             cooldown_started: now.mono,
@@ -260,6 +263,9 @@ impl RelayHealth {
         let Some(since) = self.connected_since.take() else { return self.record_closed(now) };
         let is_stable = is_stable(since, now);
         self.short_connections = if is_stable { 0 } else { self.short_connections.saturating_add(1) };
+        if is_stable {
+            self.floods = 0;
+        }
         let min_delay = limits::MIN_REDIAL_SECS * 1_000;
         let wait = match self.parked {
             // Either it was parked in this connection and the next probe is set, or the probe found no change.
@@ -276,9 +282,18 @@ impl RelayHealth {
     /// again.
     pub fn record_closed(&mut self, now: Now) -> MonoTime {
         if self.connected_since.take().is_some_and(|since| is_stable(since, now)) {
-            self.short_connections = 0;
+            (self.short_connections, self.floods) = (0, 0);
         }
         self.postpone(Deadline::after_secs(now, limits::MIN_REDIAL_SECS));
+        self.next_dial_at()
+    }
+
+    /// Records that we closed a connection because the relay sent too much. Returns when it may be dialled again.
+    pub fn record_flood(&mut self, now: Now, random: u64) -> MonoTime {
+        self.record_closed(now);
+        self.floods = self.floods.saturating_add(1);
+        let steps = self.floods.saturating_add(limits::FLOOD_BACKOFF_STEPS);
+        self.postpone(Deadline::after_millis(now, self.backoff_millis(steps, random)));
         self.next_dial_at()
     }
 

@@ -930,6 +930,22 @@ impl HistoricSync {
         self.connection.batches.get(&batch).map(|batch| batch.source)
     }
 
+    /// Whether an event matches the scope of a request, or is one that it requests by id.
+    pub(super) fn is_requested(&self, request: RequestId, repo_index: &RepoSyncIndex, event: &Event) -> bool {
+        let Some(request) = self.connection.requests.get(&request) else { return false };
+        let is_requested_by_id = matches!(
+            &request.kind,
+            RequestKind::FetchIds { missing, .. } if missing.contains(&event.id)
+        );
+        let batch = self.connection.batches.get(&request.batch);
+        is_requested_by_id || batch.is_some_and(|batch| batch.scope.matches(repo_index, event))
+    }
+
+    /// Whether an event matches the scope of a batch that has not ended.
+    pub(super) fn matches_batch(&self, repo_index: &RepoSyncIndex, event: &Event) -> bool {
+        self.connection.batches.values().any(|batch| batch.scope.matches(repo_index, event))
+    }
+
     /// Counts a submitted event for the batch.
     pub(super) fn count_pending(&mut self, batch: BatchId) {
         if let Some(batch) = self.connection.batches.get_mut(&batch) {

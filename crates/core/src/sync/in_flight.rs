@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::batch::BatchId;
 use super::io::{
-    EventPresence, ServedEvent, SessionId, SubmitResult, SubscriptionId, SyncOutput, SyncRow, SyncRowKey, SyncSource,
-    SyncSubmission, SyncSubmissionId,
+    EventPresence, ServedEvent, SessionId, SubmitResult, SubscriptionId, SyncNote, SyncOutput, SyncRow, SyncRowKey,
+    SyncSource, SyncSubmission, SyncSubmissionId,
 };
 use super::rejected::{Dependency, OfferResult, RejectionClass, WokenEvents};
 use super::relay::RelayId;
@@ -83,8 +83,17 @@ impl SyncMachine {
         }) else {
             return;
         };
-        if delivery.is_late {
+        if delivery.is_late || delivery.is_flood {
             self.disconnect(id);
+        }
+        if delivery.is_unsolicited {
+            if let Some(relay) = self.relays.get(&id) {
+                self.outputs.push_back(SyncOutput::Note(SyncNote::Unsolicited(relay.url.clone())));
+            }
+            if presence == EventPresence::New {
+                self.outputs.push_back(SyncOutput::ReleasePermit(session));
+            }
+            return;
         }
         if presence != EventPresence::New {
             if presence == EventPresence::Held {
@@ -122,8 +131,11 @@ impl SyncMachine {
         rejection: &Rejection,
     ) {
         let Some(delivery) = self.with_relay(id, |relay, ctx| relay.attribute_event(ctx, sub, &event)) else { return };
-        if delivery.is_late {
+        if delivery.is_late || delivery.is_flood {
             self.disconnect(id);
+        }
+        if delivery.is_unsolicited {
+            return;
         }
         self.count_wide_delivery(id, delivery.is_wide, false);
         let url = self.relays.get(&id).map(|relay| relay.url.clone()).unwrap_or_default();

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::rejected::RejectedRecord;
 use super::relay_record::RelayRecord;
 use super::relay_url::RelayUrl;
+use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::{Coordinate, Event, EventId};
 use crate::nostr::filter::Filter;
@@ -189,6 +190,23 @@ pub struct ServedEvent {
     pub coordinates: Vec<Coordinate>,
 }
 
+/// How many events are read from a relay. Beyond that it has to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EventRate {
+    /// Events per minute in the long run.
+    pub per_minute: u64,
+    /// Events at once.
+    pub burst: u64,
+}
+
+impl EventRate {
+    /// For a relay that only held repositories list.
+    pub const LOWEST: Self =
+        Self { per_minute: limits::HELD_RELAY_EVENTS_PER_MINUTE, burst: limits::HELD_RELAY_EVENTS_BURST };
+    /// For any other relay.
+    pub const FULL: Self = Self { per_minute: limits::RELAY_EVENTS_PER_MINUTE, burst: limits::RELAY_EVENTS_BURST };
+}
+
 /// Id of one connection or connection attempt. Unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u64);
@@ -303,6 +321,8 @@ pub enum SyncOutput {
         /// Whether the operator configured the relay, so that it may have a private address.
         is_configured: bool,
     },
+    /// Read events from a relay at this rate from now on. Before, [`EventRate::LOWEST`] applies.
+    SetEventRate(SessionId, EventRate),
     /// End a connection or a connection attempt. Answered by [`SyncInput::Disconnected`].
     Disconnect(SessionId),
     /// Send a message to a relay.
@@ -333,6 +353,7 @@ crate::label_table! {
     /// Returns the `variant` label of `ngit_machine_outputs_total`.
     SyncOutput {
         Self::Dial { .. } => "dial",
+        Self::SetEventRate(..) => "set_event_rate",
         Self::Disconnect(_) => "disconnect",
         Self::Send(..) => "send",
         Self::QueryRootEvents(_) => "query_roots",
@@ -425,6 +446,11 @@ pub enum SyncNote {
     Dead(RelayUrl, u32),
     /// A relay limits our rate. With its text and the seconds of the cooldown.
     RateLimited(RelayUrl, String, u64),
+    /// A relay sent an event that matches no open filter.
+    Unsolicited(RelayUrl),
+    /// A connection was closed because the relay sent too many messages that no request explains. With the seconds
+    /// until it is dialled again.
+    Flooded(RelayUrl, u64),
     /// A relay does not support negentropy, so pages are used. Noted once per relay.
     NoNegentropy(RelayUrl),
     /// A relay refuses us by policy and is probed once a day. With its text.

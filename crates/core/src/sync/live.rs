@@ -16,8 +16,9 @@ use super::rejection_text::RelayRejection;
 use super::relay_limits::{ConnectionLimits, RelayLimits};
 use super::relay_record::LiveFilterForm;
 use super::session::{Session, SubscriptionPurpose};
-use super::targets::RepoKey;
+use super::targets::{RepoKey, RepoSyncIndex};
 use super::{SyncContext, limits};
+use crate::nostr::event::Event;
 use crate::nostr::filter::Filter;
 use crate::time::{MonoTime, Timestamp};
 
@@ -595,6 +596,14 @@ impl LiveSync {
     /// Whether the relay is followed with one subscription without tags.
     pub(super) fn is_wide(&self) -> bool {
         self.wide.is_some()
+    }
+
+    /// Whether an event matches the filters of a live set; of any, if `key` is `None`.
+    pub(super) fn matches(&self, key: Option<LiveSetId>, repo_index: &RepoSyncIndex, event: &Event) -> bool {
+        match key {
+            Some(key) => self.sets.get(&key).is_some_and(|set| set.scope.matches(repo_index, event)),
+            None => self.sets.values().any(|set| set.scope.matches(repo_index, event)),
+        }
     }
 
     /// Whether a live set is the one without tags.

@@ -17,6 +17,7 @@ mod batch_window;
 pub mod descendants;
 mod dialing;
 mod filters;
+mod flood;
 pub mod health;
 mod historic;
 mod in_flight;
@@ -297,6 +298,10 @@ impl SyncMachine {
         let now = self.now;
         if let Some(relay) = self.relays.get_mut(&id) {
             relay.last_message = Some(now);
+            let rate = if relay.is_only_held() { io::EventRate::LOWEST } else { io::EventRate::FULL };
+            if let Some(connection) = relay.connection_mut() {
+                connection.session.set_event_rate(&mut self.outputs, rate);
+            }
         }
         match message {
             IncomingMessage::Event(sub, event, presence) => self.on_event(id, session, (sub, event, presence)),

@@ -104,6 +104,10 @@ pub(super) struct DeliveredEvent {
     pub(super) is_wide: bool,
     /// Whether it shows that the relay sends stored events after EOSE. The connection must end.
     pub(super) is_late: bool,
+    /// Whether it matches no open filter.
+    pub(super) is_unsolicited: bool,
+    /// Whether the relay sends too many messages that no request explains. The connection must end.
+    pub(super) is_flood: bool,
 }
 
 impl Link<'_, '_> {
@@ -441,7 +445,20 @@ impl Relay {
         let now = ctx.now;
         let mut delivery = DeliveredEvent::default();
         let Some((historic, link)) = self.link(ctx) else { return delivery };
-        match link.session.subscription(sub) {
+        let subscription = link.session.subscription(sub);
+        let is_requested = match subscription.map(|subscription| subscription.purpose) {
+            Some(SubscriptionPurpose::Live(key)) => link.live.matches(Some(key), link.ctx.repo_index, event),
+            Some(SubscriptionPurpose::Request(id)) => historic.is_requested(id, link.ctx.repo_index, event),
+            Some(SubscriptionPurpose::Closing(_)) | None => false,
+        };
+        // What was requested by a subscription that was closed or replaced may still arrive.
+        delivery.is_unsolicited = !is_requested
+            && !link.live.matches(None, link.ctx.repo_index, event)
+            && !historic.matches_batch(link.ctx.repo_index, event);
+        let is_repeated = matches!(subscription, Some(OpenSubscription { purpose: SubscriptionPurpose::Live(_), .. }))
+            && link.session.flood.is_repeated(sub, event.id);
+        delivery.is_flood = (delivery.is_unsolicited || is_repeated) && link.session.flood.record(now.mono);
+        match subscription {
             None => delivery.is_late = historic.record_late_event(sub, event.created_at, now.mono),
             Some(OpenSubscription { purpose: SubscriptionPurpose::Live(key), is_answered, .. }) => {
                 delivery.is_wide = link.live.is_wide_set(key);
@@ -473,7 +490,8 @@ impl Relay {
                 historic.record_invalid_event(&link, sub, id);
                 return link.session.record_invalid();
             }
-            IncomingMessage::Alive | IncomingMessage::Event(..) | IncomingMessage::TooLarge(..) => {}
+            IncomingMessage::Alive => return link.session.flood.record(link.ctx.now.mono),
+            IncomingMessage::Event(..) | IncomingMessage::TooLarge(..) => {}
         }
         false
     }
@@ -571,8 +589,9 @@ fn must_park(link: &mut Link<'_, '_>, scope: SyncScope) -> bool {
 /// Handles a NOTICE, which may be the rejection of a request. Returns whether the connection must end.
 fn on_notice(historic: &mut HistoricSync, link: &mut Link<'_, '_>, text: &str) -> bool {
     let rejection = RelayRejection::classify(text);
-    if matches!(rejection, RelayRejection::Unclassified | RelayRejection::ConnectionClosing) {
-        return false;
+    let is_flood = link.session.flood.record(link.ctx.now.mono);
+    if is_flood || matches!(rejection, RelayRejection::Unclassified | RelayRejection::ConnectionClosing) {
+        return is_flood;
     }
     // These texts may concern anything, such as publishing. A request that the relay refuses will not be answered.
     let is_vague = rejection == RelayRejection::NotAllowed

@@ -1,11 +1,12 @@
 //! An established connection to a relay: open subscriptions, pacing of requests, and authentication (NIP-42).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::SyncContext;
 use super::batch::RequestId;
 use super::filters::{SyncScope, json_bytes};
-use super::io::{OutgoingMessage, SessionId, SubscriptionId, SyncOutput};
+use super::flood::FloodDetector;
+use super::io::{EventRate, OutgoingMessage, SessionId, SubscriptionId, SyncOutput};
 use super::live::LiveSetId;
 use crate::limits;
 use crate::time::MonoTime;
@@ -35,6 +36,9 @@ pub(super) struct Session {
     is_closing: bool,
     /// Number of invalid messages and events with an invalid signature.
     invalid_messages: u32,
+    pub(super) flood: FloodDetector,
+    /// The rate at which the driver reads events.
+    event_rate: EventRate,
 }
 
 /// An open subscription or negentropy exchange. It occupies a slot of the relay.
@@ -83,6 +87,8 @@ impl Session {
             refused_scopes: Vec::new(),
             is_closing: false,
             invalid_messages: 0,
+            flood: FloodDetector::new(),
+            event_rate: EventRate::LOWEST,
         }
     }
 
@@ -227,6 +233,14 @@ impl Session {
 
     pub(super) fn is_closing(&self) -> bool {
         self.is_closing
+    }
+
+    /// Changes the rate at which the driver reads events.
+    pub(super) fn set_event_rate(&mut self, outputs: &mut VecDeque<SyncOutput>, rate: EventRate) {
+        if self.event_rate != rate {
+            self.event_rate = rate;
+            outputs.push_back(SyncOutput::SetEventRate(self.id, rate));
+        }
     }
 
     /// Counts an invalid message or signature. Returns whether there were too many.

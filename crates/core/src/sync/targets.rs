@@ -10,6 +10,7 @@ use super::io::{Descendants, RepoNeeds, RootEvent, Seq, ServedEvent, SyncOutput}
 use super::relay::RelayId;
 use super::relay_url::RelayUrl;
 use crate::limits;
+use crate::nostr::event::Coordinate;
 use crate::nostr::{PublicKey, kinds};
 use crate::repo::catalog::EventStatus;
 use crate::repo::{Identifier, RepoId, ServiceAddress};
@@ -118,6 +119,17 @@ impl RepoSyncIndex {
 
     pub(super) fn key(&self, repo: &RepoId) -> Option<RepoKey> {
         self.keys.get(repo).copied()
+    }
+
+    /// Returns the followed repository at the coordinate of an announcement.
+    pub(super) fn repo_at(&self, coordinate: &str) -> Option<RepoKey> {
+        let coordinate = Coordinate::parse(coordinate).filter(|coordinate| coordinate.kind == kinds::ANNOUNCEMENT)?;
+        self.key(&RepoId::from_coordinate(&coordinate)?)
+    }
+
+    /// Returns the followed repositories that have a root event or descendant with this id or coordinate.
+    pub(super) fn repos_with_event(&self, reference: &str) -> impl Iterator<Item = RepoKey> {
+        self.descendants.repos_with_event(reference)
     }
 
     /// Iterates over all followed repositories.

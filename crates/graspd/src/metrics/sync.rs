@@ -82,6 +82,10 @@ metric_set! {
             "Times that the relay limited the rate of requests";
         policy_refusals: Family<RelayLabels, Counter>, "ngit_sync_policy_refusals_total",
             "Times that the relay rejected this server by policy";
+        unsolicited: Family<RelayLabels, Counter>, "ngit_sync_unsolicited_events_total",
+            "Events from the relay that match no open filter and were dropped";
+        floods: Family<RelayLabels, Counter>, "ngit_sync_floods_total",
+            "Connections that were closed because the relay sent too much that was not requested";
         synced: Counter, "ngit_sync_events_synced_total", "New events from all relays, including those in purgatory";
         events: Family<SourceLabels, Counter>, "ngit_sync_events_total",
             "New events by source: clients (direct), live sync, historic sync (catchup), daily reconciliation";
@@ -186,6 +190,12 @@ impl SyncMetrics {
             SyncNote::RateLimited(relay, ..) => self.count(relay, |labels| {
                 self.rate_limited.get_or_create(&labels).inc();
             }),
+            SyncNote::Unsolicited(relay) => self.count(relay, |labels| {
+                self.unsolicited.get_or_create(&labels).inc();
+            }),
+            SyncNote::Flooded(relay, _) => self.count(relay, |labels| {
+                self.floods.get_or_create(&labels).inc();
+            }),
             SyncNote::Parked(relay, _) => self.count(relay, |labels| {
                 self.policy_refusals.get_or_create(&labels).inc();
             }),
@@ -219,7 +229,7 @@ impl SyncMetrics {
 
     /// Creates the counters of a relay with value zero.
     fn create_counters(&self, labels: &RelayLabels) {
-        for family in [&self.gaps, &self.rate_limited, &self.policy_refusals] {
+        for family in [&self.gaps, &self.rate_limited, &self.policy_refusals, &self.unsolicited, &self.floods] {
             family.get_or_create(labels).inc_by(0);
         }
         for result in [SUCCESS, FAILURE] {
@@ -265,7 +275,9 @@ impl SyncMetrics {
     fn remove_series(&self, relay: &str) {
         let labels = RelayLabels { relay: relay.to_owned() };
         self.remove_gauges(&labels);
-        for family in [&self.received, &self.gaps, &self.rate_limited, &self.policy_refusals] {
+        for family in
+            [&self.received, &self.gaps, &self.rate_limited, &self.policy_refusals, &self.unsolicited, &self.floods]
+        {
             family.remove(&labels);
         }
         for result in [SUCCESS, FAILURE] {

@@ -381,6 +381,11 @@ impl SyncDriver {
                 };
                 self.handles.insert(session, handle);
             }
+            SyncOutput::SetEventRate(session, rate) => {
+                if let Some(handle) = self.handles.get(&session) {
+                    handle.set_event_rate(rate);
+                }
+            }
             SyncOutput::Disconnect(session) => {
                 if let Some(handle) = self.handles.get(&session) {
                     handle.disconnect();

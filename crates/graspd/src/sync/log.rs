@@ -25,6 +25,10 @@ pub(crate) fn log_note(note: &SyncNote) {
         SyncNote::RateLimited(relay, text, secs) => {
             warn!(target: "sync", %relay, text = ?text, pause_secs = secs, "rate limited by relay");
         }
+        SyncNote::Unsolicited(relay) => debug!(target: "sync", %relay, "relay sent an event that was not requested"),
+        SyncNote::Flooded(relay, secs) => {
+            warn!(target: "sync", %relay, pause_secs = secs, "relay sends too much that was not requested, disconnected");
+        }
         SyncNote::NoNegentropy(relay) => {
             warn!(target: "sync", %relay, "relay does not support negentropy (NIP-77); using pages")
         }
@@ -134,6 +138,7 @@ mod tests {
             (SyncNote::RelayLacksEvents(relay(), vec![(repo, 5)]), "WARN", &["count=5", "npub1", "/x"]),
             (SyncNote::RateLimited(relay(), "slow down".to_owned(), 65), "WARN", &["\"slow down\"", "pause_secs=65"]),
             (SyncNote::NoNegentropy(relay()), "WARN", &["pages"]),
+            (SyncNote::Flooded(relay(), 40), "WARN", &["pause_secs=40"]),
             (SyncNote::Parked(relay(), "go away".to_owned()), "WARN", &["\"go away\""]),
             (SyncNote::IsSelf(relay()), "INFO", &["this server"]),
             (caught_up, "INFO", &["events=9", "complete=true"]),

@@ -293,6 +293,7 @@ impl StatusTracker {
                 (relay, format!("connection lost: {}", words_of(reason.label())))
             }
             SyncNote::RateLimited(relay, text, _) => (relay, format!("rate limited: {}", truncate(text))),
+            SyncNote::Flooded(relay, _) => (relay, "disconnected: it sent too much that was not requested".to_owned()),
             SyncNote::Parked(relay, text) => (relay, format!("rejected by the relay: {}", truncate(text))),
             SyncNote::BatchFailed(relay, text) => (relay, format!("historic sync batch failed: {text}")),
             SyncNote::RelayLacksEvents(relay, repos) => {

@@ -152,8 +152,8 @@ fn events_of_relays_and_complete_git_data_are_logged() {
     let author = Author::new(9);
     let issue = project.issue(&author, now());
     relay.publish(&issue);
-    let unrelated = author.sign(1, now(), &[], "unrelated");
-    relay.send_unrequested(&unrelated);
+    let unrelated = author.announcement_elsewhere("unrelated", now(), &[]);
+    relay.publish(&unrelated);
     let (url, issue, unrelated) = (relay.url(), issue.id.to_string(), unrelated.id.to_string());
     let expected: [(&str, &[&str]); 3] = [
         ("repository served", &["INFO", "writer", "logged", "git data complete"]),

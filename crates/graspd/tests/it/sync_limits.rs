@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::eventually;
 use crate::support::git::BASE_TIME;
 use crate::support::peers::scripted_relay::{ClientAction, RejectionForm, RelayScript, ScriptedRelay};
-use crate::support::peers::{Project, SyncServer, now};
+use crate::support::peers::{Project, SyncServer, now, series_of};
 
 /// Starts a server that hosts a repository which lists a relay.
 fn server_with(relay: &ScriptedRelay) -> (SyncServer, Project) {
@@ -18,11 +18,6 @@ fn server_with(relay: &ScriptedRelay) -> (SyncServer, Project) {
     let project = Project::new(1, "there", &[server.address], &[&relay.url()]);
     server.host(&project);
     (server, project)
-}
-
-/// Returns a series with the label of a relay.
-fn series_of(series: &str, relay: &ScriptedRelay) -> String {
-    format!("{series}{{relay=\"{}\"}}", relay.url())
 }
 
 fn is_request(value: &Value) -> bool {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::eventually;
 use crate::support::git::BASE_TIME;
 use crate::support::peers::scripted_relay::{RelayScript, ScriptedRelay};
-use crate::support::peers::{Project, SyncServer, now, relay_url, unused_address};
+use crate::support::peers::{Project, SyncServer, now, relay_url, series_of, unused_address};
 
 /// Starts a server that hosts a repository which lists two relays, and waits until it is connected to both.
 fn server_between(one: &ScriptedRelay, other: &ScriptedRelay) -> (SyncServer, Project) {
@@ -42,10 +42,12 @@ fn events_before_their_parents_are_served_later() {
     let coordinate = format!("30617:{}:elsewhere", author.hex());
     let comment = author.sign(1111, now(), &[&["E", &id], &["e", &id], &["a", &coordinate]], "early");
     let reply = author.sign(1111, now(), &[&["E", &id], &["e", &comment.id.to_string()]], "earlier");
-    // The server has not requested these events; they are handled anyway.
+    one.publish(&reply);
+    one.publish(&comment);
+    // They match no filter as long as their parent is unknown. If the relay sends them anyway, they are dropped.
     one.send_unrequested(&reply);
     one.send_unrequested(&comment);
-    server.eventually_metric("ngit_sync_judged_total{verdict=\"refused\"}", 2.0);
+    server.eventually_metric(&series_of("ngit_sync_unsolicited_events_total", &one), 2.0);
     assert_eq!(server.count_served(&[&comment, &reply]), 0);
     other.publish(&issue);
     server.eventually_served(&[&issue, &comment, &reply]);

@@ -58,6 +58,8 @@ impl SyncWorld {
         let process = self.nodes[node].process.number();
         match output {
             SyncOutput::Dial { session, url, .. } => self.dial(node, session, self.relay_at(&url)),
+            // Simulated relays have no floods, so the rate does not matter.
+            SyncOutput::SetEventRate(..) => {}
             SyncOutput::Disconnect(session) => self.disconnect(node, session),
             SyncOutput::Send(session, message) => self.send_to_relay(node, session, message),
             SyncOutput::QueryRootEvents(repo) => self.query_store(node, process, StoreQuery::RootEvents(repo)),

@@ -98,10 +98,12 @@ impl SyncChecker {
             SyncInput::Disconnected(session, reason) => {
                 self.dials.on_disconnected(now, *session, *reason);
                 self.requests.on_disconnected(*session);
+                self.scope.on_disconnected(*session);
                 self.submissions.on_disconnected(*session);
             }
             SyncInput::Message(session, message) => {
                 self.dials.on_message(now, *session);
+                self.scope.on_message(*session, message);
                 self.requests.on_message(now, *session, message, self.dials.relay_key(*session));
                 self.submissions.on_message(*session, message);
                 self.catch_up.on_message(now, *session, message, self.dials.relay_key(*session));
@@ -139,7 +141,7 @@ impl SyncChecker {
                 self.dials.on_dial(&mut self.violations, now, *session, url, cooldown);
             }
             SyncOutput::Send(session, message) => {
-                self.scope.on_send(&mut self.violations, message, self.dials.relay_key(*session));
+                self.scope.on_send(&mut self.violations, *session, message, self.dials.relay_key(*session));
                 self.catch_up.on_send(*session, message, self.dials.relay_key(*session));
                 self.requests.on_send(&mut self.violations, now, *session, message, self.dials.relay_key(*session));
                 self.counts.requests = self.requests.total();
@@ -151,6 +153,9 @@ impl SyncChecker {
             }
             SyncOutput::Note(SyncNote::ConnectionFailed { relay, attempt, failures, backoff_millis, .. }) => {
                 self.dials.on_failed(&mut self.violations, now, relay, (*attempt, *failures, *backoff_millis));
+            }
+            SyncOutput::Note(SyncNote::Unsolicited(relay)) => {
+                self.scope.on_unsolicited(&mut self.violations, relay);
             }
             SyncOutput::Note(SyncNote::BatchFailed(relay, _)) => {
                 self.requests.on_batch_failed(now, relay.without_scheme())
@@ -172,6 +177,7 @@ impl SyncChecker {
             | SyncOutput::QueryServedEvents(..)
             | SyncOutput::HeldEventSeen(_)
             | SyncOutput::ReleasePermit(_)
+            | SyncOutput::SetEventRate(..)
             | SyncOutput::StoreRow(SyncRow::Rejected(_))
             | SyncOutput::DeleteRow(_)
             | SyncOutput::Note(_) => {}

@@ -48,6 +48,7 @@ fn describe_incoming(message: &IncomingMessage) -> String {
 pub fn describe_output(output: &SyncOutput) -> String {
     match output {
         SyncOutput::Dial { session, url, .. } => format!("dial {} {url}", session.0),
+        SyncOutput::SetEventRate(session, rate) => format!("{} reads {rate:?}", session.0),
         SyncOutput::Disconnect(session) => format!("disconnect {}", session.0),
         SyncOutput::Send(session, message) => format!("{} sends {}", session.0, describe_outgoing(message)),
         SyncOutput::QueryRootEvents(repo) => format!("query root events of {}", repo.identifier.as_str()),

@@ -81,6 +81,8 @@ fn notes(nth: usize) -> Vec<SyncNote> {
         },
         SyncNote::RateLimited(url(nth), String::new(), 65),
         SyncNote::Parked(url(nth), String::new()),
+        SyncNote::Unsolicited(url(nth)),
+        SyncNote::Flooded(url(nth), 40),
         SyncNote::Gaps { relay: url(nth), source: SyncSource::CatchUp, count: 7, examples: Vec::new() },
     ]
 }
@@ -111,13 +113,15 @@ fn every_metric_is_declared_once() {
         ("ngit_sync_in_flight", "gauge"),
         ("ngit_sync_rate_limited", "counter"),
         ("ngit_sync_policy_refusals", "counter"),
+        ("ngit_sync_unsolicited_events", "counter"),
+        ("ngit_sync_floods", "counter"),
         ("ngit_sync_judged", "counter"),
     ] {
         let line = format!("# TYPE {name} {kind}\n");
         assert_eq!(text.matches(&line).count(), 1, "{line}{text}");
         assert_eq!(text.matches(&format!("# HELP {name} ")).count(), 1, "{name}");
     }
-    assert_eq!(text.matches("# TYPE ngit_sync_").count(), 22, "{text}");
+    assert_eq!(text.matches("# TYPE ngit_sync_").count(), 24, "{text}");
     assert!(!text.contains("_total_total"), "{text}");
 }
 
@@ -234,6 +238,8 @@ fn notes_are_counted() {
         (r#"ngit_sync_connection_attempts_total{relay="wss://r001.example",result="failure"}"#, "2"),
         (r#"ngit_sync_rate_limited_total{relay="wss://r001.example"}"#, "2"),
         (r#"ngit_sync_policy_refusals_total{relay="wss://r001.example"}"#, "2"),
+        (r#"ngit_sync_unsolicited_events_total{relay="wss://r001.example"}"#, "2"),
+        (r#"ngit_sync_floods_total{relay="wss://r001.example"}"#, "2"),
         (r#"ngit_sync_gap_events_total{relay="wss://r001.example"}"#, "14"),
         (r#"ngit_sync_reconnects_total{kind="quick"}"#, "2"),
         (r#"ngit_sync_reconnects_total{kind="long"}"#, "0"),

@@ -2,6 +2,7 @@
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -24,6 +25,9 @@ use super::{ConnectionEvent, EventPermit, QueuedMessage, RelayConnection};
 use crate::net::stream::OutboundStream;
 
 type Socket = WebSocketStream<Box<dyn OutboundStream>>;
+
+/// How long a relay without event budget waits before the budget is looked at again.
+const BUDGET_WAIT: Duration = Duration::from_millis(100);
 
 /// Cause of the end of a connection.
 enum CloseCause {
@@ -116,6 +120,7 @@ impl RelayConnection {
     async fn deliver(&self, message: IncomingMessage, bytes: usize) {
         let (message, permit) = match message {
             IncomingMessage::Event(sub, event, _) => {
+                self.wait_for_event_budget().await;
                 let presence = self.context.known.presence(event.id);
                 let permit = if presence == EventPresence::New {
                     let Some(permit) = self.acquire_permit(bytes).await else { return };
@@ -128,6 +133,14 @@ impl RelayConnection {
             _ => (message, None),
         };
         self.notify(ConnectionEvent::Received(self.session, message, permit)).await;
+    }
+
+    /// Waits until the relay's budget has space for another event. Meanwhile the socket is not read, so the relay has to
+    /// wait too.
+    async fn wait_for_event_budget(&self) {
+        while !self.event_budget.lock().unwrap_or_else(PoisonError::into_inner).take(self.context.clock.mono()) {
+            sleep(BUDGET_WAIT).await;
+        }
     }
 
     /// Waits for a permit. Never returns `None`, because the semaphores are never closed.

@@ -13,7 +13,7 @@ mod tests;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -21,8 +21,9 @@ use grasp_core::limits;
 use grasp_core::nostr::nip11::Nip11Info;
 use grasp_core::nostr::relay_message::EncodedMessage;
 use grasp_core::nostr::{EventId, relay_message};
-use grasp_core::sync::io::{DisconnectReason, EventPresence, IncomingMessage, OutgoingMessage, SessionId};
+use grasp_core::sync::io::{DisconnectReason, EventPresence, EventRate, IncomingMessage, OutgoingMessage, SessionId};
 use grasp_core::sync::relay_url::RelayUrl;
+use grasp_core::token_bucket::TokenBucket;
 use nostr::key::Keys;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::{Instrument, error, info_span};
@@ -142,9 +143,15 @@ pub(crate) struct ConnectionHandle {
     queue: mpsc::UnboundedSender<QueuedMessage>,
     unsent: Arc<AtomicUsize>,
     disconnect: Arc<Notify>,
+    event_budget: Arc<Mutex<TokenBucket>>,
 }
 
 impl ConnectionHandle {
+    /// Changes the rate at which events are read.
+    pub(crate) fn set_event_rate(&self, rate: EventRate) {
+        *self.event_budget.lock().unwrap_or_else(PoisonError::into_inner) = new_bucket(rate);
+    }
+
     /// Queues a message. It is sent as soon as the connection is established. Returns the number of unsent bytes
     /// including this message. Never waits; the caller must not queue more than [`limits::SYNC_MAX_UNSENT_BYTES`].
     pub(crate) fn send(&self, message: OutgoingMessage) -> usize {
@@ -163,6 +170,10 @@ impl ConnectionHandle {
     pub(crate) fn disconnect(&self) {
         self.disconnect.notify_one();
     }
+}
+
+fn new_bucket(rate: EventRate) -> TokenBucket {
+    TokenBucket::new(rate.per_minute, rate.burst)
 }
 
 impl Drop for ConnectionHandle {
@@ -191,6 +202,8 @@ pub(crate) struct RelayConnection {
     disconnect: Arc<Notify>,
     /// Permits of this relay for events that are not decided yet.
     permits: Arc<Semaphore>,
+    /// Limits how many events are read.
+    event_budget: Arc<Mutex<TokenBucket>>,
     /// Id of the AUTH event that was sent last, in hex.
     auth_id: Mutex<Option<String>>,
 }
@@ -207,6 +220,7 @@ impl RelayConnection {
         let (queue, queued) = mpsc::unbounded_channel();
         let unsent = Arc::new(AtomicUsize::new(0));
         let disconnect = Arc::new(Notify::new());
+        let event_budget = Arc::new(Mutex::new(new_bucket(EventRate::LOWEST)));
         let socket = Self {
             context: context.clone(),
             session,
@@ -216,6 +230,7 @@ impl RelayConnection {
             unsent: unsent.clone(),
             disconnect: disconnect.clone(),
             permits: Arc::new(Semaphore::new(limits::SYNC_PERMITS_PER_RELAY)),
+            event_budget: event_budget.clone(),
             auth_id: Mutex::default(),
         };
         let span = info_span!(target: "sync", "relay", url = %socket.url);
@@ -231,7 +246,7 @@ impl RelayConnection {
             let _ = events.send(ConnectionEvent::Closed(session, reason)).await;
         };
         tokio::spawn(task.instrument(span));
-        ConnectionHandle { queue, unsent, disconnect }
+        ConnectionHandle { queue, unsent, disconnect, event_budget }
     }
 
     async fn run(self, queued: mpsc::UnboundedReceiver<QueuedMessage>) -> DisconnectReason {

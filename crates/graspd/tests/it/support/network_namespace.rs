@@ -5,7 +5,7 @@ use std::process::Command;
 /// Set for tests that run inside a network namespace.
 const VARIABLE: &str = "TEST_NETWORK_NAMESPACE";
 
-/// Whether the test runs in a network namespace of its own, whose loopback interface has these addresses too. If not, runs
+/// Whether the test runs in a network namespace of its own, which no packet can leave, and whose loopback interface has these addresses too. If not, runs
 /// the test with this name again inside one and asserts that it passes there; the caller must then return. Without the
 /// permission to create namespaces nothing is tested.
 pub fn is_in_network_namespace(test: &str, addresses: &[&str]) -> bool {

@@ -288,3 +288,8 @@ fn spawn(folder: &Arc<TempDir>, settings: &[(String, String)]) -> Server {
     server.folder = Some(folder.clone());
     server
 }
+
+/// Returns a series with the label of a relay.
+pub fn series_of(series: &str, relay: &scripted_relay::ScriptedRelay) -> String {
+    format!("{series}{{relay=\"{}\"}}", relay.url())
+}

@@ -1,11 +1,12 @@
-//! What a machine may request: for a held repository only the events that can release it.
+//! What a machine may request: for a held repository only the events that can release it. And what it must not drop: events
+//! that it has requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grasp_core::nostr::event::Coordinate;
+use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{Filter, kinds};
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::sync::io::{OutgoingMessage, RepoNeeds};
+use grasp_core::sync::io::{IncomingMessage, OutgoingMessage, RepoNeeds, SessionId, SubscriptionId};
 use grasp_core::sync::relay_url::RelayUrl;
 
 use crate::simulation::FirstViolation;
@@ -18,12 +19,37 @@ pub(super) struct ScopeChecker {
     /// Relays from which everything may be requested, because a served repository lists them.
     relays: BTreeSet<String>,
     bootstrap: BTreeSet<String>,
+    /// Filters of open subscriptions.
+    filters: BTreeMap<(SessionId, SubscriptionId), Vec<Filter>>,
+    /// The last event from a relay, if it matches a filter of the subscription that it was sent for.
+    last_requested: Option<EventId>,
 }
 
 impl ScopeChecker {
     pub(super) fn on_start(&mut self) {
         self.repos.clear();
         self.relays.clear();
+        self.filters.clear();
+    }
+
+    pub(super) fn on_disconnected(&mut self, session: SessionId) {
+        self.filters.retain(|(open, _), _| *open != session);
+    }
+
+    pub(super) fn on_message(&mut self, session: SessionId, message: &IncomingMessage) {
+        self.last_requested = None;
+        if let IncomingMessage::Event(sub, event, _) = message
+            && let Some(filters) = self.filters.get(&(session, *sub))
+        {
+            let is_requested = filters.iter().any(|filter| filter.matches(event));
+            self.last_requested = is_requested.then_some(event.id);
+        }
+    }
+
+    pub(super) fn on_unsolicited(&self, violations: &mut FirstViolation, relay: &RelayUrl) {
+        violations.require(self.last_requested.is_none(), "requested events are not dropped", || {
+            format!("{relay} {:?}", self.last_requested)
+        });
     }
 
     pub(super) fn set_bootstrap(&mut self, urls: &[RelayUrl]) {
@@ -44,7 +70,18 @@ impl ScopeChecker {
         }
     }
 
-    pub(super) fn on_send(&self, violations: &mut FirstViolation, message: &OutgoingMessage, relay: Option<&str>) {
+    pub(super) fn on_send(
+        &mut self,
+        violations: &mut FirstViolation,
+        session: SessionId,
+        message: &OutgoingMessage,
+        relay: Option<&str>,
+    ) {
+        match message {
+            OutgoingMessage::Req(sub, filters) => drop(self.filters.insert((session, *sub), filters.clone())),
+            OutgoingMessage::Close(sub) => drop(self.filters.remove(&(session, *sub))),
+            _ => {}
+        }
         let filters = match message {
             OutgoingMessage::Req(_, filters) => filters.as_slice(),
             OutgoingMessage::NegOpen(_, filter, _) => std::slice::from_ref(filter),

@@ -119,6 +119,10 @@ impl ClientConnection {
     async fn on_broadcast(&mut self, broadcast: Broadcast) {
         let (event, text) = match broadcast {
             Broadcast::Stored(index) => self.shared.state().events[index].clone(),
+            Broadcast::Message(message) => {
+                let _ = self.socket.send(message).await;
+                return;
+            }
             Broadcast::Unrequested(text) => {
                 if let Some(id) = self.subscriptions.keys().next().cloned() {
                     self.send_event(&id, &text).await;

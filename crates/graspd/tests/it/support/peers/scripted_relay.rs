@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite;
 
 use super::relay_client::serve_connection;
 use super::unused_address;
@@ -99,6 +100,8 @@ pub(super) enum Broadcast {
     Stored(usize),
     /// The JSON of an event, for any subscription.
     Unrequested(Arc<String>),
+    /// A message that is no event.
+    Message(tungstenite::Message),
 }
 
 /// Stored events and everything that was recorded.
@@ -178,6 +181,14 @@ impl ScriptedRelay {
         let mut state = self.shared.state();
         let text = Arc::new(event.json().to_owned());
         state.listeners.retain(|listener| listener.send(Broadcast::Unrequested(text.clone())).is_ok());
+    }
+
+    /// Sends a message to every connection, as often as this.
+    pub fn send_message(&self, message: &tungstenite::Message, times: usize) {
+        let mut state = self.shared.state();
+        for _ in 0..times {
+            state.listeners.retain(|listener| listener.send(Broadcast::Message(message.clone())).is_ok());
+        }
     }
 
     /// Returns all recorded actions.
