@@ -22,7 +22,7 @@ use grasp_core::time::MonoTime;
 use grasp_store::Store;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tracing::debug;
@@ -217,6 +217,14 @@ async fn write_frame(socket: &mut ClientSocket, frame: &[u8]) -> std::io::Result
     socket.flush().await
 }
 
+/// Sends a close frame and closes the connection in the direction to the client: RFC 6455, 7.1.1, wants the server to
+/// close first. Then everything is read until the client closes.
+async fn reject(socket: &mut (impl AsyncRead + AsyncWrite + Unpin), code: CloseCode, reason: &str) {
+    if socket.write_all(&close_frame(code, reason)).await.is_ok() && socket.shutdown().await.is_ok() {
+        let _ = tokio::io::copy(socket, &mut tokio::io::sink()).await;
+    }
+}
+
 /// Returns a close frame.
 fn close_frame(code: CloseCode, reason: &str) -> Vec<u8> {
     let mut frame = Vec::new();
@@ -319,9 +327,7 @@ impl Session {
                 SessionEnd::Reject(code, reason) => {
                     debug!(target: "relay", reason, "session closed");
                     self.reader.clear();
-                    if write_frame(&mut socket, &close_frame(code, reason)).await.is_ok() {
-                        let _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
-                    }
+                    reject(&mut socket, code, reason).await;
                 }
             }
         };

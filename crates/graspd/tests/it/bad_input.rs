@@ -1,6 +1,6 @@
 //! Malformed messages and frames: the response says what is wrong, and the server continues.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use grasp_core::nostr::{Event, EventId, PublicKey, SignedEvent, hex, signed_event};
@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::support::{Client, Server};
+use crate::support::{Client, Server, eventually};
 
 // Malformed messages: the connection stays open.
 
@@ -712,6 +712,24 @@ fn close_frame(client: &mut Client) -> Option<CloseFrame> {
             Err(_) => return None,
         }
     }
+}
+
+/// RFC 6455, 7.1.1: the server closes the TCP connection first. It still reads, because a client that is sending would
+/// otherwise get a reset and could lose the close frame.
+#[test]
+fn connection_is_closed_to_the_client_after_a_malformed_frame() {
+    let server = Server::start(&[]);
+    // The server drops a connection after a second. A client that was delayed for so long tries again.
+    eventually("end of the connection in one direction", || {
+        let mut client = server.connect();
+        let stream = client.socket.get_mut();
+        stream.write_all(&frame(FIN | 0x3, b"")).expect("cannot write");
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).expect("cannot read");
+        assert_eq!(received.first(), Some(&(FIN | CLOSE)), "{received:?}");
+        // The first byte to a connection that is dropped causes a reset; then the second byte cannot be written.
+        stream.write_all(b"x").and_then(|()| stream.write_all(b"x")).ok()
+    });
 }
 
 #[test]
