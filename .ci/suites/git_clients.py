@@ -156,7 +156,7 @@ class IsomorphicGit:
 
 
 class Gitoxide:
-    """The Rust implementation of git, through the program in gitoxide_client."""
+    """The Rust implementation of git, through the program in the folder gitoxide."""
 
     name = "gitoxide"
 
@@ -239,7 +239,18 @@ class Scenario:
         self.push("refs/tags/v1", "refs/tags/v1")
 
     def push_deletion(self):
-        self.push("", "refs/heads/feature")
+        """A state that only removes a ref needs no push: the server may apply it before the client asks for the refs. Then
+        there is nothing to delete, which some clients report as an error."""
+        branch = "refs/heads/feature"
+        try:
+            self.push("", branch)
+        except Unsupported:
+            raise
+        except Exception:  # pylint: disable=broad-except
+            if branch in git(self.folder, "ls-remote", self.repository.url):
+                raise
+            self.refs.pop(branch, None)
+            self.check_server()
 
     def push_without_state(self):
         """A push that no signed state authorises is rejected, and the client shows the reason."""
