@@ -14,18 +14,15 @@ import tomllib
 def compare(suite: str, cases: list[dict], differences: list[dict]) -> list[str]:
     """Returns the unexpected results of a suite."""
     unexpected = []
-    known = {entry["case"]: entry for entry in differences if entry["suite"] == suite}
+    entries = [entry for entry in differences if entry["suite"] == suite]
+    known = {case: entry for entry in entries for case in entry["cases"]}
     for case in cases:
         entry = known.pop(case["case"], {"result": "passed", "text": ""})
         if case["result"] != entry["result"]:
             unexpected.append(f"{case['case']}: {case['result']}, expected: {entry['result']}\n{case['detail']}")
         elif entry["text"] not in case["detail"]:
             unexpected.append(f"{case['case']}: no \"{entry['text']}\" in:\n{case['detail']}")
-    clients = {case["case"].split(":")[0] for case in cases}
-    for name, entry in known.items():
-        # The entries of a client that is not on this machine, or not in this selection, are left out.
-        if not entry.get("optional") or name.split(":")[0] in clients:
-            unexpected.append(f"{name}: did not run, expected: {entry['result']}")
+    unexpected += [f"{case}: did not run, expected: {entry['result']}" for case, entry in known.items()]
     return unexpected
 
 

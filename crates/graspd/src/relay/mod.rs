@@ -21,6 +21,8 @@
 
 pub(crate) mod broadcast;
 pub(crate) mod budgets;
+#[cfg(test)]
+mod echo_server;
 pub(crate) mod frame_reader;
 pub(crate) mod negentropy;
 pub(crate) mod negentropy_cache;

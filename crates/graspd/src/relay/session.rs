@@ -185,7 +185,7 @@ fn received_type_index(message: &Result<ClientMessage<'_>, MessageErrorReply>) -
 }
 
 /// Reason for the end of a session.
-enum SessionEnd {
+pub(super) enum SessionEnd {
     /// The connection is lost.
     Disconnected,
     /// The client sent a close frame with this payload, which is also the reply to it.
@@ -219,7 +219,7 @@ async fn write_frame(socket: &mut ClientSocket, frame: &[u8]) -> std::io::Result
 
 /// Sends a close frame and closes the connection in the direction to the client: RFC 6455, 7.1.1, wants the server to
 /// close first. Then everything is read until the client closes.
-async fn reject(socket: &mut (impl AsyncRead + AsyncWrite + Unpin), code: CloseCode, reason: &str) {
+pub(super) async fn reject(socket: &mut (impl AsyncRead + AsyncWrite + Unpin), code: CloseCode, reason: &str) {
     if socket.write_all(&close_frame(code, reason)).await.is_ok() && socket.shutdown().await.is_ok() {
         let _ = tokio::io::copy(socket, &mut tokio::io::sink()).await;
     }
