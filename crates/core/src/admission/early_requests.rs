@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::Admission;
 use super::io::{EarlyRequest, EventSource, StoreWrite, TombstoneKind};
+use super::policy::Submission;
 use crate::limits;
 use crate::nostr::event::{Coordinate, Event, EventId};
 use crate::nostr::rejection::{Decision, Rejection};
@@ -241,7 +242,7 @@ impl Admission {
             let Some(request) = self.remove_early_request(author, id) else { continue };
             // The operator may have banned it since.
             if !self.policy.lists.is_event_banned(author, id) {
-                self.accept(&request.event, &[]);
+                self.accept(Submission::new(&self.policy, &request.event), &[]);
             }
         }
     }

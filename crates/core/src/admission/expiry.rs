@@ -5,8 +5,11 @@
 //! If it is the newest of its kind then, it becomes dormant: its data is searched for once an hour, and it no longer
 //! counts towards the limits of purgatory.
 
+use std::sync::Arc;
+
 use super::Admission;
 use super::io::{AdmissionOutput, EventSource, StoreWrite};
+use super::policy::Submission;
 use super::purgatory::{HeldEvent, HeldKind, SearchStatus};
 use crate::limits;
 use crate::nostr::SignedEvent;
@@ -40,7 +43,7 @@ enum ExpiryAction {
 impl Admission {
     /// Restores a held event after a start. Its deadline is extended, so that every event has some time left, however
     /// long the server was down.
-    pub(super) fn restore_held(&mut self, now: Now, event: &SignedEvent, deadline: Timestamp) {
+    pub(super) fn restore_held(&mut self, now: Now, event: &Arc<SignedEvent>, deadline: Timestamp) {
         let left = deadline.secs_since(now.wall);
         // Only dormant events have so much time left.
         let is_dormant =
@@ -52,7 +55,7 @@ impl Admission {
             let left = left.clamp(limits::PURGATORY_STARTUP_GRACE_SECS, max_secs);
             (left, SearchStatus::Pending(search_due_after_sync(now)))
         };
-        self.track_held(now, event, now.mono.plus_secs(left), search);
+        self.track_held(now, Submission::new(&self.policy, event), now.mono.plus_secs(left), search);
     }
 
     /// Handles a held event that is submitted again.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::Admission;
 use super::git_job_planner::LookupPurpose;
 use super::io::{AdmissionOutput, EventSummary, PullRequestPage, RepoLookupResult, StoreWrite, Todo};
+use super::policy::Submission;
 use super::purgatory::{HeldKind, SearchStatus};
 use super::repo_queue::RepoTask;
 use crate::limits;
@@ -252,7 +253,7 @@ impl Admission {
             self.catalog.remove_state(event.pubkey, &identifier, event.id);
             self.emit(AdmissionOutput::WantedGitDataChanged(identifier));
         }
-        self.track_held(now, event, now.mono.plus_secs(secs), search);
+        self.track_held(now, Submission::new(&self.policy, event), now.mono.plus_secs(secs), search);
         self.check_git_data(event.id);
     }
 

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use io::{
     AdmissionInput, AdmissionOutput, EventLookups, EventSource, PushId, RestoredItem, StoreWrite, Todo, TombstoneKind,
 };
-use policy::{AdmissionMode, AdmissionPolicy, PolicyContext};
+use policy::{AdmissionMode, AdmissionPolicy, PolicyContext, Submission};
 use purgatory::{HeldEvent, HeldKind, Purgatory, SearchStatus};
 use repo_queue::{RepoQueues, RepoTask};
 
@@ -215,24 +215,18 @@ impl Admission {
             // Requests from the time before they were ignored have no effect either.
             lookups.tombstone = lookups.tombstone.filter(|tombstone| *tombstone == TombstoneKind::Withdrawn);
         }
-        let context = PolicyContext {
-            policy: &self.policy,
-            catalog: &self.catalog,
-            purgatory: &self.purgatory,
-            disk_level: self.disk_level,
-        };
+        let submission = Submission::new(&self.policy, &event);
         let decision = match self.policy.recheck(&event, now.wall) {
             Some(rejection) => Decision::Reject(rejection),
-            None => context.decide(&event, source, &lookups),
+            None => self.policy_context().decide(&submission, source, &lookups),
         };
         let decision = self.apply_early_requests(now, &event, source, network, decision);
-        if event.kind == kinds::ANNOUNCEMENT && self.policy.mode == AdmissionMode::Grasp && lookups.tombstone.is_none()
-        {
-            self.withdraw_if_delisted(&event, &decision);
+        if let Some(new) = submission.announcement.as_ref().filter(|_| lookups.tombstone.is_none()) {
+            self.withdraw_if_delisted(new, &decision);
         }
         match &decision {
-            Decision::Accept => self.accept(&event, &lookups.targets),
-            Decision::Hold(_) => self.hold(now, &event, source),
+            Decision::Accept => self.accept(submission, &lookups.targets),
+            Decision::Hold(_) => self.hold(now, submission, source),
             Decision::Broadcast => self.emit(AdmissionOutput::Broadcast(event)),
             Decision::Known(_) => self.resubmitted(now, event.id, source),
             Decision::Remember | Decision::Reject(_) => {}
@@ -240,19 +234,27 @@ impl Admission {
         self.emit(AdmissionOutput::Reply(decision));
     }
 
-    fn accept(&mut self, event: &Arc<SignedEvent>, targets: &[io::DeletionTarget]) {
+    fn policy_context(&self) -> PolicyContext<'_> {
+        PolicyContext {
+            policy: &self.policy,
+            catalog: &self.catalog,
+            purgatory: &self.purgatory,
+            disk_level: self.disk_level,
+        }
+    }
+
+    fn accept(&mut self, submission: Submission<'_>, targets: &[io::DeletionTarget]) {
+        let event = submission.event;
         self.write(StoreWrite::Put(event.clone()));
         match event.kind {
             kinds::DELETION | kinds::VANISH if self.policy.ignores_deletions => {}
             kinds::DELETION => self.apply_deletion(event, targets),
             kinds::VANISH => self.apply_vanish(event),
-            kinds::ANNOUNCEMENT if self.policy.mode == AdmissionMode::Grasp => self.serve_announcement(event),
-            _ => {}
+            _ => submission.announcement.into_iter().for_each(|announcement| self.serve_announcement(announcement)),
         }
     }
 
-    fn serve_announcement(&mut self, event: &Event) {
-        let Some(announcement) = self.policy.announcement(event) else { return };
+    fn serve_announcement(&mut self, announcement: Announcement) {
         let repo = announcement.repo.clone();
         let version = announcement.version;
         let is_exception = !announcement.is_hosted() && !policy::is_archive_only(&self.catalog, &repo);
@@ -267,10 +269,11 @@ impl Admission {
         }
     }
 
-    fn hold(&mut self, now: Now, event: &Arc<SignedEvent>, source: &EventSource) {
+    fn hold(&mut self, now: Now, submission: Submission<'_>, source: &EventSource) {
+        let event = submission.event;
         self.write(StoreWrite::Hold(event.clone(), now.wall.plus_secs(self.policy.purgatory_secs)));
         let search = SearchStatus::Pending(expiry::search_due(now, source));
-        self.track_held(now, event, now.mono.plus_secs(self.policy.purgatory_secs), search);
+        self.track_held(now, submission, now.mono.plus_secs(self.policy.purgatory_secs), search);
         if event.kind == kinds::STATE {
             self.extend_held_announcements(now, event);
         }
@@ -320,10 +323,11 @@ impl Admission {
     }
 
     /// Adds a held event to the catalog and to purgatory. Events that it displaces are deleted from the store.
-    fn track_held(&mut self, now: Now, event: &SignedEvent, deadline: MonoTime, search: SearchStatus) {
+    fn track_held(&mut self, now: Now, submission: Submission<'_>, deadline: MonoTime, search: SearchStatus) {
+        let Submission { event, announcement } = submission;
         let kind = match event.kind {
             kinds::ANNOUNCEMENT => {
-                let Some(announcement) = self.policy.announcement(event) else { return };
+                let Some(announcement) = announcement else { return };
                 let repo = announcement.repo.clone();
                 if let Some(older) = self.put_announcement(EventStatus::Held, announcement) {
                     self.purgatory.remove(older.version.id);
@@ -372,16 +376,12 @@ impl Admission {
 
     /// Whether a held event would still be held if it were submitted now. Decisions that waited for git are taken again
     /// with fresh lookups (docs/design/admission.md#decisions-after-a-wait).
-    fn is_still_acceptable(&self, now: Now, event: &SignedEvent, lookups: EventLookups) -> bool {
-        let context = PolicyContext {
-            policy: &self.policy,
-            catalog: &self.catalog,
-            purgatory: &self.purgatory,
-            disk_level: self.disk_level,
-        };
+    fn is_still_acceptable(&self, now: Now, event: &Arc<SignedEvent>, lookups: EventLookups) -> bool {
         // Whether the client may publish a protected event was checked when the event was submitted.
         let source = EventSource::Client(vec![event.pubkey]);
-        let decision = context.decide(event, &source, &EventLookups { stored: None, ..lookups });
+        let submission = Submission::new(&self.policy, event);
+        let lookups = EventLookups { stored: None, ..lookups };
+        let decision = self.policy_context().decide(&submission, &source, &lookups);
         let is_acceptable = match decision {
             Decision::Hold(_) => true,
             Decision::Reject(rejection) => rejection.is_temporary(),

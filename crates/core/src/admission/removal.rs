@@ -77,13 +77,11 @@ impl Admission {
 
     /// Removes the older versions of an announcement that withdraws its repository, and adds a tombstone that keeps
     /// them out.
-    pub(super) fn withdraw_if_delisted(&mut self, event: &Event, decision: &Decision) {
-        if !matches!(decision, Decision::Accept | Decision::Reject(Rejection::Delisted)) {
+    pub(super) fn withdraw_if_delisted(&mut self, new: &Announcement, decision: &Decision) {
+        let is_current = matches!(decision, Decision::Accept | Decision::Reject(Rejection::Delisted));
+        if !is_current || !policy::withdraws(&self.catalog, new) {
             return;
         }
-        let Some(new) = self.policy.announcement(event).filter(|new| policy::withdraws(&self.catalog, new)) else {
-            return;
-        };
         let versions = self.catalog.announcement(&new.repo).cloned().unwrap_or_default();
         for (status, old) in [(EventStatus::Served, versions.served), (EventStatus::Held, versions.held)] {
             let is_ended =
@@ -93,7 +91,7 @@ impl Admission {
                 self.remove(&EventSummary::versioned(*owner, identifier, kinds::ANNOUNCEMENT, old.version), status);
             }
         }
-        self.write(StoreWrite::AddTombstone(Tombstone::Withdrawn(new.repo, new.version)));
+        self.write(StoreWrite::AddTombstone(Tombstone::Withdrawn(new.repo.clone(), new.version)));
     }
 
     /// Removes an event, served or held, and schedules what follows from it.

@@ -199,10 +199,20 @@ impl Verifier {
         if canonical.hash(&event) != event.id.0 {
             return Err(VerifyError::WrongId);
         }
+        self.check_signature(&event)?;
+        Ok(canonical.into_signed(event))
+    }
+
+    /// Verifies the signature of an event whose id is known to be correct ([`compute_id`]).
+    pub fn verify_signature(&mut self, event: Event) -> Result<SignedEvent, VerifyError> {
+        self.check_signature(&event)?;
+        Ok(CanonicalJson::new(&event).into_signed(event))
+    }
+
+    fn check_signature(&mut self, event: &Event) -> Result<(), VerifyError> {
         let key = self.key(&event.pubkey.0).ok_or(VerifyError::BadSignature)?;
         let signature = Signature::from_slice(&event.sig).map_err(|_| VerifyError::BadSignature)?;
-        self.secp.verify_schnorr(&signature, &event.id.0, &key).map_err(|_| VerifyError::BadSignature)?;
-        Ok(canonical.into_signed(event))
+        self.secp.verify_schnorr(&signature, &event.id.0, &key).map_err(|_| VerifyError::BadSignature)
     }
 
     fn key(&mut self, bytes: &[u8; 32]) -> Option<XOnlyPublicKey> {
@@ -276,7 +286,9 @@ mod tests {
         assert_eq!(verifier.verify(changed), Err(VerifyError::WrongId));
         let mut changed = event.clone();
         changed.sig[10] ^= 1;
-        assert_eq!(verifier.verify(changed), Err(VerifyError::BadSignature));
+        assert_eq!(verifier.verify(changed.clone()), Err(VerifyError::BadSignature));
+        assert_eq!(verifier.verify_signature(changed), Err(VerifyError::BadSignature));
+        assert_eq!(verifier.verify_signature(event.clone()), verifier.verify(event.clone()));
         let mut changed = event;
         changed.pubkey = PublicKey([0xff; 32]);
         changed.id = EventId(compute_id(&changed));

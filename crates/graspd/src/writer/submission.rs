@@ -5,6 +5,7 @@ use std::sync::Arc;
 use grasp_core::admission::io::EventSource;
 use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::rejection::{Decision, Rejection};
+use grasp_core::nostr::signed_event::VerifyError;
 use grasp_core::nostr::{Event, EventId, PublicKey, SignedEvent, Verifier, kinds};
 use grasp_core::sync::io::{SyncSource, SyncSubmission, SyncSubmissionId};
 use grasp_core::sync::relay_url::RelayUrl;
@@ -41,8 +42,8 @@ pub(crate) enum Submitter {
     Operator {
         /// The number of the event in the file, and the channel for its result.
         reply: (u64, UnboundedSender<(u64, Decision)>),
-        /// The author, if the operator asserts that the event was published here by its author.
-        authenticated_author: Option<PublicKey>,
+        /// Whether the operator asserts that the event was published here by its author.
+        is_from_author: bool,
         _permit: OwnedSemaphorePermit,
     },
     /// A relay that this server syncs from.
@@ -64,12 +65,12 @@ impl Submitter {
         }
     }
 
-    /// Returns the source of the event as admission sees it.
-    pub(crate) fn source(&self) -> EventSource {
+    /// Returns the source of an event as admission sees it.
+    pub(crate) fn source(&self, author: PublicKey) -> EventSource {
         match self {
             Self::Client { keys, .. } => EventSource::Client(keys.to_vec()),
-            Self::Operator { authenticated_author, .. } => {
-                EventSource::Client(authenticated_author.iter().copied().collect())
+            Self::Operator { is_from_author, .. } => {
+                EventSource::Client(is_from_author.then_some(author).into_iter().collect())
             }
             Self::Relay { url, .. } => EventSource::Relay(url.to_string()),
         }
@@ -105,8 +106,7 @@ impl QueuedEvent {
         is_from_author: bool,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        let authenticated_author = is_from_author.then(|| Event::parse(&text).ok().map(|event| event.pubkey)).flatten();
-        let submitter = Submitter::Operator { reply, authenticated_author, _permit: permit };
+        let submitter = Submitter::Operator { reply, is_from_author, _permit: permit };
         Self { input: EventInput::Text(text), submitter }
     }
 
@@ -128,7 +128,8 @@ impl QueuedEvent {
         let (result, bytes) = match self.input {
             EventInput::Text(text) => (parse_and_verify(&text, verifier, policy, clock), text.len()),
             EventInput::Event(event) => {
-                let result = verify(Arc::unwrap_or_clone(event), 0, verifier, policy, clock);
+                let verify_signature = |event| verifier.verify_signature(event);
+                let result = verify(Arc::unwrap_or_clone(event), 0, policy, clock, verify_signature);
                 let bytes = result.as_ref().map_or(0, |event| event.json().len());
                 (result, bytes)
             }
@@ -152,14 +153,20 @@ impl CheckedEvent {
 
 fn parse_and_verify(text: &str, verifier: &mut Verifier, policy: &AdmissionPolicy, clock: Clock) -> Verified {
     let event = Event::parse(text).map_err(|error| (Event::claimed_id(text), Rejection::Malformed(error)))?;
-    verify(event, text.len(), verifier, policy, clock)
+    verify(event, text.len(), policy, clock, |event| verifier.verify(event))
 }
 
 /// `bytes` is the size of the event's text, or 0 if it is not known. Admission checks the size of what will be stored.
-fn verify(event: Event, bytes: usize, verifier: &mut Verifier, policy: &AdmissionPolicy, clock: Clock) -> Verified {
+fn verify(
+    event: Event,
+    bytes: usize,
+    policy: &AdmissionPolicy,
+    clock: Clock,
+    verify_event: impl FnOnce(Event) -> Result<SignedEvent, VerifyError>,
+) -> Verified {
     let id = Some(event.id);
     if let Some(reason) = policy.precheck(&event, bytes, clock.wall()) {
         return Err((id, reason));
     }
-    verifier.verify(event).map(Arc::new).map_err(|error| (id, Rejection::Forged(error)))
+    verify_event(event).map(Arc::new).map_err(|error| (id, Rejection::Forged(error)))
 }

@@ -146,7 +146,8 @@ impl Writer {
         for checked in events {
             let Ok(event) = &checked.result else { continue };
             let lookups = transaction.txn.lookups(event, transaction.admission.policy().needed_lookups(event))?;
-            let (event, source, network) = (event.clone(), checked.submitter.source(), checked.submitter.network());
+            let source = checked.submitter.source(event.pubkey);
+            let (event, network) = (event.clone(), checked.submitter.network());
             transaction.handle(AdmissionInput::EventSubmitted { event, source, network, lookups })?;
         }
         transaction.effects.is_purging = transaction.txn.purge_slice()?;

@@ -1,10 +1,9 @@
 //! Announcements (kind 30617): which repositories are hosted here.
 
-use super::PolicyContext;
+use super::{PolicyContext, Submission};
 use crate::disk_budget::DiskLevel;
-use crate::nostr::event::Event;
 use crate::nostr::rejection::{AwaitedData, Decision, KnownAs, Rejection};
-use crate::nostr::{PublicKey, SignedEvent, kinds, supersedes};
+use crate::nostr::{PublicKey, supersedes};
 use crate::repo::catalog::{EventStatus, Versions};
 use crate::repo::{Announcement, Catalog, RepoId};
 
@@ -12,30 +11,24 @@ impl PolicyContext<'_> {
     /// Decides about an announcement, in this order: it names this service and no rule prevents hosting it, or
     /// the operator archives the repository; a maintainer of a hosted repository lists its author; the repository was
     /// hosted only as an archive (docs/protocol.md#order-of-evaluation).
-    pub(super) fn announcement(self, event: &SignedEvent) -> Decision {
-        let Some(new) = self.policy.announcement(event) else {
+    pub(super) fn announcement(self, submission: &Submission<'_>) -> Decision {
+        let Some(new) = &submission.announcement else {
             return Decision::Reject(Rejection::InvalidIdentifier);
         };
         let empty = Versions::default();
         let versions = self.catalog.announcement(&new.repo).unwrap_or(&empty);
-        let bytes = event.json().len();
-        let hosting_rejection = self.hosting_rejection(&new, versions);
+        let bytes = submission.event.json().len();
+        let hosting_rejection = self.hosting_rejection(new, versions);
         match hosting_rejection {
-            None => self.accept_or_hold(&new, versions, bytes),
+            None => self.accept_or_hold(new, versions, bytes),
             // Maintainer exception: accepted so that maintainer sets can be resolved. It is hosted if it names this
             // service.
-            Some(_) if self.is_invited(&new) && new.is_listed => self.accept_or_hold(&new, versions, bytes),
-            Some(_) if self.is_invited(&new) => Decision::Accept,
+            Some(_) if self.is_invited(new) && new.is_listed => self.accept_or_hold(new, versions, bytes),
+            Some(_) if self.is_invited(new) => Decision::Accept,
             Some(_) if !new.is_listed && is_archive_only(self.catalog, &new.repo) => Decision::Accept,
-            Some(_) if withdraws(self.catalog, &new) => Decision::Reject(Rejection::Delisted),
+            Some(_) if withdraws(self.catalog, new) => Decision::Reject(Rejection::Delisted),
             Some(rejection) => Decision::Reject(rejection),
         }
-    }
-
-    /// Whether the event is an announcement that ends the hosting of a repository.
-    pub(super) fn withdraws_repository(self, event: &Event) -> bool {
-        event.kind == kinds::ANNOUNCEMENT
-            && self.policy.announcement(event).is_some_and(|new| withdraws(self.catalog, &new))
     }
 
     /// Returns the reason why the announcement alone does not make this service host the repository.

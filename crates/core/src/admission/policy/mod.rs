@@ -68,6 +68,21 @@ pub enum AdmissionMode {
     Open,
 }
 
+/// An event to decide about, with what is parsed from it. It is parsed once, for the decision and for what follows.
+pub(super) struct Submission<'a> {
+    pub(super) event: &'a Arc<SignedEvent>,
+    /// The event as an announcement. `None` if it is of another kind, if its identifier is invalid, or if events of all
+    /// kinds are accepted ([`AdmissionMode::Open`]).
+    pub(super) announcement: Option<Announcement>,
+}
+
+impl<'a> Submission<'a> {
+    pub(super) fn new(policy: &AdmissionPolicy, event: &'a Arc<SignedEvent>) -> Self {
+        let is_announcement = event.kind == kinds::ANNOUNCEMENT && policy.mode == AdmissionMode::Grasp;
+        Self { event, announcement: is_announcement.then(|| policy.announcement(event)).flatten() }
+    }
+}
+
 /// What a decision depends on, apart from the event and its lookups.
 #[derive(Clone, Copy)]
 pub(super) struct PolicyContext<'a> {
@@ -188,7 +203,8 @@ impl AdmissionPolicy {
 
 impl PolicyContext<'_> {
     /// Decides about an event whose signature has been verified.
-    pub(super) fn decide(self, event: &SignedEvent, source: &EventSource, lookups: &EventLookups) -> Decision {
+    pub(super) fn decide(self, submission: &Submission<'_>, source: &EventSource, lookups: &EventLookups) -> Decision {
+        let event = submission.event;
         // A ban applies even to stored events, which are about to be removed.
         if self.policy.lists.is_banned(event) {
             return Decision::Reject(Rejection::EventBanned);
@@ -205,14 +221,14 @@ impl PolicyContext<'_> {
         }
         // Events that free space are accepted even if the disk is full.
         let is_removal = matches!(event.kind, kinds::DELETION | kinds::VANISH) && !self.policy.ignores_deletions;
-        let frees_space = is_removal || self.withdraws_repository(event);
-        if self.disk_level == DiskLevel::Hard && !frees_space {
+        let withdraws_repository = || submission.announcement.as_ref().is_some_and(|new| withdraws(self.catalog, new));
+        if self.disk_level == DiskLevel::Hard && !is_removal && !withdraws_repository() {
             return Decision::Reject(Rejection::DiskFull);
         }
         match (event.kind, self.policy.mode) {
             (kinds::DELETION, _) => self.deletion(event, lookups),
             (kinds::VANISH, _) => self.vanish(event, lookups),
-            (kinds::ANNOUNCEMENT, AdmissionMode::Grasp) => self.announcement(event),
+            (kinds::ANNOUNCEMENT, AdmissionMode::Grasp) => self.announcement(submission),
             (kinds::STATE, AdmissionMode::Grasp) => self.state(event),
             (kind, AdmissionMode::Grasp) if kinds::is_pull_request(kind) => self.pull_request(event, lookups),
             (_, AdmissionMode::Grasp) => self.related(event, lookups),
