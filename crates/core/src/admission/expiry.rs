@@ -15,7 +15,7 @@ use crate::limits;
 use crate::nostr::SignedEvent;
 use crate::nostr::event::EventId;
 use crate::repo::catalog::EventStatus;
-use crate::repo::{Identifier, RepoPath};
+use crate::repo::{Identifier, RepoId, RepoPath};
 use crate::time::{MonoTime, Now, Timestamp};
 
 /// Returns when the search for an event's git data starts, depending on where the event comes from.
@@ -117,6 +117,11 @@ impl Admission {
 
     fn expiry_action(&self, now: Now, id: EventId) -> ExpiryAction {
         let Some(held_event) = self.purgatory.get(id) else { return ExpiryAction::Drop };
+        if let HeldKind::Announcement(repo) = &held_event.kind
+            && !self.is_hosted(repo)
+        {
+            return self.exception_expiry(now, held_event, repo);
+        }
         if !self.policy.fetches_git_data {
             return ExpiryAction::Drop;
         }
@@ -152,6 +157,18 @@ impl Admission {
                 ExpiryAction::Dormant(until)
             }
             (None, _) => ExpiryAction::Drop,
+        }
+    }
+
+    /// Returns what happens to an announcement that is held by the maintainer exception. It waits as long as the
+    /// announcements that lead to it, and is removed with them, but not longer than other events wait for a source.
+    fn exception_expiry(&self, now: Now, held_event: &HeldEvent, repo: &RepoId) -> ExpiryAction {
+        let group = self.catalog.group(&repo.identifier);
+        let invitation = group.and_then(|group| group.invitation(repo.owner, self.policy.strict_maintainers));
+        if invitation.is_some() && now.mono < held_event.since.plus_secs(limits::MAX_HELD_SECS) {
+            ExpiryAction::Wait(now.mono.plus_secs(self.policy.purgatory_secs.max(1)))
+        } else {
+            ExpiryAction::Drop
         }
     }
 

@@ -297,6 +297,7 @@ impl Admission {
         let Some(held_event) = self.purgatory.get(id) else { return };
         let author = held_event.author;
         match held_event.kind.clone() {
+            HeldKind::Announcement(repo) if !self.is_hosted(&repo) => {}
             HeldKind::Announcement(repo) => self.queues.add(RepoTask::Align(RepoPath::Announced(repo))),
             HeldKind::State(identifier) => {
                 for repo_path in self.search_paths(&identifier, author) {
@@ -329,6 +330,9 @@ impl Admission {
             kinds::ANNOUNCEMENT => {
                 let Some(announcement) = announcement else { return };
                 let repo = announcement.repo.clone();
+                // Only the maintainer exception holds the announcement of a repository that is not hosted.
+                let is_exception = !announcement.is_hosted();
+                let announcement = Announcement { is_exception, ..announcement };
                 if let Some(older) = self.put_announcement(EventStatus::Held, announcement) {
                     self.purgatory.remove(older.version.id);
                     self.write(StoreWrite::DropHeld(older.version.id));
@@ -476,6 +480,7 @@ impl Admission {
         let (mut authors, mut repo_paths) = (BTreeSet::new(), BTreeSet::new());
         for (_, held_event) in self.purgatory.by_identifier(identifier) {
             match &held_event.kind {
+                HeldKind::Announcement(repo) if !self.is_hosted(repo) => {}
                 HeldKind::Announcement(repo) => drop(repo_paths.insert(RepoPath::Announced(repo.clone()))),
                 HeldKind::State(_) => drop(authors.insert(held_event.author)),
                 HeldKind::PullRequest(_, named) => {

@@ -200,7 +200,8 @@ impl Admission {
             if is_archived == announcement.is_archived {
                 continue;
             }
-            let announcement = Announcement { is_archived, ..announcement };
+            let is_exception = announcement.is_exception && !(status == EventStatus::Held && is_archived);
+            let announcement = Announcement { is_archived, is_exception, ..announcement };
             if status == EventStatus::Held && !announcement.is_hosted() {
                 self.drop_held(id);
             } else {

@@ -78,7 +78,8 @@ impl Admission {
     /// Removes the older versions of an announcement that withdraws its repository, and adds a tombstone that keeps
     /// them out.
     pub(super) fn withdraw_if_delisted(&mut self, new: &Announcement, decision: &Decision) {
-        let is_current = matches!(decision, Decision::Accept | Decision::Reject(Rejection::Delisted));
+        let is_current =
+            matches!(decision, Decision::Accept | Decision::Hold(_) | Decision::Reject(Rejection::Delisted));
         if !is_current || !policy::withdraws(&self.catalog, new) {
             return;
         }
@@ -187,32 +188,60 @@ impl Admission {
         }
     }
 
+    /// Decides again about the announcements of an identifier that were accepted or held by the maintainer exception.
+    /// Returns whether one was removed or released.
+    fn review_exceptions(&mut self, identifier: &Identifier) -> bool {
+        let strict = self.policy.strict_maintainers;
+        let (mut unlisted, mut dropped, mut released) = (Vec::new(), Vec::new(), Vec::new());
+        let group = self.catalog.group(identifier);
+        for (author, versions) in group.into_iter().flat_map(|group| group.announcements()) {
+            let served = versions.served.as_ref().filter(|served| served.is_exception && !served.is_hosted());
+            let held = versions.held.as_ref().filter(|held| !held.is_hosted());
+            if served.is_none() && held.is_none() {
+                continue;
+            }
+            match group.and_then(|group| group.invitation(*author, strict)) {
+                Some(EventStatus::Served) => released.extend(held.cloned()),
+                Some(EventStatus::Held) => {}
+                None => {
+                    unlisted.extend(served.map(|served| (*author, served.version)));
+                    dropped.extend(held.map(|held| (*author, held.version)));
+                }
+            }
+        }
+        let is_changed = !(unlisted.is_empty() && dropped.is_empty() && released.is_empty());
+        for (owner, version) in &unlisted {
+            self.write(StoreWrite::Remove(version.id));
+            let repo = RepoId { owner: *owner, identifier: identifier.clone() };
+            self.take_announcement(EventStatus::Served, &repo, version.id);
+        }
+        dropped.iter().for_each(|(_, version)| self.drop_held(version.id));
+        for (owner, version) in unlisted.into_iter().chain(dropped) {
+            // The announcement did not name this service. Without it, older ones that did must not be accepted again.
+            let repo = RepoId { owner, identifier: identifier.clone() };
+            self.write(StoreWrite::AddTombstone(Tombstone::Withdrawn(repo, version)));
+        }
+        released.into_iter().for_each(|held| self.release_exception(held));
+        is_changed
+    }
+
+    /// Serves a held announcement by the maintainer exception.
+    fn release_exception(&mut self, held: Announcement) {
+        let id = held.version.id;
+        self.purgatory.remove(id);
+        self.take_announcement(EventStatus::Held, &held.repo, id);
+        self.write(StoreWrite::Release(id));
+        self.write(StoreWrite::MarkException(id));
+        self.put_announcement(EventStatus::Served, Announcement { is_exception: true, ..held });
+    }
+
     /// Handles the consequences of changed announcements, at the end of an input and once per identifier. Announcements
     /// that were accepted by the maintainer exception are removed with the last listing of their author
     /// (docs/design/admission.md#maintainer-exception-announcements), and sync and fetch are notified.
     pub(super) fn process_changes(&mut self, now: Now) {
-        let strict = self.policy.strict_maintainers;
-        for identifier in std::mem::take(&mut self.changed_identifiers) {
-            // The removal of one may remove the reason for another.
-            while let Some(group) = self.catalog.group(&identifier) {
-                let exceptions = group.announcements().filter_map(|(author, versions)| {
-                    let served =
-                        versions.served.as_ref().filter(|served| served.is_exception && !served.is_hosted())?;
-                    (!group.is_invited(*author, strict)).then_some((*author, served.version))
-                });
-                let unlisted: Vec<(PublicKey, EventVersion)> = exceptions.collect();
-                if unlisted.is_empty() {
-                    break;
-                }
-                for (owner, version) in unlisted {
-                    self.write(StoreWrite::Remove(version.id));
-                    let repo = RepoId { owner, identifier: identifier.clone() };
-                    self.take_announcement(EventStatus::Served, &repo, version.id);
-                    // The announcement did not name this service. Without it, older ones that did must not be accepted
-                    // again.
-                    self.write(StoreWrite::AddTombstone(Tombstone::Withdrawn(repo, version)));
-                }
-            }
+        while let Some(identifier) = self.changed_identifiers.pop_first() {
+            // The removal or release of one may be the reason for that of another.
+            while self.review_exceptions(&identifier) {}
             self.changed_identifiers.remove(&identifier);
             // An upload to a repository may be accepted there now.
             let expected = self.uploads.by_identifier(&identifier).filter(|event| self.purgatory.get(*event).is_some());

@@ -12,7 +12,7 @@ use crate::limits;
 pub enum Decision {
     /// The event is stored and served.
     Accept,
-    /// The event is stored in purgatory and served when its git data has arrived.
+    /// The event is stored in purgatory and served when its git data has arrived, or the event that it depends on is served.
     Hold(AwaitedData),
     /// The event is a deletion or vanish request of an unknown key. It is stored and keeps out what it covers, and is
     /// served when its key is known.
@@ -38,19 +38,24 @@ impl Decision {
     }
 }
 
-/// The git data that a held event waits for.
+/// What a held event waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AwaitedData {
     /// An announcement waits for an authorised state whose objects have arrived, a state for its objects.
     GitData,
     /// A pull request waits for its commit.
     Commit(String),
+    /// The announcement of a maintainer whose repository is not hosted here waits for the announcement that names it.
+    Invitation,
 }
 
 impl fmt::Display for AwaitedData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::GitData => f.write_str("won't be served until git data arrives"),
+            Self::Invitation => {
+                f.write_str("won't be served until a repository that names its author as a maintainer is served")
+            }
             Self::Commit(commit) => {
                 write!(
                     f,

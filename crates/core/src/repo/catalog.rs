@@ -204,15 +204,28 @@ impl RepoGroup {
         found
     }
 
-    /// Whether a maintainer of another owner's hosted repository lists `author`
-    /// (docs/protocol.md#maintainer-exception). Under the reciprocal rule a key is invited before it is a member.
+    /// Returns whether a maintainer of another owner's hosted repository lists `author`
+    /// (docs/protocol.md#maintainer-exception): [`EventStatus::Served`] if a served announcement does and the repository is
+    /// served, [`EventStatus::Held`] if that is so only when held announcements are counted. Under the reciprocal rule a key
+    /// is invited before it is a member.
     #[must_use]
-    pub fn is_invited(&self, author: PublicKey, strict: bool) -> bool {
+    pub fn invitation(&self, author: PublicKey, strict: bool) -> Option<EventStatus> {
         let listers = self.listed_by.get(&author).into_iter().flatten().filter(|lister| **lister != author);
+        listers.filter_map(|lister| self.invitation_by(*lister, author, strict)).min()
+    }
+
+    fn invitation_by(&self, lister: PublicKey, author: PublicKey, strict: bool) -> Option<EventStatus> {
+        let is_served = |owner: PublicKey| self.served_announcement(owner).is_some_and(Announcement::is_hosted);
         // If a hosted owner names a lead whose announcement is not here, its maintainer set is empty.
-        listers
-            .into_iter()
-            .any(|lister| self.is_hosted(*lister) || self.maintained_by(*lister, strict).any(|owner| owner != author))
+        let own = Some(lister).filter(|lister| self.is_hosted(*lister));
+        let mut owners = self.maintained_by(lister, strict).filter(|owner| *owner != author).chain(own).peekable();
+        owners.peek()?;
+        let is_listed = self.served_announcement(lister).is_some_and(|served| served.roles.members().contains(&author));
+        Some(if is_listed && owners.any(is_served) { EventStatus::Served } else { EventStatus::Held })
+    }
+
+    fn served_announcement(&self, author: PublicKey) -> Option<&Announcement> {
+        self.announcements.get(&author)?.served.as_ref()
     }
 
     /// Returns the announcement of an author that decides about its repository.

@@ -166,8 +166,8 @@ impl NgitGraspData {
         let strict = policy.strict_maintainers;
         for (repo, slots) in catalog.repositories() {
             let listed = slots.newest().is_some_and(|best| best.is_listed);
-            let invited = || catalog.group(&repo.identifier).is_some_and(|group| group.is_invited(repo.owner, strict));
-            if !listed && !invited() {
+            let invited = || catalog.group(&repo.identifier)?.invitation(repo.owner, strict);
+            if !listed && invited().is_none() {
                 count_rejection(&mut survey, "not_listed".to_owned());
             }
         }

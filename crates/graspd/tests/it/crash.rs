@@ -185,8 +185,8 @@ fn acknowledged_events_of_an_open_relay_survive_kills() {
 /// The domain is set, so that it stays the same when the port changes.
 const GRASP: [(&str, &str); 3] = [("POLICY", "grasp"), ("RELAY_FILTER_LIMIT", "10000"), ("DOMAIN", "grasp.test")];
 
-/// Returns announcements with their states, which are held; for every third one also an announcement of a maintainer
-/// with issues, which are served.
+/// Returns announcements with their states, which are held; for every third one also announcements of a maintainer, which
+/// are held, too, and lists of servers with events that reference them, which are served.
 fn grasp_script(rng: &mut Rng, round: usize, connection: usize) -> Script {
     let service = ServiceAddress::new("grasp.test", "").expect("valid host name");
     let who = (round * CONNECTIONS + connection) as u8;
@@ -202,9 +202,12 @@ fn grasp_script(rng: &mut Rng, round: usize, connection: usize) -> Script {
         }
         if rng.one_in(3) {
             script.push(maintainer.announcement_elsewhere(&d, at, &[]));
+            let list = maintainer.sign(kinds::GRASP_LIST, at, &[&["g", "wss://elsewhere.example"]], "");
+            script.push(list.clone());
             for issue in 0..3 {
-                script.push(owner.issue(at + issue, &maintainer.repo(&d)));
+                script.push(owner.sign(kinds::ISSUE, at + issue, &[&["e", &list.id.to_string()]], &d));
             }
+            script.push(maintainer.sign(kinds::GRASP_LIST, at + 1, &[&["g", "wss://elsewhere.example"]], ""));
             script.push(maintainer.announcement_elsewhere(&d, at + 1, &[]));
         }
         if rng.one_in(5) {
@@ -219,16 +222,16 @@ fn acknowledged_held_events_survive_kills() {
     let mut rng = Rng::new(20_262);
     let folder = Arc::new(TempDir::new().expect("cannot create a temporary folder"));
     let mut issues: BTreeSet<String> = BTreeSet::new();
-    let mut announcements: Vec<Arc<SignedEvent>> = Vec::new();
+    let mut lists: Vec<Arc<SignedEvent>> = Vec::new();
     let mut held: Vec<Arc<SignedEvent>> = Vec::new();
     let mut server = Server::start_in(&folder, &GRASP);
     for nth in 0..ROUNDS {
         let scripts: Vec<Script> = (0..CONNECTIONS).map(|connection| grasp_script(&mut rng, nth, connection)).collect();
         for (event, text) in publish_and_kill(server, &scripts, &mut rng, 1..450) {
             match (event.kind, text.as_str()) {
-                (_, "purgatory: won't be served until git data arrives") => held.push(event),
+                (_, text) if text.starts_with("purgatory: won't be served until") => held.push(event),
                 (kinds::ISSUE, "") => drop(issues.insert(event.id.to_string())),
-                (kinds::ANNOUNCEMENT, "") => announcements.push(event),
+                (kinds::GRASP_LIST, "") => lists.push(event),
                 _ => panic!("unexpected {text:?} for {}", event.json()),
             }
         }
@@ -237,8 +240,8 @@ fn acknowledged_held_events_survive_kills() {
         let found = ids(&query_events(&mut client, &json!({"kinds": [kinds::ISSUE]})));
         let lost: Vec<_> = issues.difference(&found).collect();
         assert!(lost.is_empty(), "round {nth}: lost {lost:?}");
-        check_versions(&query_events(&mut client, &json!({"kinds": [kinds::ANNOUNCEMENT]})), &announcements);
-        assert_eq!(query_events(&mut client, &json!({"kinds": [kinds::STATE]})).len(), 0);
+        check_versions(&query_events(&mut client, &json!({"kinds": [kinds::GRASP_LIST]})), &lists);
+        assert_eq!(query_events(&mut client, &json!({"kinds": [kinds::ANNOUNCEMENT, kinds::STATE]})).len(), 0);
         check_held(&mut client, &held, nth);
         issues.extend(found);
     }

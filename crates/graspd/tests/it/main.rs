@@ -11,6 +11,7 @@ mod cli;
 mod command_line;
 mod crash;
 mod disk;
+mod dos_admission;
 mod dos_relay;
 mod dos_sync;
 mod drain;

@@ -294,10 +294,12 @@ fn held_events_are_not_compared() {
     for event in &held {
         assert!(client.publish(event).1.starts_with("purgatory: "), "{}", event.json());
     }
-    let served =
-        [maintainer.announcement_elsewhere("r", BASE_TIME, &[]), maintainer.issue(BASE_TIME, &maintainer.repo("r"))];
+    // A list of servers is served without a repository, and so is what references it.
+    let list = maintainer.sign(kinds::GRASP_LIST, BASE_TIME, &[&["g", "wss://elsewhere.example"]], "");
+    let note = maintainer.sign(kinds::ISSUE, BASE_TIME, &[&["e", &list.id.to_string()]], "");
+    let served = [list, note];
     publish(&mut client, &served);
-    for filter in [json!({}), json!({"kinds": [kinds::ANNOUNCEMENT, kinds::STATE, kinds::ISSUE]})] {
+    for filter in [json!({}), json!({"kinds": [kinds::ANNOUNCEMENT, kinds::STATE, kinds::GRASP_LIST, kinds::ISSUE]})] {
         ClientSession::new("n", [], 0).run(&mut client, &filter).check([], &served, "with nothing");
         ClientSession::new("n", &held, 0).run(&mut client, &filter).check(&held, &served, "with the held events");
     }

@@ -11,6 +11,7 @@ use grasp_store::{Store, StoreOptions};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};
 
+use crate::support::test_server::{main_at, one_commit};
 use crate::support::{Client, Server, eventually};
 
 /// The base of the timestamps of all events.
@@ -95,11 +96,17 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("not hexadecimal")).collect()
 }
 
-/// Creates a hosted repository with an announcement that is served without git data: that of a maintainer who lists
-/// another server. Events that reference it are accepted. Returns its coordinate.
+/// Creates a served repository, and the announcement of a maintainer who lists another server. Events that reference it
+/// are accepted. Returns its coordinate.
 fn served_repository(client: &mut Client, server: &Server, owner: &Author, maintainer: &Author, d: &str) -> String {
     let service = ServiceAddress::new(&server.address.to_string(), "").expect("no address");
-    assert!(client.publish(&owner.announcement(&service, d, BASE_TIME, &[maintainer])).1.starts_with("purgatory:"));
+    let (work, oid) = one_commit("first");
+    for event in [owner.announcement(&service, d, BASE_TIME, &[maintainer]), owner.state(d, BASE_TIME, &main_at(&oid))]
+    {
+        assert!(client.publish(&event).1.starts_with("purgatory:"));
+    }
+    let url = format!("http://{}/{}/{d}.git", server.address, owner.key().npub());
+    work.git(&["push", "--quiet", &url, "HEAD:refs/heads/main"]).expect_success();
     expect_accepted(client, &maintainer.announcement_elsewhere(d, BASE_TIME, &[]));
     maintainer.repo(d)
 }

@@ -10,6 +10,7 @@ use grasp_sim::signer::{Author, owned_tags, tied_versions};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};
 
+use crate::support::test_server::{main_at, one_commit};
 use crate::support::{Client, Server, eventually};
 
 /// The time, in the past, from which tests count the `created_at` of their events.
@@ -22,6 +23,8 @@ const SETTINGS: [(&str, &str); 2] = [("POLICY", "grasp"), ("DOMAIN", "grasp.test
 const NEWLY_HELD: &str = "purgatory: won't be served until git data arrives";
 /// The message to an event that is already held.
 const ALREADY_HELD: &str = "purgatory: already waiting for git data";
+/// The message to the announcement of a maintainer that only held announcements name.
+const INVITED: &str = "purgatory: won't be served until a repository that names its author as a maintainer is served";
 const NO_IDS: [&str; 0] = [];
 
 fn service() -> ServiceAddress {
@@ -47,6 +50,11 @@ fn expect_held(client: &mut Client, event: &SignedEvent) {
 
 fn expect_accepted(client: &mut Client, event: &SignedEvent) {
     assert_eq!(client.publish(event), (true, String::new()), "{}", event.json());
+}
+
+/// Publishes the announcement of a maintainer that only held announcements name.
+fn expect_invited(client: &mut Client, event: &SignedEvent) {
+    assert_eq!(client.publish(event), (true, INVITED.to_owned()), "{}", event.json());
 }
 
 fn expect_rejected(client: &mut Client, event: &SignedEvent, reason: &str) {
@@ -124,10 +132,10 @@ fn held_events_are_not_served() {
         assert_eq!(visible_counts(&mut client, &filter), [0, 0, 0], "{filter}");
     }
     // The first live event is one that is served.
-    let exception = maintainer.announcement_elsewhere("r", BASE_TIME, &[]);
-    expect_accepted(&mut client, &exception);
+    let list = maintainer.sign(kinds::GRASP_LIST, BASE_TIME, &[&["g", "wss://elsewhere.example"]], "");
+    expect_accepted(&mut client, &list);
     let live = listener.receive();
-    assert_eq!((&live[0], &live[2]["id"]), (&json!("EVENT"), &json!(id(&exception))));
+    assert_eq!((&live[0], &live[2]["id"]), (&json!("EVENT"), &json!(id(&list))));
     assert_eq!(visible_counts(&mut client, &json!({})), [1, 1, 1]);
 }
 
@@ -151,7 +159,7 @@ fn held_events_survive_a_crash() {
     }
     // The held announcement still authorises its maintainer.
     expect_held(&mut client, &state(&maintainer, "r", BASE_TIME + 1));
-    expect_accepted(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME, &[]));
+    expect_invited(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME, &[]));
     expect_rejected(&mut client, &state(&Author::new(3), "r", BASE_TIME), "restricted: ");
 }
 
@@ -165,7 +173,7 @@ fn held_events_expire() {
     let state = state(&owner, "r", BASE_TIME);
     expect_held(&mut client, &announcement);
     expect_held(&mut client, &state);
-    expect_accepted(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME, &[]));
+    expect_invited(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME, &[]));
     // The state expires after its announcement; then there is no announcement for it.
     eventually("both expire", || match client.publish(&state) {
         (true, text) => {
@@ -177,7 +185,7 @@ fn held_events_expire() {
             Some(())
         }
     });
-    // An announcement that was served because of the maintainer exception is removed with the expired one.
+    // An announcement that was held because of the maintainer exception is removed with the expired one.
     assert_eq!(visible_counts(&mut client, &json!({})), [0, 0, 0]);
     expect_rejected(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME + 1, &[]), "invalid: ");
     // The events can be published again, and are held for the whole time again.
@@ -290,7 +298,7 @@ fn announcement_must_name_this_service_in_clone_and_relays() {
 
 /// See `docs/protocol.md#maintainer-exception` and `docs/protocol.md#recursive-rule`.
 #[test]
-fn announcement_of_a_listed_maintainer_is_served_at_once() {
+fn announcement_of_a_listed_maintainer_waits_for_the_repository() {
     let server = Server::start(&SETTINGS);
     let mut client = server.connect();
     let (owner, maintainer, further, outsider) = (Author::new(1), Author::new(2), Author::new(3), Author::new(4));
@@ -301,15 +309,11 @@ fn announcement_of_a_listed_maintainer_is_served_at_once() {
     expect_held(&mut client, &owner.announcement(&service(), "r", BASE_TIME, &[&maintainer]));
     // The maintainer set is the closure that starts at the owner, so the middle of the chain must be known first.
     expect_rejected(&mut client, &further_announcement, "invalid: ");
-    expect_accepted(&mut client, &maintainer_announcement);
-    expect_accepted(&mut client, &further_announcement);
+    expect_invited(&mut client, &maintainer_announcement);
+    expect_invited(&mut client, &further_announcement);
     expect_rejected(&mut client, &outsider.announcement_elsewhere("r", BASE_TIME, &[&owner]), "invalid: ");
     expect_rejected(&mut client, &maintainer.announcement_elsewhere("another name", BASE_TIME, &[]), "invalid: ");
-    let mut served = client.query(&[json!({"kinds": [kinds::ANNOUNCEMENT]})]);
-    served.sort_unstable();
-    let mut expected = [id(&maintainer_announcement), id(&further_announcement)];
-    expected.sort_unstable();
-    assert_eq!(served, expected);
+    assert_eq!(client.query(&[json!({"kinds": [kinds::ANNOUNCEMENT]})]), NO_IDS);
     // States of both are authoritative for the owner's repository.
     expect_held(&mut client, &state(&maintainer, "r", BASE_TIME));
     expect_held(&mut client, &state(&further, "r", BASE_TIME));
@@ -366,6 +370,10 @@ fn unrelated_events_are_rejected() {
     assert_eq!(visible_counts(&mut client, &json!({})), [0, 0, 0]);
 
     // The same kinds of events are accepted if they reference a served event, also if they are sent without waiting.
+    let (work, oid) = one_commit("first");
+    expect_held(&mut client, &owner.state("r", BASE_TIME + 1, &main_at(&oid)));
+    let url = format!("http://{}/{}/r.git", server.address, owner.key().npub());
+    work.git(&["push", "--quiet", &url, "HEAD:refs/heads/main"]).expect_success();
     expect_accepted(&mut client, &maintainer.announcement_elsewhere("r", BASE_TIME, &[]));
     let issue = contributor.issue(BASE_TIME, &maintainer.repo("r"));
     let comment = contributor.comment(BASE_TIME, &issue);
@@ -382,9 +390,10 @@ fn unrelated_events_are_rejected() {
     assert!(accepted && text.starts_with("purgatory: ") && text.contains(&repeated_oid('c')), "{text}");
     let without_commit = contributor.sign(kinds::PULL_REQUEST, BASE_TIME, &[&["a", &maintainer.repo("r")]], "");
     expect_rejected(&mut client, &without_commit, "invalid: ");
-    assert_eq!(visible_counts(&mut client, &json!({})), [4, 4, 4]);
+    assert_eq!(visible_counts(&mut client, &json!({})), [6, 6, 6]);
     // The rejected events were not stored.
-    for event in &unrelated(BASE_TIME)[..3] {
+    let [elsewhere, _, unlinked, ..] = unrelated(BASE_TIME);
+    for event in [&elsewhere, &unlinked] {
         expect_rejected(&mut client, event, "restricted: ");
     }
 }

@@ -391,7 +391,7 @@ impl TestServer {
                     group.map(|group| {
                         let hosts: Vec<_> = group.maintained_by(*author, strict).collect();
                         let maintainers = group.maintainers(*author, strict);
-                        (hosts, maintainers, group.has_hosted(), group.is_invited(*author, strict))
+                        (hosts, maintainers, group.has_hosted(), group.invitation(*author, strict))
                     })
                 };
                 assert_eq!(view(&self.admission), view(&fresh), "derived values (left) of {author} and {identifier:?}");

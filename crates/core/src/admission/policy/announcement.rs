@@ -18,13 +18,16 @@ impl PolicyContext<'_> {
         let empty = Versions::default();
         let versions = self.catalog.announcement(&new.repo).unwrap_or(&empty);
         let bytes = submission.event.json().len();
-        let hosting_rejection = self.hosting_rejection(new, versions);
-        match hosting_rejection {
+        let group = self.catalog.group(&new.repo.identifier);
+        let invitation = group.and_then(|group| group.invitation(new.repo.owner, self.policy.strict_maintainers));
+        match self.hosting_rejection(new, versions) {
             None => self.accept_or_hold(new, versions, bytes),
             // Maintainer exception: accepted so that maintainer sets can be resolved. It is hosted if it names this
-            // service.
-            Some(_) if self.is_invited(new) && new.is_listed => self.accept_or_hold(new, versions, bytes),
-            Some(_) if self.is_invited(new) => Decision::Accept,
+            // service. Otherwise it is served only if the announcements that lead to it are: a held one can be published
+            // without git data, and must not let anything be served that others can refer to.
+            Some(_) if invitation.is_some() && new.is_listed => self.accept_or_hold(new, versions, bytes),
+            Some(_) if invitation == Some(EventStatus::Served) => Decision::Accept,
+            Some(_) if invitation.is_some() => self.hold_until_invited(new, versions, bytes),
             Some(_) if !new.is_listed && is_archive_only(self.catalog, &new.repo) => Decision::Accept,
             Some(_) if withdraws(self.catalog, new) => Decision::Reject(Rejection::Delisted),
             Some(rejection) => Decision::Reject(rejection),
@@ -60,11 +63,21 @@ impl PolicyContext<'_> {
             Some(held) if !supersedes(new.version, held.version) => {
                 Decision::Known(KnownAs::superseded(new.version, held.version))
             }
-            Some(_) => Decision::Hold(AwaitedData::GitData),
-            None => match self.new_repo_rejection(new.repo.owner) {
+            Some(held) if held.is_hosted() => Decision::Hold(AwaitedData::GitData),
+            _ => match self.new_repo_rejection(new.repo.owner) {
                 Some(rejection) => Decision::Reject(rejection),
                 None => self.hold(new.repo.owner, bytes, AwaitedData::GitData),
             },
+        }
+    }
+
+    /// Holds an announcement that no served announcement leads to yet.
+    fn hold_until_invited(self, new: &Announcement, versions: &Versions<Announcement>, bytes: usize) -> Decision {
+        match &versions.held {
+            Some(held) if !supersedes(new.version, held.version) => {
+                Decision::Known(KnownAs::superseded(new.version, held.version))
+            }
+            _ => self.hold(new.repo.owner, bytes, AwaitedData::Invitation),
         }
     }
 
@@ -75,12 +88,6 @@ impl PolicyContext<'_> {
         }
         let limit = self.policy.quotas.repositories_per_key?;
         (self.catalog.hosted_count(owner) >= limit).then_some(Rejection::TooManyRepositories(limit))
-    }
-
-    /// Whether a maintainer of a hosted repository with the same identifier lists the author.
-    fn is_invited(self, new: &Announcement) -> bool {
-        let group = self.catalog.group(&new.repo.identifier);
-        group.is_some_and(|group| group.is_invited(new.repo.owner, self.policy.strict_maintainers))
     }
 }
 
@@ -99,7 +106,7 @@ pub(in crate::admission) fn withdraws(catalog: &Catalog, new: &Announcement) -> 
 
 /// Whether an older announcement is removed by one that withdraws the repository.
 pub(in crate::admission) fn is_withdrawn(status: EventStatus, old: &Announcement) -> bool {
-    status == EventStatus::Held || old.is_listed
+    (status == EventStatus::Held && old.is_hosted()) || old.is_listed
 }
 
 /// Whether the served announcement does not name this service and was not accepted by the maintainer exception, that

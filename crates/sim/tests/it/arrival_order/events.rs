@@ -57,6 +57,34 @@ fn ties_are_won_by_the_lower_id() {
     PermutationScript::new("", events[..4].to_vec()).expect_outcome(&[], &["low", "state low", "state high"]);
 }
 
+/// An announcement that does not name this service is served if a served announcement leads to its author, whenever it
+/// arrives (docs/protocol.md#maintainer-exception).
+#[test]
+fn maintainer_exceptions_are_served_with_the_repository() {
+    let exception = maintainer().announcement_elsewhere("tool", 101, &[&nested_maintainer()]);
+    let note = outsider().note(200, &[&["e", &exception.id.to_string()]], "");
+    let events = vec![
+        ("announcement", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("state", main_state(&nested_maintainer(), 103, 'a')),
+        ("exception", exception),
+        ("nested exception", nested_maintainer().announcement_elsewhere("tool", 102, &[])),
+        ("note", note),
+    ];
+    PermutationScript::new("a", events.clone())
+        .expect_outcome(&["announcement", "state", "exception", "nested exception", "note"], &[]);
+    PermutationScript::new("", events).expect_outcome(&[], &["announcement", "state", "exception", "nested exception"]);
+    // M's newer announcement ends the hosting of M's own repository, held or served.
+    let events = vec![
+        ("announcement", owner().announcement(&service(), "tool", 100, &[&maintainer()])),
+        ("state", main_state(&owner(), 101, 'a')),
+        ("own", maintainer().announcement(&service(), "tool", 100, &[])),
+        ("exception", maintainer().announcement_elsewhere("tool", 101, &[])),
+        ("newer exception", maintainer().announcement_elsewhere("tool", 102, &[])),
+    ];
+    PermutationScript::new("a", events.clone()).expect_outcome(&["announcement", "state", "newer exception"], &[]);
+    PermutationScript::new("", events).expect_outcome(&[], &["announcement", "state", "newer exception"]);
+}
+
 #[test]
 fn announcements_replace_each_other() {
     let events = vec![
@@ -245,7 +273,7 @@ fn maintainer_exceptions() {
         ("r before", nested_maintainer().announcement_elsewhere("tool", 90, &[&outsider()])),
         ("r state", main_state(&nested_maintainer(), 103, 'a')),
     ];
-    PermutationScript::new("", events.clone()).expect_outcome(&["m elsewhere", "r elsewhere"], &["host", "r state"]);
+    PermutationScript::new("", events.clone()).expect_outcome(&[], &["host", "m elsewhere", "r elsewhere", "r state"]);
     PermutationScript::new("a", events).expect_outcome(&["host", "m elsewhere", "r elsewhere", "r state"], &[]);
 }
 
@@ -294,7 +322,7 @@ fn delisting_keeps_nested_maintainer_exceptions() {
         ("m elsewhere", maintainer().announcement_elsewhere("tool", 103, &[&nested_maintainer()])),
     ];
     let script = PermutationScript { resubmit: Resubmit::Absent, ..PermutationScript::new("", events) };
-    script.expect_outcome(&["m elsewhere", "r elsewhere"], &["host"]);
+    script.expect_outcome(&[], &["host", "m elsewhere", "r elsewhere"]);
 }
 
 /// A withdrawal is remembered after the announcement that caused it is removed

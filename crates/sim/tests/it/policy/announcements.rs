@@ -1,5 +1,7 @@
 //! Which announcements are accepted: forgeries, bounds, listing, maintainer exception, replacement, identifiers.
 
+use grasp_core::disk_budget::Quotas;
+
 use super::common::*;
 
 /// An event with a wrong id or signature is answered `OK false "invalid: …"` and never stored
@@ -140,8 +142,8 @@ fn events_of_the_service_owner_need_no_link() {
     expect_events(&server, &[&note], &[]);
 }
 
-/// Maintainer exception: an announcement that does not name this service is served at once if a maintainer of a hosted
-/// repository of the same identifier names its author; no repository is created for it
+/// Maintainer exception: an announcement that does not name this service is accepted if a maintainer of a hosted
+/// repository of the same identifier names its author, and served with that repository; no repository is created for it
 /// (docs/protocol.md#maintainer-exception).
 #[test]
 fn announcement_by_maintainer_exception_is_served_but_not_hosted() {
@@ -156,9 +158,9 @@ fn announcement_by_maintainer_exception_is_served_but_not_hosted() {
     expect_reply(&mut server, &b, NOT_LISTED);
     expect_reply(&mut server, &a, HELD);
     expect_reply(&mut server, &c, NOT_LISTED);
-    expect_reply(&mut server, &b, SERVED);
-    expect_reply(&mut server, &c, SERVED);
-    expect_events(&server, &[&b, &c], &[&a]);
+    expect_reply(&mut server, &b, INVITED);
+    expect_reply(&mut server, &c, INVITED);
+    expect_events(&server, &[], &[&a, &b, &c]);
     let group = server.admission().catalog().group(&owner().repo_id("tool").identifier).expect("known");
     assert!(
         group.is_hosted(owner().key())
@@ -168,7 +170,44 @@ fn announcement_by_maintainer_exception_is_served_but_not_hosted() {
     // Neither another identifier nor an author whom no maintainer lists is an exception.
     expect_reply(&mut server, &maintainer().announcement_elsewhere("other", 103, &[&nested_maintainer()]), NOT_LISTED);
     expect_reply(&mut server, &outsider().announcement_elsewhere("tool", 103, &[&owner()]), NOT_LISTED);
-    expect_events(&server, &[&b, &c], &[&a]);
+    // Events cannot refer to announcements that are only held.
+    let note = outsider().note(104, &[&["e", &b.id.to_string()]], "");
+    expect_reply(&mut server, &note, UNRELATED);
+    expect_reply(&mut server, &outsider().issue(104, &maintainer().repo("tool")), UNRELATED);
+    expect_events(&server, &[], &[&a, &b, &c]);
+    server.restart();
+    // The chain is authoritative already, and served with the repository.
+    let state = main_state(&nested_maintainer(), 105, 'a');
+    expect_reply(&mut server, &state, HELD);
+    add_git_data(&mut server, &state, &owner());
+    expect_events(&server, &[&a, &b, &c, &state], &[]);
+    expect_reply(&mut server, &note, SERVED);
+    server.restart();
+    expect_reply(&mut server, &owner().delete(200, &[&a]), SERVED);
+    assert_eq!(server.store().status_and_tombstone(&b).0, None);
+    assert_eq!(server.store().status_and_tombstone(&c).0, None);
+}
+
+/// An announcement that waits for a repository that names its author is replaced by newer ones, ends hosting, and counts
+/// as no repository of its author (docs/protocol.md#maintainer-exception).
+#[test]
+fn held_announcement_by_maintainer_exception_is_replaced() {
+    let quotas = Quotas { repositories_per_key: Some(1), ..Quotas::default() };
+    let mut server = TestServer::new(AdmissionPolicy { quotas, ..default_policy() });
+    let own = maintainer().announcement(&service(), "tool", 100, &[]);
+    let a = owner().announcement(&service(), "tool", 100, &[&maintainer()]);
+    let [older, newer] = [101, 102].map(|at| maintainer().announcement_elsewhere("tool", at, &[]));
+    expect_reply(&mut server, &own, HELD);
+    expect_reply(&mut server, &a, HELD);
+    expect_reply(&mut server, &older, INVITED);
+    expect_events(&server, &[], &[&a, &older]);
+    expect_reply(&mut server, &own, WITHDRAWN);
+    expect_reply(&mut server, &newer, INVITED);
+    expect_reply(&mut server, &older, SUPERSEDED);
+    expect_events(&server, &[], &[&a, &newer]);
+    expect_reply(&mut server, &maintainer().announcement(&service(), "other", 103, &[]), HELD);
+    let again = maintainer().announcement(&service(), "tool", 103, &[]);
+    expect_reply(&mut server, &again, "false restricted: repository quota reached…");
 }
 
 /// Reciprocal rule: until a listed maintainer lists a member back, it is only invited. Its announcement is served by
@@ -183,9 +222,9 @@ fn announcement_of_an_invited_maintainer_is_served_under_the_reciprocal_rule() {
         let invited = maintainer().announcement_elsewhere("tool", 101, &[]);
         let member = maintainer().announcement_elsewhere("tool", 102, &[&owner()]);
         expect_reply(&mut server, &announcement, HELD);
-        expect_reply(&mut server, &invited, SERVED);
+        expect_reply(&mut server, &invited, INVITED);
         expect_reply(&mut server, &main_state(&maintainer(), 103, 'a'), NOT_MAINTAINER);
-        expect_reply(&mut server, &member, SERVED);
+        expect_reply(&mut server, &member, INVITED);
         expect_reply(&mut server, &main_state(&maintainer(), 103, 'a'), HELD);
     }
 }
@@ -205,10 +244,12 @@ fn lead_maintainer_may_be_hosted_elsewhere() {
         let lead = maintainer().announcement_elsewhere_with("tool", 101, roles);
         expect_reply(&mut server, &announcement, HELD);
         expect_reply(&mut server, &main_state(&maintainer(), 102, 'a'), NOT_MAINTAINER);
-        expect_reply(&mut server, &lead, SERVED);
+        expect_reply(&mut server, &lead, INVITED);
         let (state, own) = (main_state(&maintainer(), 102, 'a'), main_state(&owner(), 102, 'a'));
         expect_reply(&mut server, &state, HELD);
         expect_reply(&mut server, &own, if lists_back { HELD } else { NOT_MAINTAINER });
+        add_git_data(&mut server, &state, &owner());
+        assert!(server.event_ids().0.is_superset(&BTreeSet::from([announcement.id, lead.id, state.id])));
     }
 }
 
@@ -270,7 +311,7 @@ fn delisting_keeps_nested_maintainer_exceptions() {
         let elsewhere = maintainer().announcement_elsewhere("tool", 300, &[&nested_maintainer()]);
         let state = main_state(&maintainer(), 202, 'b');
         expect_reply(&mut server, &here, HELD);
-        expect_reply(&mut server, &exception, SERVED);
+        expect_reply(&mut server, &exception, INVITED);
         expect_reply(&mut server, &state, HELD);
         add_git_data(&mut server, &state, &if served { maintainer() } else { owner() });
         expect_reply(&mut server, &elsewhere, SERVED);

@@ -19,6 +19,8 @@ pub(crate) const SERVED: &str = "true ";
 /// The reply to a deletion or vanish request of an unknown key, which is not served.
 pub(crate) const REMEMBERED: &str = "true ";
 pub(crate) const HELD: &str = "true purgatory: won't be served until git data arrives";
+pub(crate) const INVITED: &str =
+    "true purgatory: won't be served until a repository that names its author as a maintainer is served";
 pub(crate) const HELD_FOR_COMMIT: &str = "true purgatory: won't be served until commit…";
 pub(crate) const ALREADY_SERVED: &str = "true duplicate: already have this event";
 pub(crate) const ALREADY_HELD: &str = "true purgatory: already waiting for git data";

@@ -184,8 +184,10 @@ fn maintainer_exception_follows_a_ban_of_its_host() {
     expect_reply(&mut server, &exception, NOT_LISTED);
     server.set_lists(ModerationLists::default());
     expect_reply(&mut server, &announcement, HELD);
-    expect_reply(&mut server, &exception, SERVED);
+    expect_reply(&mut server, &exception, INVITED);
     expect_reply(&mut server, &state, HELD);
+    add_git_data(&mut server, &state, &owner());
+    expect_events(&server, &[&announcement, &state, &exception], &[]);
 }
 
 #[test]

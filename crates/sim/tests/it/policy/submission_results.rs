@@ -133,38 +133,38 @@ fn maintainer_exceptions_end_with_their_chain() {
         maintainer().announcement_elsewhere("tool", 200, &[&nested_maintainer()]),
         nested_maintainer().announcement_elsewhere("tool", 201, &[]),
     ];
-    let enter = |server: &mut TestServer| {
+    let enter = |server: &mut TestServer, expected: &str| {
         for exception in &exceptions {
-            expect_reply(server, exception, SERVED);
+            expect_reply(server, exception, expected);
         }
     };
     // The announcement that lists M expires.
     let mut server = TestServer::default();
     expect_reply(&mut server, &owner().announcement(&service(), "tool", 100, &[&maintainer()]), HELD);
-    enter(&mut server);
+    enter(&mut server, INVITED);
     server.advance(limits::PURGATORY_EXPIRY_SECS);
     expect_events(&server, &[], &[]);
     // It is deleted.
     let (mut server, _, state) = hosting_server(default_policy(), &[&maintainer()]);
-    enter(&mut server);
+    enter(&mut server, SERVED);
     let deletion = owner().deletion(300, &[&["a", &owner().repo("tool")]]);
     expect_reply(&mut server, &deletion, SERVED);
     expect_events(&server, &[&deletion], &[&state]);
     // It is replaced by one that no longer lists M.
     let (mut server, _, state) = hosting_server(default_policy(), &[&maintainer()]);
-    enter(&mut server);
+    enter(&mut server, SERVED);
     let alone = owner().announcement(&service(), "tool", 300, &[]);
     expect_reply(&mut server, &alone, SERVED);
     expect_events(&server, &[&alone, &state], &[]);
     // M no longer lists R: R's is removed, M's stays.
     let (mut server, announcement, state) = hosting_server(default_policy(), &[&maintainer()]);
-    enter(&mut server);
+    enter(&mut server, SERVED);
     let changed = maintainer().announcement_elsewhere("tool", 300, &[]);
     expect_reply(&mut server, &changed, SERVED);
     expect_events(&server, &[&announcement, &state, &changed], &[]);
     // Another announcement that lists M keeps them.
     let (mut server, _, state) = hosting_server(default_policy(), &[&maintainer()]);
-    enter(&mut server);
+    enter(&mut server, SERVED);
     let other = outsider().announcement(&service(), "tool", 250, &[&maintainer()]);
     expect_reply(&mut server, &other, HELD);
     let alone = owner().announcement(&service(), "tool", 300, &[]);
