@@ -220,6 +220,38 @@ pub const MAX_HELD_EVENTS: usize = 20_000;
 /// Bytes of held events in total, on disk: what untrusted clients can fill for half an hour.
 pub const MAX_HELD_BYTES: usize = 256 * 1024 * 1024;
 
+/// Part of [`MAX_HELD_EVENTS`] that is reserved for states whose author maintains a served repository: a quarter. Such
+/// authors are known, so a flood of announcements must not keep them from pushing.
+pub const RESERVED_HELD_EVENTS: usize = MAX_HELD_EVENTS / 4;
+
+/// Part of [`MAX_HELD_BYTES`] that is reserved for the same states.
+pub const RESERVED_HELD_BYTES: usize = MAX_HELD_BYTES / 4;
+
+/// Held events that one network has submitted: an eighth of those that are not reserved. It is enough for an office that
+/// announces everything at once, and a flood from one network leaves the rest to others.
+pub const MAX_HELD_EVENTS_PER_NETWORK: usize = (MAX_HELD_EVENTS - RESERVED_HELD_EVENTS) / 8;
+
+/// Bytes of the held events that one network has submitted.
+pub const MAX_HELD_BYTES_PER_NETWORK: usize = (MAX_HELD_BYTES - RESERVED_HELD_BYTES) / 8;
+
+/// Held events from one relay host: a third of those that are not reserved, because a new server may get everything from
+/// one relay.
+pub const MAX_HELD_EVENTS_PER_RELAY: usize = (MAX_HELD_EVENTS - RESERVED_HELD_EVENTS) / 3;
+
+/// Bytes of the held events from one relay host.
+pub const MAX_HELD_BYTES_PER_RELAY: usize = (MAX_HELD_BYTES - RESERVED_HELD_BYTES) / 3;
+
+/// Reserved events of one network or relay host: an eighth. The owner of a served repository can name hundreds of
+/// maintainers, each with many states. States beyond this are held like those of other repositories.
+pub const MAX_RESERVED_EVENTS_PER_SUBMITTER: usize = RESERVED_HELD_EVENTS / 8;
+
+/// Reserved bytes of one network or relay host.
+pub const MAX_RESERVED_BYTES_PER_SUBMITTER: usize = RESERVED_HELD_BYTES / 8;
+
+/// Held announcements that are removed for one new event. A large state may need the space of many; one that needs more
+/// than this is rejected, so that a single event does not keep the writer busy.
+pub const MAX_EVICTIONS_PER_EVENT: usize = 256;
+
 /// Held events of one author: enough for a maintainer who announces everything at once, too few for a flood.
 pub const MAX_HELD_EVENTS_PER_AUTHOR: usize = 1_000;
 

@@ -19,6 +19,7 @@ use grasp_core::admission::Admission;
 use grasp_core::admission::git_job::GitJob;
 use grasp_core::admission::io::{AdmissionInput, EventSource, PushId};
 use grasp_core::admission::policy::{AdmissionMode, AdmissionPolicy};
+use grasp_core::admission::purgatory::HeldSubmitter;
 use grasp_core::disk_budget::Quotas;
 use grasp_core::limits;
 use grasp_core::nostr::event::{Event, EventId};
@@ -121,6 +122,8 @@ pub struct TestServer {
     behind: BTreeSet<RepoPath>,
     manual_git: bool,
     skips_invariants: bool,
+    /// The network whose share of purgatory events of clients take.
+    network: Option<String>,
     /// Whether a git job has failed and may still be retried.
     has_failed_jobs: bool,
     fault: InjectedFault,
@@ -159,6 +162,7 @@ impl TestServer {
             behind: BTreeSet::new(),
             manual_git: false,
             skips_invariants: false,
+            network: None,
             has_failed_jobs: false,
             fault: InjectedFault::None,
             answered: false,
@@ -205,6 +209,11 @@ impl TestServer {
     /// Submits an event.
     pub fn submit_from(&mut self, event: &Arc<SignedEvent>, source: EventSource) -> Decision {
         self.try_submit(event, source).expect("no crash is injected")
+    }
+
+    /// Sets the network whose share of purgatory later events of clients take. `None` is loopback, which has no share.
+    pub fn set_network(&mut self, network: Option<&str>) {
+        self.network = network.map(str::to_owned);
     }
 
     /// Submits an event and settles, unless the injected crash happens before that.
@@ -259,7 +268,12 @@ impl TestServer {
             EventSource::Relay(url) => Some(url.clone()),
         };
         let event = event.clone();
-        self.handle_input(batch, AdmissionInput::EventSubmitted { event, source, network, lookups });
+        let submitter = self.network.as_deref().map(|network| HeldSubmitter::Network(network.into()));
+        let submitter = match &source {
+            EventSource::Client(_) => submitter,
+            EventSource::Relay(url) => Some(HeldSubmitter::Relay(url.as_str().into())),
+        };
+        self.handle_input(batch, AdmissionInput::EventSubmitted { event, source, network, submitter, lookups });
         match (batch.replies.pop(), batch.replies.pop()) {
             (Some(decision), None) => decision,
             other => panic!("expected one reply to one submission: {other:?}"),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Admission;
 use super::io::{AdmissionOutput, EventSource, StoreWrite};
 use super::policy::Submission;
-use super::purgatory::{HeldEvent, HeldKind, SearchStatus};
+use super::purgatory::{HeldEvent, HeldKind, HoldRequest, SearchStatus};
 use crate::limits;
 use crate::nostr::SignedEvent;
 use crate::nostr::event::EventId;
@@ -76,9 +76,7 @@ impl Admission {
             SearchStatus::Pending(due) if new_due < due => {
                 self.purgatory.set_search(id, SearchStatus::Pending(new_due), held_event.deadline)
             }
-            SearchStatus::Dormant
-                if self.purgatory.rejection_if_full(held_event.author, held_event.bytes).is_none() =>
-            {
+            SearchStatus::Dormant if self.has_space_for(held_event) => {
                 let deadline = now.mono.plus_secs(self.policy.purgatory_secs);
                 self.purgatory.set_search(id, SearchStatus::Pending(new_due), deadline);
                 self.write(StoreWrite::ExtendHold(id, now.wall.plus_secs(self.policy.purgatory_secs)));
@@ -86,6 +84,14 @@ impl Admission {
             SearchStatus::Pending(_) | SearchStatus::Tried(_) | SearchStatus::Dormant => return,
         }
         self.notify_search_changed(id);
+    }
+
+    /// Whether a dormant event may become active, without the removal of others.
+    fn has_space_for(&self, held_event: &HeldEvent) -> bool {
+        let HeldEvent { author, bytes, priority, .. } = *held_event;
+        let request = HoldRequest { author, bytes, replaced: None, submitter: held_event.submitter.as_ref(), priority };
+        // No announcement may be removed.
+        self.purgatory.rejection(&request, |_| true).is_none()
     }
 
     /// Records that all sources were tried once for these events.

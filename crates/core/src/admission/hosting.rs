@@ -242,7 +242,10 @@ impl Admission {
             let has_capacity = self.purgatory.has_dormant_capacity(event.pubkey);
             (self.policy.dormant_secs, SearchStatus::Dormant, has_capacity)
         } else {
-            let rejection = self.purgatory.rejection_if_full(event.pubkey, event.json().len());
+            let submission = Submission::new(&self.policy, event);
+            let request = self.policy_context().hold_request(&submission);
+            // No announcement is removed for it.
+            let rejection = self.purgatory.rejection(&request, |_| true);
             (self.policy.purgatory_secs, SearchStatus::Pending(now.mono), rejection.is_none())
         };
         if is_banned || is_expired || !has_capacity {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::git_job::{GitJob, GitJobId, GitJobOutcome, ReceivedPack};
 use super::policy::AdmissionPolicy;
+use super::purgatory::HeldSubmitter;
 use super::push::{PushCommand, PushPermit, PushRejection};
 use crate::disk_budget::{DiskLevel, GitUsage};
 use crate::fetch::io::FetchId;
@@ -44,6 +45,9 @@ pub enum AdmissionInput {
         /// The network of the client, or the host of the relay, for limits; `None` for loopback, which has no limit of
         /// its own.
         network: Option<String>,
+        /// The network of the client, or the host of the relay, whose share of purgatory the event takes; `None` for
+        /// loopback and imports, which have no share.
+        submitter: Option<HeldSubmitter>,
         /// Store lookups, read inside the transaction that contains the resulting writes.
         lookups: EventLookups,
     },

@@ -40,7 +40,7 @@ use io::{
     AdmissionInput, AdmissionOutput, EventLookups, EventSource, PushId, RestoredItem, StoreWrite, Todo, TombstoneKind,
 };
 use policy::{AdmissionMode, AdmissionPolicy, PolicyContext, Submission};
-use purgatory::{HeldEvent, HeldKind, Purgatory, SearchStatus};
+use purgatory::{HeldEvent, HeldKind, HeldSubmitter, Purgatory, SearchStatus};
 use repo_queue::{RepoQueues, RepoTask};
 
 use early_requests::EarlyRequests;
@@ -208,14 +208,14 @@ impl Admission {
         now: Now,
         event: Arc<SignedEvent>,
         source: &EventSource,
-        network: Option<String>,
+        (network, submitter): (Option<String>, Option<HeldSubmitter>),
         mut lookups: EventLookups,
     ) {
         if self.policy.ignores_deletions {
             // Requests from the time before they were ignored have no effect either.
             lookups.tombstone = lookups.tombstone.filter(|tombstone| *tombstone == TombstoneKind::Withdrawn);
         }
-        let submission = Submission::new(&self.policy, &event);
+        let submission = Submission { submitter, ..Submission::new(&self.policy, &event) };
         let decision = match self.policy.recheck(&event, now.wall) {
             Some(rejection) => Decision::Reject(rejection),
             None => self.policy_context().decide(&submission, source, &lookups),
@@ -240,6 +240,8 @@ impl Admission {
             catalog: &self.catalog,
             purgatory: &self.purgatory,
             disk_level: self.disk_level,
+            pushes: &self.pushes,
+            fetches: &self.fetches,
         }
     }
 
@@ -271,6 +273,10 @@ impl Admission {
 
     fn hold(&mut self, now: Now, submission: Submission<'_>, source: &EventSource) {
         let event = submission.event;
+        let context = self.policy_context();
+        for id in context.evictions(&context.hold_request(&submission)) {
+            self.drop_held(id);
+        }
         self.write(StoreWrite::Hold(event.clone(), now.wall.plus_secs(self.policy.purgatory_secs)));
         let search = SearchStatus::Pending(expiry::search_due(now, source));
         self.track_held(now, submission, now.mono.plus_secs(self.policy.purgatory_secs), search);
@@ -325,7 +331,8 @@ impl Admission {
 
     /// Adds a held event to the catalog and to purgatory. Events that it displaces are deleted from the store.
     fn track_held(&mut self, now: Now, submission: Submission<'_>, deadline: MonoTime, search: SearchStatus) {
-        let Submission { event, announcement } = submission;
+        let priority = self.policy_context().hold_request(&submission).priority;
+        let Submission { event, announcement, submitter } = submission;
         let kind = match event.kind {
             kinds::ANNOUNCEMENT => {
                 let Some(announcement) = announcement else { return };
@@ -374,6 +381,8 @@ impl Admission {
                 since: now.mono,
                 deadline,
                 search,
+                submitter,
+                priority,
             },
         );
     }
@@ -438,9 +447,8 @@ impl Admission {
     /// Whether a push, a fetch or a git job that is queued or running may release this held event. It must not expire
     /// then.
     fn is_in_use(&self, id: EventId) -> bool {
-        let in_transfer = self.pushes.values().chain(self.fetches.values()).any(|events| events.contains(&id));
         let has_git_work = |identifier: &Identifier| self.queues.is_in_use(identifier);
-        in_transfer
+        self.policy_context().is_in_transfer(id)
             || self.purgatory.get(id).is_some_and(|held_event| match &held_event.kind {
                 HeldKind::Announcement(repo) => has_git_work(&repo.identifier),
                 HeldKind::State(identifier) => has_git_work(identifier),
@@ -516,8 +524,8 @@ impl StateMachine for Admission {
             AdmissionInput::PolicyChanged(policy) => self.change_policy(AdmissionPolicy::clone(&policy)),
             AdmissionInput::BannedEvent(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::BannedRepoScanned(repo) => self.scan_done(repo),
-            AdmissionInput::EventSubmitted { event, source, network, lookups } => {
-                self.handle_submission(now, event, &source, network, lookups);
+            AdmissionInput::EventSubmitted { event, source, network, submitter, lookups } => {
+                self.handle_submission(now, event, &source, (network, submitter), lookups);
             }
             AdmissionInput::EventExpired(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::PullRequestPurged(summary) => self.schedule_ref_removal(&summary),

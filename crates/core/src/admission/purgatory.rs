@@ -1,9 +1,13 @@
 //! Purgatory: events that wait for their git data, with their deadlines.
 //!
 //! Only the fields that decisions need are in memory; the text of held events is in the store. The number and size of
-//! held events is bounded per author and in total (docs/design/admission.md#bounds).
+//! held events is bounded per author, per network or relay, and in total (docs/design/admission.md#bounds).
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::limits;
 use crate::nostr::PublicKey;
@@ -29,6 +33,10 @@ pub struct HeldEvent {
     pub deadline: MonoTime,
     /// Progress of the search for its git data.
     pub search: SearchStatus,
+    /// The network or relay that submitted it. `None` if it has no share: a local client, an import, an earlier process.
+    pub submitter: Option<HeldSubmitter>,
+    /// Its value if there is not enough space.
+    pub priority: HoldPriority,
 }
 
 impl HeldEvent {
@@ -36,6 +44,15 @@ impl HeldEvent {
     #[must_use]
     pub fn is_dormant(&self) -> bool {
         self.search == SearchStatus::Dormant
+    }
+
+    /// Returns the repository that an announcement or a state of its author is about.
+    fn own_repo(&self) -> Option<RepoId> {
+        match &self.kind {
+            HeldKind::Announcement(repo) => Some(repo.clone()),
+            HeldKind::State(identifier) => Some(RepoId { owner: self.author, identifier: identifier.clone() }),
+            HeldKind::PullRequest(..) => None,
+        }
     }
 
     /// Returns the identifiers of the repositories that it is about.
@@ -72,13 +89,60 @@ pub enum HeldKind {
     PullRequest(String, Vec<RepoPath>),
 }
 
-/// All held events, indexed by deadline, author and identifier.
+/// What submitted a held event. Each has a share of purgatory.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum HeldSubmitter {
+    /// Clients of a network.
+    Network(Arc<str>),
+    /// A relay that is synced from, by its host.
+    Relay(Arc<str>),
+}
+
+impl HeldSubmitter {
+    /// Returns the number and bytes of events in its share.
+    fn share(&self) -> (usize, usize) {
+        match self {
+            Self::Network(_) => (limits::MAX_HELD_EVENTS_PER_NETWORK, limits::MAX_HELD_BYTES_PER_NETWORK),
+            Self::Relay(_) => (limits::MAX_HELD_EVENTS_PER_RELAY, limits::MAX_HELD_BYTES_PER_RELAY),
+        }
+    }
+}
+
+/// The value of a held event if there is not enough space for all.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum HoldPriority {
+    /// An announcement of a repository that is not served. Anyone can publish any number of them.
+    NewRepository,
+    /// A pull request, or a state of a repository that is not served.
+    Other,
+    /// A state whose author maintains a served repository. It may use the reserved part of purgatory.
+    ServedState,
+}
+
+/// An event that is to be held.
+#[derive(Clone, Copy, Debug)]
+pub struct HoldRequest<'a> {
+    /// The event's author.
+    pub author: PublicKey,
+    /// The size of the event's text.
+    pub bytes: usize,
+    /// The held version that it replaces.
+    pub replaced: Option<&'a HeldEvent>,
+    /// The network or relay that submits it. `None` if it has no share: a local client, an import, an earlier process.
+    pub submitter: Option<&'a HeldSubmitter>,
+    /// Its value if there is not enough space.
+    pub priority: HoldPriority,
+}
+
+/// All held events, indexed by deadline, author, identifier and submitter.
 #[derive(Clone, Debug, Default)]
 pub struct Purgatory {
     events: BTreeMap<EventId, HeldEvent>,
     deadlines: BTreeSet<(MonoTime, EventId)>,
     by_author: BTreeMap<PublicKey, AuthorUsage>,
     by_identifier: BTreeMap<Identifier, BTreeSet<EventId>>,
+    by_submitter: BTreeMap<Option<HeldSubmitter>, SubmitterUsage>,
+    by_repo: BTreeMap<RepoId, HeldRepo>,
     totals: HeldTotals,
 }
 
@@ -89,8 +153,38 @@ struct AuthorUsage {
     totals: HeldTotals,
 }
 
+/// The held events from one network or relay.
+#[derive(Clone, Debug, Default)]
+struct SubmitterUsage {
+    /// Events with a lower priority than [`HoldPriority::ServedState`].
+    totals: HeldTotals,
+    /// Events of [`HoldPriority::ServedState`].
+    reserved: HeldTotals,
+    /// Announcements that may be removed for other events, the oldest first: no state of their author is held, and they are
+    /// not dormant.
+    evictable: BTreeSet<(MonoTime, EventId)>,
+}
+
+impl SubmitterUsage {
+    fn totals(&mut self, priority: HoldPriority) -> &mut HeldTotals {
+        if priority == HoldPriority::ServedState { &mut self.reserved } else { &mut self.totals }
+    }
+
+    /// Returns the number of average events that take as much of purgatory as its events do.
+    fn size(&self) -> usize {
+        self.totals.active.max(self.totals.bytes / (limits::MAX_HELD_BYTES / limits::MAX_HELD_EVENTS))
+    }
+}
+
+/// The held announcement of a repository, and the number of its owner's held states for it.
+#[derive(Clone, Debug, Default)]
+struct HeldRepo {
+    announcement: Option<EventId>,
+    states: usize,
+}
+
 /// Number and size of held events. Dormant events do not count towards the limits of active ones.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct HeldTotals {
     active: usize,
     bytes: usize,
@@ -115,21 +209,87 @@ impl HeldTotals {
             self.bytes -= held_event.bytes;
         }
     }
+
+    /// Whether another event of this size fits within limits, after `replaced` is removed. One that is not larger always
+    /// fits.
+    fn has_capacity(mut self, bytes: usize, replaced: Option<&HeldEvent>, (events, max_bytes): (usize, usize)) -> bool {
+        if let Some(replaced) = replaced {
+            if bytes <= replaced.bytes && !replaced.is_dormant() {
+                return true;
+            }
+            self.subtract(replaced);
+        }
+        self.active < events && self.bytes.saturating_add(bytes) <= max_bytes
+    }
 }
 
 impl Purgatory {
-    /// Returns the reason why another event of this author and size cannot be held, or `None` if it can.
+    /// Returns the reason why an event cannot be held, or `None` if it can, perhaps after others are
+    /// [removed](Self::evictions).
     #[must_use]
-    pub fn rejection_if_full(&self, author: PublicKey, bytes: usize) -> Option<Rejection> {
-        let crowded = |usage: &AuthorUsage| {
-            usage.totals.active >= limits::MAX_HELD_EVENTS_PER_AUTHOR
-                || usage.totals.bytes + bytes > limits::MAX_HELD_BYTES_PER_AUTHOR
-        };
-        if self.by_author.get(&author).is_some_and(crowded) {
+    pub fn rejection(&self, request: &HoldRequest<'_>, is_needed: impl Fn(EventId) -> bool) -> Option<Rejection> {
+        let per_author = (limits::MAX_HELD_EVENTS_PER_AUTHOR, limits::MAX_HELD_BYTES_PER_AUTHOR);
+        let of_author = self.by_author.get(&request.author).map(|usage| usage.totals).unwrap_or_default();
+        if !of_author.has_capacity(request.bytes, request.replaced, per_author) {
             return Some(Rejection::TooManyHeld);
         }
-        let full = self.totals.active >= limits::MAX_HELD_EVENTS || self.totals.bytes + bytes > limits::MAX_HELD_BYTES;
-        full.then_some(Rejection::PurgatoryFull)
+        if request.submitter.is_some_and(|submitter| !self.has_share(submitter, request)) {
+            return Some(Rejection::TooManyHeldFromNetwork);
+        }
+        self.evictions(request, is_needed).is_none().then_some(Rejection::PurgatoryFull)
+    }
+
+    /// Whether a state may use the reserved part of purgatory: the share of its submitter is not used up.
+    #[must_use]
+    pub fn has_reserved_share(&self, submitter: Option<&HeldSubmitter>, bytes: usize) -> bool {
+        let usage = submitter.and_then(|submitter| self.by_submitter.get(&Some(submitter.clone())));
+        let share = (limits::MAX_RESERVED_EVENTS_PER_SUBMITTER, limits::MAX_RESERVED_BYTES_PER_SUBMITTER);
+        usage.is_none_or(|usage| usage.reserved.has_capacity(bytes, None, share))
+    }
+
+    fn has_share(&self, submitter: &HeldSubmitter, request: &HoldRequest<'_>) -> bool {
+        let key = Some(submitter.clone());
+        let is_own = |replaced: &&HeldEvent| replaced.submitter == key && replaced.priority < HoldPriority::ServedState;
+        let totals = self.by_submitter.get(&key).map(|usage| usage.totals).unwrap_or_default();
+        request.priority == HoldPriority::ServedState
+            || totals.has_capacity(request.bytes, request.replaced.filter(is_own), submitter.share())
+    }
+
+    /// Returns the events that must be removed before another one fits: announcements without a state, the oldest first, of
+    /// the submitter that uses most of purgatory. So a flood removes mostly its own events. Events for which `is_needed` is
+    /// true stay. Returns `None` if the event does not fit.
+    #[must_use]
+    pub fn evictions(&self, request: &HoldRequest<'_>, is_needed: impl Fn(EventId) -> bool) -> Option<Vec<EventId>> {
+        let limits = match request.priority {
+            HoldPriority::ServedState => (limits::MAX_HELD_EVENTS, limits::MAX_HELD_BYTES),
+            HoldPriority::NewRepository | HoldPriority::Other => (
+                limits::MAX_HELD_EVENTS - limits::RESERVED_HELD_EVENTS,
+                limits::MAX_HELD_BYTES - limits::RESERVED_HELD_BYTES,
+            ),
+        };
+        let mut totals = self.totals;
+        let mut evicted = Vec::new();
+        if totals.has_capacity(request.bytes, request.replaced, limits) {
+            return Some(evicted);
+        }
+        let candidates = self.by_submitter.values().filter(|usage| !usage.evictable.is_empty());
+        let largest = candidates.max_by_key(|usage| usage.size())?;
+        // An announcement is worth no more than another; it takes the place of one only if its submitter has fewer.
+        let own = self.by_submitter.get(&request.submitter.cloned()).map_or(0, SubmitterUsage::size);
+        if request.priority == HoldPriority::NewRepository && largest.size() <= own + 1 {
+            return None;
+        }
+        for (_, id) in largest.evictable.iter().take(limits::MAX_EVICTIONS_PER_EVENT) {
+            // The author's own announcement may be what the event belongs to, or the version that it replaces.
+            let is_evicted = |held_event: &&HeldEvent| held_event.author != request.author && !is_needed(*id);
+            let Some(held_event) = self.events.get(id).filter(is_evicted) else { continue };
+            totals.subtract(held_event);
+            evicted.push(*id);
+            if totals.has_capacity(request.bytes, request.replaced, limits) {
+                return Some(evicted);
+            }
+        }
+        None
     }
 
     /// Whether another event of this author may become dormant.
@@ -147,10 +307,59 @@ impl Purgatory {
         usage.ids.insert(id);
         usage.totals.add(&held_event);
         self.totals.add(&held_event);
+        let usage = self.by_submitter.entry(held_event.submitter.clone()).or_default();
+        usage.totals(held_event.priority).add(&held_event);
         for identifier in held_event.identifiers() {
             self.by_identifier.entry(identifier).or_default().insert(id);
         }
+        let repo = held_event.own_repo();
+        let is_state = matches!(held_event.kind, HeldKind::State(_));
         self.events.insert(id, held_event);
+        if let Some(repo) = repo {
+            let held_repo = self.by_repo.entry(repo.clone()).or_default();
+            if is_state {
+                held_repo.states += 1;
+            } else {
+                held_repo.announcement = Some(id);
+            }
+            self.update_evictable(&repo);
+        }
+    }
+
+    /// Updates whether the held announcement of a repository may be removed for other events.
+    fn update_evictable(&mut self, repo: &RepoId) {
+        let Some(held_repo) = self.by_repo.get(repo) else { return };
+        let Some(id) = held_repo.announcement else { return };
+        let Some(held_event) = self.events.get(&id) else { return };
+        let is_evictable = held_repo.states == 0 && !held_event.is_dormant();
+        let Some(usage) = self.by_submitter.get_mut(&held_event.submitter) else { return };
+        if is_evictable {
+            usage.evictable.insert((held_event.since, id));
+        } else {
+            usage.evictable.remove(&(held_event.since, id));
+        }
+    }
+
+    /// Removes an event from the usage of its submitter and from its repository.
+    fn remove_usage(&mut self, id: EventId, held_event: &HeldEvent) {
+        if let Some(usage) = self.by_submitter.get_mut(&held_event.submitter) {
+            usage.totals(held_event.priority).subtract(held_event);
+            usage.evictable.remove(&(held_event.since, id));
+            if usage.totals == HeldTotals::default() && usage.reserved == HeldTotals::default() {
+                self.by_submitter.remove(&held_event.submitter);
+            }
+        }
+        let Some(repo) = held_event.own_repo() else { return };
+        let Some(held_repo) = self.by_repo.get_mut(&repo) else { return };
+        match held_event.kind {
+            HeldKind::State(_) => held_repo.states -= 1,
+            _ => drop(held_repo.announcement.take_if(|announcement| *announcement == id)),
+        }
+        if held_repo.announcement.is_none() && held_repo.states == 0 {
+            self.by_repo.remove(&repo);
+        } else {
+            self.update_evictable(&repo);
+        }
     }
 
     /// Removes and returns an event.
@@ -158,6 +367,7 @@ impl Purgatory {
         let held_event = self.events.remove(&id)?;
         self.deadlines.remove(&(held_event.deadline, id));
         self.totals.subtract(&held_event);
+        self.remove_usage(id, &held_event);
         if let Some(usage) = self.by_author.get_mut(&held_event.author) {
             usage.ids.remove(&id);
             usage.totals.subtract(&held_event);

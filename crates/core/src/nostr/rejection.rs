@@ -193,6 +193,9 @@ pub enum Rejection {
     /// Too many events of this author are in purgatory.
     #[error("rate-limited: too many events of this author are waiting for git data")]
     TooManyHeld,
+    /// Too many events from the client's network, or from the relay, are in purgatory.
+    #[error("rate-limited: too many events from your network are waiting for git data, try again later")]
+    TooManyHeldFromNetwork,
     /// Purgatory is full.
     #[error("rate-limited: too many events are waiting for git data, try again later")]
     PurgatoryFull,
@@ -249,6 +252,7 @@ crate::label_table! {
         Self::NoVanishRelay => "no_relay",
         Self::OtherVanishRelay => "other_relay",
         Self::TooManyHeld => "too_much_held",
+        Self::TooManyHeldFromNetwork => "too_much_held_network",
         Self::PurgatoryFull => "purgatory_full",
         Self::TooManyEarlyRequests => "too_many_early_requests",
         Self::RateLimited => "too_fast",
@@ -273,6 +277,7 @@ impl Rejection {
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::TooManyHeld
+            | Self::TooManyHeldFromNetwork
             | Self::PurgatoryFull
             | Self::TooManyEarlyRequests
             | Self::RateLimited

@@ -119,6 +119,12 @@ impl RepoGroup {
         self.newest_announcement(owner).is_some_and(Announcement::is_hosted)
     }
 
+    /// Whether the repository of this owner is hosted by a served announcement.
+    #[must_use]
+    pub fn is_served(&self, owner: PublicKey) -> bool {
+        self.served_announcement(owner).is_some_and(Announcement::is_hosted)
+    }
+
     /// Whether any repository with this identifier is hosted here.
     #[must_use]
     pub fn has_hosted(&self) -> bool {
@@ -215,13 +221,16 @@ impl RepoGroup {
     }
 
     fn invitation_by(&self, lister: PublicKey, author: PublicKey, strict: bool) -> Option<EventStatus> {
-        let is_served = |owner: PublicKey| self.served_announcement(owner).is_some_and(Announcement::is_hosted);
         // If a hosted owner names a lead whose announcement is not here, its maintainer set is empty.
         let own = Some(lister).filter(|lister| self.is_hosted(*lister));
         let mut owners = self.maintained_by(lister, strict).filter(|owner| *owner != author).chain(own).peekable();
         owners.peek()?;
         let is_listed = self.served_announcement(lister).is_some_and(|served| served.roles.members().contains(&author));
-        Some(if is_listed && owners.any(is_served) { EventStatus::Served } else { EventStatus::Held })
+        Some(if is_listed && owners.any(|owner| self.is_served(owner)) {
+            EventStatus::Served
+        } else {
+            EventStatus::Held
+        })
     }
 
     fn served_announcement(&self, author: PublicKey) -> Option<&Announcement> {

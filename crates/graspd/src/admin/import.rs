@@ -166,6 +166,7 @@ fn may_be_accepted_later(why: &Rejection) -> bool {
             | Rejection::NotWhitelisted
             | Rejection::NoNewRepositories
             | Rejection::TooManyHeld
+            | Rejection::TooManyHeldFromNetwork
             | Rejection::PurgatoryFull
             | Rejection::TooManyEarlyRequests
     )

@@ -29,8 +29,14 @@ const MAX_PASSES: u64 = 8;
 const MAX_RETRY_BYTES: u64 = 4 << 30;
 
 /// Reasons of rejections that depend on the server, which the operator can change, and not on the event.
-const TEMPORARY_REASONS: [&str; 5] =
-    ["no_new_repositories", "too_many_repositories", "too_much_held", "purgatory_full", "too_many_early_requests"];
+const TEMPORARY_REASONS: [&str; 6] = [
+    "no_new_repositories",
+    "too_many_repositories",
+    "too_much_held",
+    "too_much_held_network",
+    "purgatory_full",
+    "too_many_early_requests",
+];
 
 /// An import of a file.
 pub(crate) struct EventImport<'i> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use grasp_core::admission::io::EventSource;
 use grasp_core::admission::policy::AdmissionPolicy;
+use grasp_core::admission::purgatory::HeldSubmitter;
 use grasp_core::nostr::rejection::{Decision, Rejection};
 use grasp_core::nostr::signed_event::VerifyError;
 use grasp_core::nostr::{Event, EventId, PublicKey, SignedEvent, Verifier, kinds};
@@ -62,6 +63,15 @@ impl Submitter {
             Self::Client { network, .. } => network.clone(),
             Self::Operator { .. } => Some("import".to_owned()),
             Self::Relay { .. } => Some("relay".to_owned()),
+        }
+    }
+
+    /// Returns the network or relay whose share of purgatory its events take. Local clients and imports have no share.
+    pub(crate) fn held_submitter(&self) -> Option<HeldSubmitter> {
+        match self {
+            Self::Client { network, .. } => network.as_deref().map(|network| HeldSubmitter::Network(network.into())),
+            Self::Operator { .. } => None,
+            Self::Relay { url, .. } => Some(HeldSubmitter::Relay(url.host().into())),
         }
     }
 

@@ -147,8 +147,9 @@ impl Writer {
             let Ok(event) = &checked.result else { continue };
             let lookups = transaction.txn.lookups(event, transaction.admission.policy().needed_lookups(event))?;
             let source = checked.submitter.source(event.pubkey);
-            let (event, network) = (event.clone(), checked.submitter.network());
-            transaction.handle(AdmissionInput::EventSubmitted { event, source, network, lookups })?;
+            let (network, submitter) = (checked.submitter.network(), checked.submitter.held_submitter());
+            let event = event.clone();
+            transaction.handle(AdmissionInput::EventSubmitted { event, source, network, submitter, lookups })?;
         }
         transaction.effects.is_purging = transaction.txn.purge_slice()?;
         for summary in transaction.txn.take_removed_pull_requests() {

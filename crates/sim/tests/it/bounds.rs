@@ -3,6 +3,7 @@
 use grasp_core::admission::io::PushId;
 use grasp_core::admission::push::PushRejection;
 use grasp_core::limits;
+use grasp_core::nostr::rejection::Rejection;
 use grasp_core::nostr::{Decision, EventId, kinds};
 use grasp_core::repo::RepoPath;
 use grasp_sim::fixtures::{main_state, main_to, maintainer, oid, outsider, owner, tool};
@@ -122,6 +123,58 @@ fn uploads_expire() {
     server.restart();
     server.advance(limits::PURGATORY_STARTUP_GRACE_SECS);
     assert_eq!((server.pending_uploads().len(), server.git().staged().len()), (0, 0));
+}
+
+/// Publishes `count` announcements, a thousand per author, from one network. Returns how many are held.
+fn flood(server: &mut TestServer, network: &str, group: u8, count: usize) -> usize {
+    server.set_network(Some(network));
+    let announce = |nth: usize| {
+        let author = Author::in_group(group, (nth / limits::MAX_HELD_EVENTS_PER_AUTHOR) as u8);
+        author.announcement(&service(), &format!("spam {nth}"), 100, &[])
+    };
+    let held = (0..count).filter(|nth| matches!(server.submit(&announce(*nth)), Decision::Hold(_))).count();
+    server.set_network(None);
+    held
+}
+
+/// A flood of announcements from one network leaves space to others, and to states of served repositories.
+#[test]
+fn network_has_a_share_of_purgatory() {
+    let mut server = hosting(&[]);
+    server.skip_invariants(true);
+    let share = limits::MAX_HELD_EVENTS_PER_NETWORK;
+    assert_eq!(flood(&mut server, "203.0.113.0/24", 5, share + 20), share);
+    server.set_network(Some("203.0.113.0/24"));
+    let new = maintainer().announcement(&service(), "new", 200, &[]);
+    assert_eq!(server.submit(&new), Decision::Reject(Rejection::TooManyHeldFromNetwork));
+    // O's repository is served.
+    assert!(matches!(server.submit(&main_state(&owner(), 200, 'b')), Decision::Hold(_)));
+    server.set_network(Some("198.51.100.0/24"));
+    assert!(matches!(server.submit(&new), Decision::Hold(_)));
+    // The share is free again after the events have expired.
+    server.advance(LONG);
+    assert_eq!(flood(&mut server, "203.0.113.0/24", 5, 20), 20);
+}
+
+/// A replacement of a held announcement counts with its own size.
+#[test]
+fn larger_replacement_of_a_held_announcement_passes_the_byte_check() {
+    let mut server = TestServer::default();
+    server.skip_invariants(true);
+    let bytes = 190 * 1024;
+    let announce = |nth: usize, at: u64, bytes: usize| {
+        let more = vec![vec!["description".to_owned(), "x".repeat(bytes)]];
+        owner().announcement_with(&service(), &format!("spam {nth}"), at, more)
+    };
+    for nth in 0..120 {
+        assert!(matches!(server.submit(&announce(nth, 100, 1)), Decision::Hold(_)));
+    }
+    let replace = |nth: &usize| matches!(server.submit(&announce(*nth, 101, bytes)), Decision::Hold(_));
+    let replaced = (0..120).filter(replace).count();
+    assert!(replaced > 70 && replaced * bytes <= limits::MAX_HELD_BYTES_PER_AUTHOR, "{replaced}");
+    // Those that were rejected keep their earlier versions.
+    assert_eq!(server.event_ids().1.len(), 120);
+    assert!(matches!(server.submit(&announce(119, 102, 1)), Decision::Hold(_)));
 }
 
 #[test]

@@ -17,17 +17,16 @@ impl PolicyContext<'_> {
         };
         let empty = Versions::default();
         let versions = self.catalog.announcement(&new.repo).unwrap_or(&empty);
-        let bytes = submission.event.json().len();
         let group = self.catalog.group(&new.repo.identifier);
         let invitation = group.and_then(|group| group.invitation(new.repo.owner, self.policy.strict_maintainers));
         match self.hosting_rejection(new, versions) {
-            None => self.accept_or_hold(new, versions, bytes),
+            None => self.accept_or_hold(submission, new, versions),
             // Maintainer exception: accepted so that maintainer sets can be resolved. It is hosted if it names this
             // service. Otherwise it is served only if the announcements that lead to it are: a held one can be published
             // without git data, and must not let anything be served that others can refer to.
-            Some(_) if invitation.is_some() && new.is_listed => self.accept_or_hold(new, versions, bytes),
+            Some(_) if invitation.is_some() && new.is_listed => self.accept_or_hold(submission, new, versions),
             Some(_) if invitation == Some(EventStatus::Served) => Decision::Accept,
-            Some(_) if invitation.is_some() => self.hold_until_invited(new, versions, bytes),
+            Some(_) if invitation.is_some() => self.hold_until_invited(submission, new, versions),
             Some(_) if !new.is_listed && is_archive_only(self.catalog, &new.repo) => Decision::Accept,
             Some(_) if withdraws(self.catalog, new) => Decision::Reject(Rejection::Delisted),
             Some(rejection) => Decision::Reject(rejection),
@@ -55,7 +54,12 @@ impl PolicyContext<'_> {
 
     /// Accepts a replacement of a served announcement of a hosted repository; holds any other announcement until git
     /// data arrives.
-    fn accept_or_hold(self, new: &Announcement, versions: &Versions<Announcement>, bytes: usize) -> Decision {
+    fn accept_or_hold(
+        self,
+        submission: &Submission<'_>,
+        new: &Announcement,
+        versions: &Versions<Announcement>,
+    ) -> Decision {
         if versions.served.as_ref().is_some_and(Announcement::is_hosted) {
             return Decision::Accept;
         }
@@ -63,21 +67,26 @@ impl PolicyContext<'_> {
             Some(held) if !supersedes(new.version, held.version) => {
                 Decision::Known(KnownAs::superseded(new.version, held.version))
             }
-            Some(held) if held.is_hosted() => Decision::Hold(AwaitedData::GitData),
+            Some(held) if held.is_hosted() => self.hold(submission, AwaitedData::GitData),
             _ => match self.new_repo_rejection(new.repo.owner) {
                 Some(rejection) => Decision::Reject(rejection),
-                None => self.hold(new.repo.owner, bytes, AwaitedData::GitData),
+                None => self.hold(submission, AwaitedData::GitData),
             },
         }
     }
 
     /// Holds an announcement that no served announcement leads to yet.
-    fn hold_until_invited(self, new: &Announcement, versions: &Versions<Announcement>, bytes: usize) -> Decision {
+    fn hold_until_invited(
+        self,
+        submission: &Submission<'_>,
+        new: &Announcement,
+        versions: &Versions<Announcement>,
+    ) -> Decision {
         match &versions.held {
             Some(held) if !supersedes(new.version, held.version) => {
                 Decision::Known(KnownAs::superseded(new.version, held.version))
             }
-            _ => self.hold(new.repo.owner, bytes, AwaitedData::Invitation),
+            _ => self.hold(submission, AwaitedData::Invitation),
         }
     }
 

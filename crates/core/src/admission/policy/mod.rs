@@ -10,19 +10,21 @@ mod pull_request;
 mod related;
 mod state;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::io::{EventLookups, EventSource, NeededLookups, TombstoneKind};
-use super::purgatory::Purgatory;
+use super::io::{EventLookups, EventSource, NeededLookups, PushId, TombstoneKind};
+use super::purgatory::{HeldSubmitter, HoldPriority, HoldRequest, Purgatory};
 use crate::disk_budget::{DiskLevel, Quotas};
+use crate::fetch::io::FetchId;
 use crate::limits;
-use crate::nostr::event::Event;
+use crate::nostr::event::{Event, EventId};
 use crate::nostr::kinds::KindClass;
 use crate::nostr::rejection::{AwaitedData, Decision, KnownAs, Rejection};
 use crate::nostr::{PublicKey, SignedEvent, kinds, supersedes};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
-use crate::repo::{Announcement, Catalog, RepoId, RepoPath, ServiceAddress};
+use crate::repo::{Announcement, Catalog, Identifier, RepoId, RepoPath, ServiceAddress};
 use crate::time::Timestamp;
 
 pub(super) use announcement::{is_archive_only, is_withdrawn, withdraws};
@@ -74,12 +76,15 @@ pub(super) struct Submission<'a> {
     /// The event as an announcement. `None` if it is of another kind, if its identifier is invalid, or if events of all
     /// kinds are accepted ([`AdmissionMode::Open`]).
     pub(super) announcement: Option<Announcement>,
+    /// The network or relay that has submitted it, if it has a share of purgatory.
+    pub(super) submitter: Option<HeldSubmitter>,
 }
 
 impl<'a> Submission<'a> {
     pub(super) fn new(policy: &AdmissionPolicy, event: &'a Arc<SignedEvent>) -> Self {
         let is_announcement = event.kind == kinds::ANNOUNCEMENT && policy.mode == AdmissionMode::Grasp;
-        Self { event, announcement: is_announcement.then(|| policy.announcement(event)).flatten() }
+        let announcement = is_announcement.then(|| policy.announcement(event)).flatten();
+        Self { event, announcement, submitter: None }
     }
 }
 
@@ -90,6 +95,8 @@ pub(super) struct PolicyContext<'a> {
     pub(super) catalog: &'a Catalog,
     pub(super) purgatory: &'a Purgatory,
     pub(super) disk_level: DiskLevel,
+    pub(super) pushes: &'a BTreeMap<PushId, Vec<EventId>>,
+    pub(super) fetches: &'a BTreeMap<FetchId, Vec<EventId>>,
 }
 
 impl AdmissionPolicy {
@@ -229,21 +236,59 @@ impl PolicyContext<'_> {
             (kinds::DELETION, _) => self.deletion(event, lookups),
             (kinds::VANISH, _) => self.vanish(event, lookups),
             (kinds::ANNOUNCEMENT, AdmissionMode::Grasp) => self.announcement(submission),
-            (kinds::STATE, AdmissionMode::Grasp) => self.state(event),
-            (kind, AdmissionMode::Grasp) if kinds::is_pull_request(kind) => self.pull_request(event, lookups),
+            (kinds::STATE, AdmissionMode::Grasp) => self.state(submission),
+            (kind, AdmissionMode::Grasp) if kinds::is_pull_request(kind) => self.pull_request(submission, lookups),
             (_, AdmissionMode::Grasp) => self.related(event, lookups),
             (_, AdmissionMode::Open) => Decision::Accept,
         }
     }
 }
 
-impl PolicyContext<'_> {
+impl<'a> PolicyContext<'a> {
     /// Holds an event, unless purgatory is full.
-    fn hold(self, author: PublicKey, bytes: usize, awaited: AwaitedData) -> Decision {
-        match self.purgatory.rejection_if_full(author, bytes) {
+    fn hold(self, submission: &Submission<'_>, awaited: AwaitedData) -> Decision {
+        match self.purgatory.rejection(&self.hold_request(submission), |id| self.is_in_transfer(id)) {
             Some(rejection) => Decision::Reject(rejection),
             None => Decision::Hold(awaited),
         }
+    }
+
+    /// Returns the events that must be removed from purgatory before another one is held.
+    pub(super) fn evictions(self, request: &HoldRequest<'_>) -> Vec<EventId> {
+        self.purgatory.evictions(request, |id| self.is_in_transfer(id)).unwrap_or_default()
+    }
+
+    /// Returns what purgatory needs to know about an event that is to be held.
+    pub(super) fn hold_request<'s>(self, submission: &'s Submission<'_>) -> HoldRequest<'s>
+    where
+        'a: 's,
+    {
+        let Submission { event, announcement, submitter } = submission;
+        let (bytes, submitter) = (event.json().len(), submitter.as_ref());
+        let versions = announcement.as_ref().and_then(|new| self.catalog.announcement(&new.repo));
+        let replaced = versions.and_then(|versions| self.purgatory.get(versions.held.as_ref()?.version.id));
+        let priority = match event.kind {
+            kinds::ANNOUNCEMENT => HoldPriority::NewRepository,
+            kinds::STATE
+                if self.maintains_served_repo(event) && self.purgatory.has_reserved_share(submitter, bytes) =>
+            {
+                HoldPriority::ServedState
+            }
+            _ => HoldPriority::Other,
+        };
+        HoldRequest { author: event.pubkey, bytes, replaced, submitter, priority }
+    }
+
+    /// Whether the author of a state maintains a repository that is served.
+    fn maintains_served_repo(self, event: &Event) -> bool {
+        let group = event.tag("d").and_then(Identifier::new).and_then(|identifier| self.catalog.group(&identifier));
+        let strict = self.policy.strict_maintainers;
+        group.is_some_and(|group| group.maintained_by(event.pubkey, strict).any(|owner| group.is_served(owner)))
+    }
+
+    /// Whether a push or a fetch may release a held event, or depends on it.
+    pub(super) fn is_in_transfer(self, id: EventId) -> bool {
+        self.pushes.values().chain(self.fetches.values()).any(|events| events.contains(&id))
     }
 }
 

@@ -1,16 +1,16 @@
 //! Pull requests and their updates (kinds 1618 and 1619): held until their commit arrives.
 
-use super::PolicyContext;
+use super::{PolicyContext, Submission};
 use crate::admission::io::EventLookups;
 use crate::disk_budget::DiskLevel;
-use crate::nostr::SignedEvent;
 use crate::nostr::rejection::{AwaitedData, Decision, Rejection};
 use crate::repo::pull_request::PullRequest;
 
 impl PolicyContext<'_> {
     /// Decides about a pull request. It must be related to a served event, or be submitted to the author's own `/prs/`
     /// path.
-    pub(super) fn pull_request(self, event: &SignedEvent, lookups: &EventLookups) -> Decision {
+    pub(super) fn pull_request(self, submission: &Submission<'_>, lookups: &EventLookups) -> Decision {
+        let event = submission.event;
         let Some(request) = PullRequest::from_event(event) else {
             return Decision::Reject(Rejection::NoCommit);
         };
@@ -27,6 +27,6 @@ impl PolicyContext<'_> {
                 return Decision::Reject(Rejection::NoNewRepositories);
             }
         }
-        self.hold(event.pubkey, event.json().len(), AwaitedData::Commit(request.tip))
+        self.hold(submission, AwaitedData::Commit(request.tip))
     }
 }

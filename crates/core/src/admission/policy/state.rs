@@ -1,16 +1,17 @@
 //! States (kind 30618): which authors' states are accepted.
 
-use super::PolicyContext;
+use super::{PolicyContext, Submission};
 use crate::limits;
 use crate::nostr::rejection::{AwaitedData, Decision, KnownAs, Rejection};
-use crate::nostr::{SignedEvent, supersedes};
+use crate::nostr::supersedes;
 use crate::repo::Identifier;
 use crate::repo::catalog::AuthorStates;
 
 impl PolicyContext<'_> {
     /// Decides about a state. It is held even if its objects are here already: the held event is the record from which
     /// an interrupted alignment is repeated after a crash.
-    pub(super) fn state(self, event: &SignedEvent) -> Decision {
+    pub(super) fn state(self, submission: &Submission<'_>) -> Decision {
+        let event = submission.event;
         let Some(identifier) = event.tag("d").and_then(Identifier::new) else {
             return Decision::Reject(Rejection::InvalidIdentifier);
         };
@@ -27,6 +28,6 @@ impl PolicyContext<'_> {
         if group.states(event.pubkey).is_some_and(is_older_than_all_held) {
             return Decision::Known(KnownAs::Superseded);
         }
-        self.hold(event.pubkey, event.json().len(), AwaitedData::GitData)
+        self.hold(submission, AwaitedData::GitData)
     }
 }

@@ -80,6 +80,7 @@ impl RejectionClass {
             Rejection::Malformed(_)
             | Rejection::Forged(_)
             | Rejection::TooManyHeld
+            | Rejection::TooManyHeldFromNetwork
             | Rejection::PurgatoryFull
             | Rejection::TooManyEarlyRequests
             | Rejection::RateLimited

@@ -85,6 +85,7 @@ fn temporary_and_forged_rejections_are_not_recorded() {
     let mut index = RejectedEventsIndex::new(RejectedEventsConfig::default());
     for rejection in [
         Rejection::TooManyHeld,
+        Rejection::TooManyHeldFromNetwork,
         Rejection::PurgatoryFull,
         Rejection::TooManyEarlyRequests,
         Rejection::RateLimited,

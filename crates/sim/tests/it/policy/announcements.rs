@@ -55,6 +55,7 @@ fn every_rejection_has_a_machine_readable_prefix() {
         Rejection::NoVanishRelay,
         Rejection::OtherVanishRelay,
         Rejection::TooManyHeld,
+        Rejection::TooManyHeldFromNetwork,
         Rejection::PurgatoryFull,
         Rejection::TooManyEarlyRequests,
         Rejection::RateLimited,
