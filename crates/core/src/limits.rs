@@ -390,6 +390,11 @@ pub const MAX_WAITING_PUSHES: usize = 512;
 /// Pushes from one network that wait to be received.
 pub const MAX_WAITING_PUSHES_PER_NETWORK: usize = 64;
 
+/// Part of the permits for any kind of git work that one network may hold, in per cent; always at least one permit. A
+/// quarter is left for all other networks, however long the work of one network takes. Half would double the time that
+/// the machines of a company or of a CI system wait, which are often the only ones that clone.
+pub const MAX_NETWORK_SHARE_PERCENT: usize = 75;
+
 /// Clones and fetches that wait for a git process. Identical requests wait together and count once.
 pub const MAX_WAITING_FETCHES: usize = 1_024;
 

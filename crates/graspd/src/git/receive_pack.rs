@@ -210,13 +210,13 @@ impl ReceivePackHandler {
                 return (queue_full(full), Some(body));
             }
         };
-        body.require_rate_if_contended(&self.receive_permits);
+        body.require_rate_if_contended(&self.receive_permits, client);
         let (request, rest, _large_push_permit) = match self.read_commands(&mut body).await {
             Ok(Some(commands)) => commands,
             Ok(None) => return (self.status_response(StatusCode::BAD_REQUEST, "empty receive-pack request\n"), None),
             Err((partial, error)) => return (self.rejection_response(&repo_path, &partial, &error), Some(body)),
         };
-        body.require_rate_if_contended(&self.receive_permits);
+        body.require_rate_if_contended(&self.receive_permits, client);
         // git sends a probe without commands (`0000`) before a large push.
         if request.commands.is_empty() {
             return (typed_response(RESULT, Bytes::new()), Some(body));

@@ -11,8 +11,10 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Response, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::handlers::GitClient;
 use crate::http::body::{HttpResponse, ResponseBody};
 use crate::http::fair_semaphore::FairSemaphore;
+use crate::http::network_limits::ClientNetwork;
 
 /// Compressed bytes that are decompressed at a time. Gzip compresses at most about a thousandfold, so the result has at
 /// most four megabytes.
@@ -92,8 +94,9 @@ pub(super) struct GitRequestBody {
 /// Which minimum rate applies to a body.
 enum RequiredRate {
     Relaxed,
-    /// [`CONTENDED_RATE`] while another request waits for this semaphore, otherwise [`RELAXED_RATE`].
-    IfContended(Arc<FairSemaphore>),
+    /// [`CONTENDED_RATE`] while another request waits for the permit that this network has of this semaphore, otherwise
+    /// [`RELAXED_RATE`].
+    IfContended(Arc<FairSemaphore>, Option<ClientNetwork>),
     Always,
 }
 
@@ -116,10 +119,10 @@ impl GitRequestBody {
         Ok(Self { incoming, gzip, compressed, received: 0, required_rate, waited, received_since_check: 0 })
     }
 
-    /// From now on requires the higher rate while another request waits for `semaphore`, of which this request has a
-    /// permit.
-    pub(super) fn require_rate_if_contended(&mut self, semaphore: &Arc<FairSemaphore>) {
-        self.required_rate = RequiredRate::IfContended(semaphore.clone());
+    /// From now on requires the higher rate while another request waits for the permit of `semaphore` that this request
+    /// of `client` has.
+    pub(super) fn require_rate_if_contended(&mut self, semaphore: &Arc<FairSemaphore>, client: GitClient) {
+        self.required_rate = RequiredRate::IfContended(semaphore.clone(), client.network);
     }
 
     /// From now on requires the higher rate.
@@ -181,8 +184,8 @@ impl GitRequestBody {
     fn check_rate(&mut self) -> Result<(), BodyError> {
         let rate = match &self.required_rate {
             RequiredRate::Always => CONTENDED_RATE,
-            RequiredRate::IfContended(semaphore) if semaphore.has_waiters() => CONTENDED_RATE,
-            RequiredRate::IfContended(_) | RequiredRate::Relaxed => RELAXED_RATE,
+            RequiredRate::IfContended(semaphore, network) if semaphore.is_contended(*network) => CONTENDED_RATE,
+            RequiredRate::IfContended(..) | RequiredRate::Relaxed => RELAXED_RATE,
         };
         if self.waited < rate.within {
             return Ok(());

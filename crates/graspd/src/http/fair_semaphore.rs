@@ -2,16 +2,18 @@
 //!
 //! Requests that find no free permit wait. Waiting networks are served in turn, and within a network requests are
 //! served in order of arrival: fifty requests of one network delay a single request of another by one permit, not by
-//! fifty.
+//! fifty. A network holds at most a part of the permits ([`limits::MAX_NETWORK_SHARE_PERCENT`]), so that work that takes
+//! long does not occupy all of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use grasp_core::limits;
 use tokio::sync::oneshot;
 
 use crate::http::network_limits::ClientNetwork;
 
-/// Network of a waiting request. `None` is loopback, which counts as one network.
+/// Network of a request. `None` is loopback, which is served in turn like a network, but may hold all permits.
 type NetworkKey = Option<ClientNetwork>;
 
 /// Error of [`FairSemaphore::acquire`]: too many requests wait already.
@@ -37,14 +39,18 @@ pub(crate) struct FairSemaphore {
     capacity: usize,
     max_waiting: usize,
     max_waiting_per_network: usize,
+    /// Permits that one network may hold.
+    max_held_per_network: usize,
     /// A lock, because permits are returned by any thread. It is held only briefly.
     queues: Mutex<WaitQueues>,
 }
 
 #[derive(Debug, Default)]
 struct WaitQueues {
-    /// Number of free permits. No request waits while it is not zero.
+    /// Number of free permits. While it is not zero, only requests of networks that hold their share wait.
     free: usize,
+    /// Number of permits that each network holds. No number is zero.
+    held: HashMap<ClientNetwork, usize>,
     waiting: usize,
     /// Waiting requests by network, in order of arrival. No queue is empty.
     by_network: HashMap<NetworkKey, VecDeque<Waiter>>,
@@ -65,14 +71,18 @@ struct Waiter {
 pub(crate) struct FairPermit {
     /// `None` only while the permit is being returned.
     semaphore: Option<Arc<FairSemaphore>>,
+    network: NetworkKey,
 }
 
 impl FairSemaphore {
     /// Creates a semaphore with `capacity` permits (at least one), for which at most `max_waiting` requests wait in all
-    /// and at most `max_waiting_per_network` of one network.
+    /// and at most `max_waiting_per_network` of one network. A network may hold
+    /// [`limits::MAX_NETWORK_SHARE_PERCENT`] of the permits, and always one.
     pub(crate) fn new(capacity: usize, max_waiting: usize, max_waiting_per_network: usize) -> Arc<Self> {
-        let queues = WaitQueues { free: capacity.max(1), ..WaitQueues::default() };
-        Arc::new(Self { capacity: capacity.max(1), max_waiting, max_waiting_per_network, queues: Mutex::new(queues) })
+        let capacity = capacity.max(1);
+        let max_held_per_network = (capacity * limits::MAX_NETWORK_SHARE_PERCENT / 100).max(1);
+        let queues = Mutex::new(WaitQueues { free: capacity, ..WaitQueues::default() });
+        Arc::new(Self { capacity, max_waiting, max_waiting_per_network, max_held_per_network, queues })
     }
 
     /// Takes a permit, or waits for one. Dropping the future leaves the queue.
@@ -82,9 +92,9 @@ impl FairSemaphore {
     pub(crate) async fn acquire(self: &Arc<Self>, network: NetworkKey) -> Result<FairPermit, QueueFull> {
         let (_position, receiver) = {
             let mut queues = self.queues();
-            if queues.free > 0 {
-                queues.free -= 1;
-                return Ok(FairPermit { semaphore: Some(self.clone()) });
+            if queues.free > 0 && !queues.has_share(network, self.max_held_per_network) {
+                queues.take(network);
+                return Ok(FairPermit { semaphore: Some(self.clone()), network });
             }
             if queues.by_network.get(&network).map_or(0, VecDeque::len) >= self.max_waiting_per_network {
                 return Err(QueueFull::PerNetwork);
@@ -107,25 +117,25 @@ impl FairSemaphore {
         SemaphoreLoad { capacity: self.capacity, in_use, waiting: queues.waiting }
     }
 
-    /// Returns true if a request waits for a permit.
-    pub(crate) fn has_waiters(&self) -> bool {
-        self.queues().waiting > 0
+    /// Returns true if a request waits that would get a permit of `network` if it were returned.
+    pub(crate) fn is_contended(&self, network: NetworkKey) -> bool {
+        let queues = self.queues();
+        let mut waiting = queues.round.iter();
+        waiting.any(|other| *other == network || !queues.has_share(*other, self.max_held_per_network))
     }
 
-    /// Passes a permit on to the next waiting request, or makes it free.
-    fn release(self: Arc<Self>) {
-        let mut semaphore = self;
-        loop {
+    /// Makes a permit of a network free, and passes it on to the next waiting request that may have it.
+    fn release(self: Arc<Self>, network: NetworkKey) {
+        let mut returned = Some((self, network));
+        while let Some((semaphore, network)) = returned.take() {
             let mut queues = semaphore.queues();
-            let Some(sender) = queues.pop() else {
-                queues.free += 1;
-                return;
-            };
+            queues.put_back(network);
+            let Some((network, sender)) = queues.pop(semaphore.max_held_per_network) else { return };
+            queues.take(network);
             drop(queues);
             // A request that has just been cancelled returns the permit, which then goes to the next one.
-            match sender.send(FairPermit { semaphore: Some(semaphore) }).map_err(|mut permit| permit.semaphore.take()) {
-                Err(Some(returned)) => semaphore = returned,
-                Ok(()) | Err(None) => return,
+            if let Err(mut permit) = sender.send(FairPermit { semaphore: Some(semaphore), network }) {
+                returned = permit.semaphore.take().map(|semaphore| (semaphore, network));
             }
         }
     }
@@ -149,9 +159,34 @@ impl WaitQueues {
         ticket
     }
 
-    /// Takes the first request of the network whose turn it is, and moves that network to the end of the round.
-    fn pop(&mut self) -> Option<oneshot::Sender<FairPermit>> {
-        let network = self.round.pop_front()?;
+    /// Returns true if a network holds as many permits as it may.
+    fn has_share(&self, network: NetworkKey, max_held: usize) -> bool {
+        network.is_some_and(|network| self.held.get(&network).is_some_and(|held| *held >= max_held))
+    }
+
+    /// Takes a free permit for a network.
+    fn take(&mut self, network: NetworkKey) {
+        self.free -= 1;
+        if let Some(network) = network {
+            *self.held.entry(network).or_default() += 1;
+        }
+    }
+
+    /// Makes a permit of a network free.
+    fn put_back(&mut self, network: NetworkKey) {
+        self.free += 1;
+        let Some(network) = network else { return };
+        match self.held.get_mut(&network) {
+            Some(held) if *held > 1 => *held -= 1,
+            _ => drop(self.held.remove(&network)),
+        }
+    }
+
+    /// Removes the first request of the network whose turn it is, and moves that network to the end of the round.
+    /// Networks that hold their share keep their position.
+    fn pop(&mut self, max_held: usize) -> Option<(NetworkKey, oneshot::Sender<FairPermit>)> {
+        let at = self.round.iter().position(|network| !self.has_share(*network, max_held))?;
+        let network = self.round.remove(at)?;
         let queue = self.by_network.get_mut(&network)?;
         let waiter = queue.pop_front()?;
         if queue.is_empty() {
@@ -160,7 +195,7 @@ impl WaitQueues {
             self.round.push_back(network);
         }
         self.waiting -= 1;
-        Some(waiter.sender)
+        Some((network, waiter.sender))
     }
 
     /// Removes a request from its queue, if it is still there.
@@ -192,7 +227,7 @@ impl Drop for WaitingRequest {
 impl Drop for FairPermit {
     fn drop(&mut self) {
         if let Some(semaphore) = self.semaphore.take() {
-            semaphore.release();
+            semaphore.release(self.network);
         }
     }
 }
@@ -259,6 +294,7 @@ mod tests {
     fn expect_idle(semaphore: &FairSemaphore, capacity: usize) {
         let queues = semaphore.queues();
         assert_eq!((queues.free, queues.waiting, queues.by_network.len(), queues.round.len()), (capacity, 0, 0, 0));
+        assert_eq!(queues.held.len(), 0);
     }
 
     #[test]
@@ -285,7 +321,7 @@ mod tests {
     #[test]
     fn full_queue_rejects_at_once_and_names_the_limit() {
         let semaphore = FairSemaphore::new(2, 3, 2);
-        let held = [now(&semaphore, network(1)), now(&semaphore, network(1))];
+        let held = [now(&semaphore, network(1)), now(&semaphore, network(2))];
         let rejection = |nth| start(&semaphore, network(nth)).1.expect("a result without waiting").err();
         let first = wait(&semaphore, network(1));
         let _second = wait(&semaphore, network(1));
@@ -296,6 +332,36 @@ mod tests {
         drop(first);
         let _fourth = wait(&semaphore, network(2));
         drop(held);
+    }
+
+    #[test]
+    fn network_holds_at_most_its_share() {
+        let semaphore = FairSemaphore::new(4, 100, 100);
+        let mut of_first = vec![now(&semaphore, network(1)), now(&semaphore, network(1)), now(&semaphore, network(1))];
+        let mut waiting = wait(&semaphore, network(1));
+        assert_eq!(semaphore.load(), SemaphoreLoad { capacity: 4, in_use: 3, waiting: 1 });
+        assert!(semaphore.is_contended(network(1)) && !semaphore.is_contended(network(2)));
+        let of_second = now(&semaphore, network(2));
+        assert!(!semaphore.is_contended(network(2)), "its permit is of no use to the first network");
+        let mut third = wait(&semaphore, network(3));
+        assert!(semaphore.is_contended(network(2)));
+        // A permit of the second network goes to the third, although the first has waited longer.
+        drop(of_second);
+        assert!(poll(&mut waiting).is_none());
+        let of_third = poll(&mut third).expect("the permit was passed on").expect("a permit");
+        drop(of_third);
+        assert!(poll(&mut waiting).is_none());
+        of_first.pop();
+        of_first.push(poll(&mut waiting).expect("the permit was passed on").expect("a permit"));
+        // A request that is cancelled after it got its permit does not count.
+        let (cancelled, mut next) = (wait(&semaphore, network(1)), wait(&semaphore, network(1)));
+        of_first.pop();
+        drop(cancelled);
+        of_first.push(poll(&mut next).expect("the permit was passed on").expect("a permit"));
+        drop(of_first);
+        expect_idle(&semaphore, 4);
+        // Programs on this machine are not limited.
+        let _all: Vec<FairPermit> = (0..4).map(|_| now(&semaphore, None)).collect();
     }
 
     #[test]
