@@ -196,7 +196,8 @@ settings! {
         /// the networks of the clients take turns.
         serve_processes: usize = number("GIT_SERVE_PROCESSES", 1, 1_024).default("4");
         /// Maximum number of git processes that check pushes at the same time. They are counted separately from
-        /// GIT_SERVE_PROCESSES, so that fetches cannot delay pushes.
+        /// GIT_SERVE_PROCESSES, so that fetches cannot delay pushes. Half as many more check pushes to refs/nostr/ whose
+        /// event has not arrived yet, and half as many more check packs from other git servers.
         check_processes: usize = number("GIT_CHECK_PROCESSES", 1, 1_024).default("4");
         /// Maximum run time of one git process, in seconds.
         process_timeout: Duration = seconds("GIT_PROCESS_SECS", 1, DAY_SECS).default("1800");

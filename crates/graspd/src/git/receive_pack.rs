@@ -150,17 +150,12 @@ impl ReceivePackHandler {
                 limits::MAX_WAITING_PUSHES_PER_NETWORK,
             ),
             check_permits: check_permits(processes),
-            // A quarter of the processes, because any client can occupy these.
-            unsigned_check_permits: check_permits(processes / 4),
+            // Half of the processes, because any client can occupy these.
+            unsigned_check_permits: check_permits(processes / 2),
             large_push_permits: Arc::new(Semaphore::new(limits::MAX_LARGE_PUSHES)),
             metrics,
             web_url,
         }
-    }
-
-    /// Returns the semaphore that limits the checks of packs. Fetches from other servers share it with pushes.
-    pub(crate) fn check_permits(&self) -> Arc<FairSemaphore> {
-        self.check_permits.clone()
     }
 
     /// Returns the semaphores with their names in the metrics.

@@ -26,6 +26,7 @@ const QUEUES: &[&str] = &[
     "push_check_unsigned",
     "fetch",
     "fetch_large",
+    "fetch_check",
     "pages",
     "repo_queue",
     "git_jobs",
@@ -46,6 +47,7 @@ const BUDGETS: &[&str] = &[
     "push_check_unsigned",
     "fetch",
     "fetch_large",
+    "fetch_check",
     "disk_bytes",
 ];
 

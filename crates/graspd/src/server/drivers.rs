@@ -38,7 +38,7 @@ impl Drivers {
         config: &Config,
         resources: &Resources,
         event_queue: &Arc<EventQueue>,
-        check_permits: Arc<FairSemaphore>,
+        fetch_check_permits: Arc<FairSemaphore>,
         runtime: &tokio::runtime::Runtime,
     ) -> Result<Self> {
         if !config.sync.enabled {
@@ -86,7 +86,7 @@ impl Drivers {
             resources.git.clone(),
             (resources.layout.clone(), resources.ref_cache.clone()),
             resources.packs.clone(),
-            check_permits,
+            fetch_check_permits,
             dialer.clone(),
             resources.clock,
         );

@@ -38,6 +38,7 @@ use crate::admin::proxy_probe::ProxyProbe;
 use crate::admin::socket::AdminSocket;
 use crate::config::{Config, SettingsReceiver};
 use crate::data_lock::DataLocks;
+use crate::fetch::client::FetchClient;
 use crate::git::handlers::GitHandlers;
 use crate::http::connection_limit::ConnectionLimit;
 use crate::http::network_limits::{NetworkLimits, PerNetworkLimits};
@@ -128,13 +129,13 @@ impl Services {
         let Resources { clock, settings, ref_cache, metrics, .. } = resources;
         let writer = threads.event_queue.clone();
         let (upload_pack, receive_pack) = resources.git_handlers(writer.clone())?;
-        let check_permits = receive_pack.check_permits();
-        let drivers = Drivers::start(config, resources, &threads.event_queue, check_permits, runtime)?;
+        let fetch_check_permits = FetchClient::check_permits(&config.git);
+        let drivers = Drivers::start(config, resources, &threads.event_queue, fetch_check_permits.clone(), runtime)?;
         let pages =
             RepositoryPages::new(config, ref_cache.clone(), writer, drivers.sync.clone(), drivers.fetch.clone());
         let connection_limit = ConnectionLimit::new(settings.clone());
         let semaphores = receive_pack.semaphores().into_iter().chain(upload_pack.semaphores());
-        let semaphores = semaphores.chain([pages.semaphore()]).collect();
+        let semaphores = semaphores.chain([("fetch_check", fetch_check_permits), pages.semaphore()]).collect();
         let health = threads.start_monitoring(config, resources, &upload_pack, semaphores, connection_limit.clone())?;
         let status = StatusCache {
             health,

@@ -17,6 +17,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::FetchError;
+use crate::http::network_limits::ClientNetwork;
 use crate::net::dialer::{Dialer, Route};
 
 /// Timeouts of a fetch.
@@ -72,6 +73,11 @@ impl<'a> ServerConnection<'a> {
             Ok(Self { dialer, route, timeouts, http: Some(http) })
         };
         timeout(timeouts.connect, open).await.map_err(|_| failed("connection timed out"))?
+    }
+
+    /// Returns the network of the server: that of the first of its addresses. `None` for a server on this machine.
+    pub(super) fn network(&self) -> Option<ClientNetwork> {
+        self.route.addresses().first().and_then(|address| ClientNetwork::from_ip(address.ip()))
     }
 
     /// Sends a request and waits until the response begins.

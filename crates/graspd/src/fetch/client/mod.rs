@@ -37,20 +37,16 @@ use tracing::debug;
 use super::client::connection::FetchTimeouts;
 use super::client::failure_log::FailureLog;
 use super::client::local_objects::{CheckedObjects, LocalObjects, ObjectAvailability};
-use super::client::negotiation::PackRequest;
+use super::client::negotiation::{FetchedPack, PackRequest};
 use crate::clock::Clock;
-use crate::config::SettingsReceiver;
+use crate::config::{GitSettings, SettingsReceiver};
 use crate::git::pack_receiver::{PackReceiver, SpoolError, SpooledPack};
 use crate::http::fair_semaphore::{FairPermit, FairSemaphore};
 use crate::http::network_limits::ClientNetwork;
 use crate::net::dialer::Dialer;
 use crate::repos::ref_cache::RefCache;
 
-/// Queue in which fetches wait for a pack check: a network that has no clients. The queues of all networks take turns,
-/// so fetches and pushes alternate.
-const FETCH_QUEUE: ClientNetwork = ClientNetwork::V4([0, 0, 0]);
-
-/// Delay before the next attempt to get a permit while the queue is full. Pushes go first then.
+/// Delay before the next attempt to get a permit while the queue is full.
 const PERMIT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Fetches objects into the repositories of this server.
@@ -59,6 +55,7 @@ pub(crate) struct FetchClient {
     packs: PackReceiver,
     /// Limits of a received pack under the current settings.
     limits: Box<dyn Fn() -> PackLimits + Send + Sync>,
+    /// Limits git processes that check packs.
     check_permits: Arc<FairSemaphore>,
     dialer: Arc<Dialer>,
     clock: Clock,
@@ -114,7 +111,8 @@ impl From<SpoolError> for FetchError {
 }
 
 impl FetchClient {
-    /// Creates a client that stores packs where pushes go. They are checked like pushes and share the same permits.
+    /// Creates a client that stores packs where pushes go. They are checked like pushes, with permits of
+    /// [`check_permits`](Self::check_permits).
     pub(crate) fn new(
         settings: SettingsReceiver,
         git: Git,
@@ -135,6 +133,13 @@ impl FetchClient {
             timeouts: FetchTimeouts::default(),
             failure_log: FailureLog::default(),
         }
+    }
+
+    /// Creates the permits for the checks of fetched packs: half as many as pushes have. They are separate, so that git
+    /// servers, which any announcement can name, do not delay pushes. Servers take turns, and each may hold a part.
+    pub(crate) fn check_permits(settings: &GitSettings) -> Arc<FairSemaphore> {
+        let max_waiting = limits::MAX_CONCURRENT_FETCHES;
+        FairSemaphore::new(settings.check_processes / 2, max_waiting, max_waiting)
     }
 
     /// Fetches objects. `on_first_bytes` is called when the server begins to send the requested data.
@@ -192,10 +197,10 @@ impl FetchClient {
         on_first_bytes: impl FnOnce() + Send,
     ) -> Result<Option<CheckedObjects>, FetchError> {
         let pack_request = PackRequest::new(self, fetch, &availability);
-        let spooled = timeout(self.timeouts.total, pack_request.run(on_first_bytes)).await;
-        let spooled = spooled.map_err(|_| FetchError::new(FetchOutcome::Failed, "fetch timed out"))??;
-        let Some(spooled) = spooled else { return Ok(None) };
-        let permit = self.check_permit().await;
+        let fetched = timeout(self.timeouts.total, pack_request.run(on_first_bytes)).await;
+        let fetched = fetched.map_err(|_| FetchError::new(FetchOutcome::Failed, "fetch timed out"))??;
+        let Some(FetchedPack { spooled, server }) = fetched else { return Ok(None) };
+        let permit = self.check_permit(server).await;
         let (local_objects, repo_path) = (self.local_objects(), fetch.repo_path.clone());
         let (oids, received) = (fetch.oids.clone(), fetch.received.clone());
         let checked = blocking(move || {
@@ -212,10 +217,10 @@ impl FetchClient {
         checked.await?.map(Some)
     }
 
-    /// Waits for a permit to check a pack.
-    async fn check_permit(&self) -> FairPermit {
+    /// Waits for a permit to check a pack of a git server in this network.
+    async fn check_permit(&self, server: Option<ClientNetwork>) -> FairPermit {
         loop {
-            match self.check_permits.acquire(Some(FETCH_QUEUE)).await {
+            match self.check_permits.acquire(server).await {
                 Ok(permit) => return permit,
                 Err(_) => tokio::time::sleep(PERMIT_RETRY_DELAY).await,
             }

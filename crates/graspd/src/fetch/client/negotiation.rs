@@ -16,10 +16,18 @@ use super::local_objects::ObjectAvailability;
 use super::protocol::{BRANCHES_AND_TAGS, GitProtocol, OnFirstBytes, Protocol, RESULT_TYPE};
 use super::{FetchClient, FetchError};
 use crate::git::pack_receiver::{SpoolError, SpooledPack};
+use crate::http::network_limits::ClientNetwork;
 use crate::net::USER_AGENT;
 
 /// Largest size of a response without its pack: framing and progress messages.
 const MAX_FRAMING_BYTES: u64 = 2 * limits::MAX_PROGRESS_BYTES as u64;
+
+/// A received pack that is not checked yet.
+pub(super) struct FetchedPack {
+    pub(super) spooled: SpooledPack,
+    /// Network of the server that sent it. `None` for a server on this machine.
+    pub(super) server: Option<ClientNetwork>,
+}
 
 /// A request for the missing objects of one fetch.
 pub(super) struct PackRequest<'a> {
@@ -36,7 +44,7 @@ impl<'a> PackRequest<'a> {
     }
 
     /// Requests the missing objects. Returns `None` if the server has no refs that may lead to them.
-    pub(super) async fn run(&self, on_first_bytes: impl FnOnce() + Send) -> Result<Option<SpooledPack>, FetchError> {
+    pub(super) async fn run(&self, on_first_bytes: impl FnOnce() + Send) -> Result<Option<FetchedPack>, FetchError> {
         let mut callback = Some(on_first_bytes);
         let mut on_first_bytes = || {
             if let Some(callback) = callback.take() {
@@ -45,10 +53,12 @@ impl<'a> PackRequest<'a> {
         };
         let mut connection =
             ServerConnection::open(&self.client.dialer, &self.fetch.target, self.client.timeouts).await?;
-        match self.fetch.form {
-            RequestForm::ByOid => self.by_oids(&mut connection, &mut on_first_bytes).await.map(Some),
-            RequestForm::ByRef => self.by_refs(&mut connection, &mut on_first_bytes).await,
-        }
+        let server = connection.network();
+        let spooled = match self.fetch.form {
+            RequestForm::ByOid => Some(self.by_oids(&mut connection, &mut on_first_bytes).await?),
+            RequestForm::ByRef => self.by_refs(&mut connection, &mut on_first_bytes).await?,
+        };
+        Ok(spooled.map(|spooled| FetchedPack { spooled, server }))
     }
 
     /// Requests exactly the missing objects, in one request.
