@@ -408,6 +408,10 @@ pub const MAX_FETCH_REQUEST_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes of all fetch requests that are in memory at the same time.
 pub const MAX_TOTAL_FETCH_REQUEST_BYTES: usize = 128 * 1024 * 1024;
 
+/// Bytes of responses to fetches that are on disk while clients read them, even if the operator has set a smaller cache
+/// or none. Without a file, a client that reads slowly would hold a git process.
+pub const MIN_SPOOLED_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
+
 /// Seconds between keep-alives while a push is processed. Proxies give up after a minute of silence.
 pub const PUSH_KEEPALIVE_SECS: u64 = 5;
 

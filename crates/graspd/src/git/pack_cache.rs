@@ -4,7 +4,8 @@
 //! it, and later clients get it from disk as long as it is cached.
 //!
 //! The git process writes into a file without a name as fast as it can; clients read that file at their own pace. So a
-//! slow client occupies no git process, and a crash leaves no file behind.
+//! slow client occupies no git process, and a crash leaves no file behind. Responses that only one client needs are
+//! written to such a file too, but are not cached.
 
 use std::fs::File;
 use std::io;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
+use grasp_core::limits;
 use grasp_core::repo::RepoPath;
 use lru::LruCache;
 use tokio::sync::watch;
@@ -72,6 +74,20 @@ pub(crate) struct PackResponse {
     file: File,
     /// Each reader has a receiver.
     progress: watch::Sender<PackProgress>,
+    /// The disk space of a response that is not cached.
+    uncached: Option<UncachedBytes>,
+}
+
+/// Disk space of a response that is not cached. Dropping it, with the last reader, frees the space.
+struct UncachedBytes {
+    cache: Arc<PackCache>,
+    bytes: AtomicU64,
+}
+
+impl Drop for UncachedBytes {
+    fn drop(&mut self) {
+        self.cache.uncached.fetch_sub(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 /// The cache. The lock is held only for accesses to the map.
@@ -80,6 +96,8 @@ pub(crate) struct PackCache {
     /// Maximum number of cached bytes.
     limit: AtomicU64,
     used: AtomicU64,
+    /// Bytes of responses that are being read and are not cached. They count against the limit.
+    uncached: AtomicU64,
     /// In the order of the last request. It has no capacity of its own, because responses in use are not removed.
     responses: Mutex<LruCache<PackCacheKey, Arc<PackResponse>>>,
     /// Number of readers of all responses.
@@ -97,7 +115,8 @@ pub(crate) struct PackReader {
 /// Writes a response. Dropping it ends the response.
 pub(crate) struct PackWriter {
     cache: Arc<PackCache>,
-    key: PackCacheKey,
+    /// `None` for a response that is not cached.
+    key: Option<PackCacheKey>,
     response: Arc<PackResponse>,
     bytes: u64,
     status: PackStatus,
@@ -109,14 +128,22 @@ impl PackCache {
             folder,
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
+            uncached: AtomicU64::new(0),
             responses: Mutex::new(LruCache::unbounded()),
             readers: AtomicUsize::new(0),
         })
     }
 
-    /// Returns the cached bytes and their limit.
+    /// Returns the bytes of all responses and their limit.
     pub(crate) fn load(&self) -> (u64, u64) {
-        (self.used.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed))
+        let bytes = self.used.load(Ordering::Relaxed) + self.uncached.load(Ordering::Relaxed);
+        (bytes, self.limit.load(Ordering::Relaxed))
+    }
+
+    /// Returns true if responses that are being read use more than the limit, so that no further one may be started.
+    pub(crate) fn is_full(&self) -> bool {
+        let (bytes, limit) = self.load();
+        bytes > limit.max(limits::MIN_SPOOLED_RESPONSE_BYTES)
     }
 
     /// Changes the limit of cached bytes.
@@ -136,17 +163,24 @@ impl PackCache {
         if let Some(response) = responses.get(key) {
             return Ok((PackReader::new(self, response), None));
         }
-        let (progress, _) = watch::channel(PackProgress { bytes: 0, status: PackStatus::InProgress });
-        let response = Arc::new(PackResponse { file: tempfile::tempfile_in(&self.folder)?, progress });
+        let response = self.create_response(None)?;
         responses.put(key.clone(), response.clone());
-        let writer = PackWriter {
-            cache: self.clone(),
-            key: key.clone(),
-            response: response.clone(),
-            bytes: 0,
-            status: PackStatus::Failed,
-        };
-        Ok((PackReader::new(self, &response), Some(writer)))
+        Ok((PackReader::new(self, &response), Some(PackWriter::new(self, Some(key.clone()), response))))
+    }
+
+    /// Returns the reader and the writer of a response that only one client needs. It is not cached.
+    ///
+    /// # Errors
+    /// Fails if no file can be created, for example because the disk is full.
+    pub(crate) fn spool(self: &Arc<Self>) -> io::Result<(PackReader, PackWriter)> {
+        let uncached = UncachedBytes { cache: self.clone(), bytes: AtomicU64::new(0) };
+        let response = self.create_response(Some(uncached))?;
+        Ok((PackReader::new(self, &response), PackWriter::new(self, None, response)))
+    }
+
+    fn create_response(&self, uncached: Option<UncachedBytes>) -> io::Result<Arc<PackResponse>> {
+        let (progress, _) = watch::channel(PackProgress { bytes: 0, status: PackStatus::InProgress });
+        Ok(Arc::new(PackResponse { file: tempfile::tempfile_in(&self.folder)?, progress, uncached }))
     }
 
     /// Removes the least recently used responses without readers until the cache is within its limits.
@@ -160,7 +194,8 @@ impl PackCache {
     }
 
     fn is_within_limits(&self, responses: usize) -> bool {
-        self.used.load(Ordering::Relaxed) <= self.limit.load(Ordering::Relaxed) && responses <= MAX_RESPONSES
+        let (bytes, limit) = self.load();
+        bytes <= limit && responses <= MAX_RESPONSES
     }
 
     fn remove(&self, responses: &mut LruCache<PackCacheKey, Arc<PackResponse>>, key: &PackCacheKey) {
@@ -178,6 +213,10 @@ impl PackResponse {
 }
 
 impl PackWriter {
+    fn new(cache: &Arc<PackCache>, key: Option<PackCacheKey>, response: Arc<PackResponse>) -> Self {
+        Self { cache: cache.clone(), key, response, bytes: 0, status: PackStatus::Failed }
+    }
+
     /// Appends to the response. Returns false if it no longer has readers.
     ///
     /// # Errors
@@ -185,7 +224,14 @@ impl PackWriter {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<bool> {
         (&self.response.file).write_all(bytes)?;
         self.bytes += bytes.len() as u64;
-        self.cache.used.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let counter = match &self.response.uncached {
+            Some(uncached) => {
+                uncached.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                &self.cache.uncached
+            }
+            None => &self.cache.used,
+        };
+        counter.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.response.progress.send_replace(PackProgress { bytes: self.bytes, status: PackStatus::InProgress });
         self.cache.evict();
         Ok(self.response.progress.receiver_count() > 0 || !self.abandon_if_unread())
@@ -205,8 +251,10 @@ impl PackWriter {
 
     /// Removes this response from the cache, but not another one with the same key.
     fn remove(&self, responses: &mut LruCache<PackCacheKey, Arc<PackResponse>>) {
-        if responses.peek(&self.key).is_some_and(|response| Arc::ptr_eq(response, &self.response)) {
-            self.cache.remove(responses, &self.key);
+        if let Some(key) = &self.key
+            && responses.peek(key).is_some_and(|response| Arc::ptr_eq(response, &self.response))
+        {
+            self.cache.remove(responses, key);
         }
     }
 
@@ -334,6 +382,34 @@ mod tests {
         writer.finish(PackStatus::Failed);
         assert_eq!(cache.used.load(Ordering::Relaxed), 0);
         assert!(cache.follow(&key(1)).expect("cannot create a file").1.is_some());
+    }
+
+    #[tokio::test]
+    async fn uncached_response_uses_space_until_its_reader_is_dropped() {
+        let folder = tempfile::tempdir().expect("cannot create a folder");
+        let cache = PackCache::new(folder.path().to_owned(), 1_000);
+        let (first, writer) = cache.follow(&key(1)).expect("cannot create a file");
+        let mut cached = writer.expect("the first caller gets the writer");
+        cached.write(&[1; 400]).expect("cannot write");
+        cached.finish(PackStatus::Complete);
+        drop(first);
+        let (reader, mut writer) = cache.spool().expect("cannot create a file");
+        assert!(writer.write(&[7; 500]).expect("cannot write"));
+        assert_eq!(cache.load(), (900, 1_000));
+        assert!(writer.write(&[7; 500]).expect("cannot write"));
+        assert_eq!(cache.load(), (1_000, 1_000), "the cached response was evicted");
+        assert!(!cache.is_full());
+        assert!(writer.write(&[7; limits::MIN_SPOOLED_RESPONSE_BYTES as usize]).expect("cannot write"));
+        assert!(cache.is_full());
+        writer.finish(PackStatus::Complete);
+        assert_eq!(read_all(reader).await.1, PackStatus::Complete);
+        assert_eq!(cache.load(), (0, 1_000));
+
+        let (reader, mut writer) = cache.spool().expect("cannot create a file");
+        drop(reader);
+        assert!(!writer.write(b"abc").expect("cannot write"), "the response has no reader");
+        drop(writer);
+        assert_eq!(cache.load(), (0, 1_000));
     }
 
     #[tokio::test]

@@ -273,30 +273,35 @@ struct UploadPackJob {
 }
 
 impl UploadPackJob {
-    /// Responds from the pack cache, or directly from a git process if the response cannot be cached.
+    /// Responds from the pack cache or from a file, so that a slow client holds no git process, or directly from a git
+    /// process if there is no disk space for the response.
     async fn respond(self, generation: u64) -> HttpResponse {
         let size = {
             let (layout, repo_path) = (self.handler.layout.clone(), self.repo_path.clone());
             tokio::task::spawn_blocking(move || layout.readable_pool_bytes(&repo_path)).await.ok().and_then(Result::ok)
         };
-        // A negotiation step is a few lines that differ from client to client.
-        if self.fetch.response_kind == serve::request::FetchResponseKind::Negotiation {
-            return self.respond_directly(|handler| &handler.permits, None).await;
-        }
+        let is_negotiation = self.fetch.response_kind == serve::request::FetchResponseKind::Negotiation;
         let kind = if self.is_clone() { GitOperationKind::Clone } else { GitOperationKind::Fetch };
-        let operation = GitOperation::new(&self.handler.metrics, kind, &self.repo_path);
-        if size.unwrap_or(u64::MAX) > self.handler.max_cached_response_bytes() {
-            return self.respond_directly(|handler| &handler.large_permits, Some(operation)).await;
+        let operation = (!is_negotiation).then(|| GitOperation::new(&self.handler.metrics, kind, &self.repo_path));
+        let is_large = size.unwrap_or(u64::MAX) > self.handler.max_cached_response_bytes();
+        if is_large || self.handler.pack_cache.is_full() {
+            return self.respond_directly(operation).await;
+        }
+        // A negotiation step is a few lines that differ from client to client, and a pack if git needs to know no more.
+        if is_negotiation {
+            return match self.handler.pack_cache.spool() {
+                Ok((reader, writer)) => {
+                    tokio::spawn(self.fill_cache(writer));
+                    follow(reader, operation).await
+                }
+                Err(error) => self.respond_without_cache(error, operation).await,
+            };
         }
         let request = self.fetch.key.0;
         let key = PackCacheKey { repo_path: self.repo_path.clone(), generation, request, version: self.protocol as u8 };
         let (reader, writer) = match self.handler.pack_cache.follow(&key) {
             Ok(cached) => cached,
-            Err(error) => {
-                // Probably the disk is full. Fetches still work without the cache.
-                warn!(target: "git", %error, "cannot create a pack cache file, responding without cache");
-                return self.respond_directly(|handler| &handler.large_permits, Some(operation)).await;
-            }
+            Err(error) => return self.respond_without_cache(error, operation).await,
         };
         self.handler.metrics.git().count_pack_cache(writer.is_none());
         if let Some(writer) = writer {
@@ -305,12 +310,18 @@ impl UploadPackJob {
         follow(reader, operation).await
     }
 
+    /// Responds directly because no file could be created. Probably the disk is full.
+    async fn respond_without_cache(self, error: io::Error, operation: Option<GitOperation>) -> HttpResponse {
+        warn!(target: "git", %error, "cannot create a pack cache file, responding without cache");
+        self.respond_directly(operation).await
+    }
+
     /// Returns true if the client has no objects yet.
     fn is_clone(&self) -> bool {
         !self.fetch.body.windows(5).any(|line| line == b"have ")
     }
 
-    /// Computes the response for all clients that follow it.
+    /// Computes the response for all clients that follow it, or for the only client of a response that is not cached.
     async fn fill_cache(self, writer: PackWriter) {
         let permit = tokio::select! {
             permit = acquire(&self.handler.permits, self.client) => permit,
@@ -338,12 +349,8 @@ impl UploadPackJob {
     }
 
     /// Computes the response for this client alone, as fast as the client reads. A client that stalls is dropped.
-    async fn respond_directly(
-        self,
-        permits: fn(&UploadPackHandler) -> &Arc<FairSemaphore>,
-        mut operation: Option<GitOperation>,
-    ) -> HttpResponse {
-        let permit = match acquire(permits(&self.handler), self.client).await {
+    async fn respond_directly(self, mut operation: Option<GitOperation>) -> HttpResponse {
+        let permit = match acquire(&self.handler.large_permits, self.client).await {
             Ok(permit) => permit,
             Err(full) => return queue_full(full),
         };
@@ -385,10 +392,10 @@ impl UploadPackJob {
 }
 
 /// A reader of a cached response, and the metrics of the request.
-type CachedFetch = (PackReader, GitOperation);
+type CachedFetch = (PackReader, Option<GitOperation>);
 
-/// Streams a response from the cache while it is being written.
-async fn follow(mut reader: PackReader, operation: GitOperation) -> HttpResponse {
+/// Streams a response from its file while it is being written.
+async fn follow(mut reader: PackReader, operation: Option<GitOperation>) -> HttpResponse {
     let first = reader.wait_for_progress().await;
     match (first.bytes, first.status) {
         (0, PackStatus::QueueFull(full)) => return queue_full(full),
@@ -405,11 +412,15 @@ async fn next_chunk(fetch: Option<CachedFetch>) -> Option<(io::Result<Bytes>, Op
     let (mut reader, mut operation) = fetch?;
     match reader.next().await {
         Ok(chunk) => {
-            operation.add_bytes(chunk.len());
+            if let Some(operation) = &mut operation {
+                operation.add_bytes(chunk.len());
+            }
             Some((Ok(chunk), Some((reader, operation))))
         }
         Err(PackStatus::Complete) => {
-            operation.succeed();
+            if let Some(operation) = operation {
+                operation.succeed();
+            }
             None
         }
         Err(PackStatus::GitError) => None,
