@@ -412,6 +412,24 @@ pub const MAX_TOTAL_FETCH_REQUEST_BYTES: usize = 128 * 1024 * 1024;
 /// or none. Without a file, a client that reads slowly would hold a git process.
 pub const MIN_SPOOLED_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 
+/// Bytes that the objects of a received pack may have when unpacked, however small the pack is; larger packs may have
+/// more, see [`MAX_PACK_EXPANSION`]. Enough for the largest object, or for a hundred small changes of a file of ten
+/// megabytes. Git checks as much in a few seconds.
+pub const MIN_UNPACKED_PACK_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// Bytes that the objects of a received pack may have when unpacked for each byte of the pack, in addition to
+/// [`MIN_UNPACKED_PACK_BYTES`]. The whole history of a large project expands up to a hundred times; an attacker reaches
+/// more than a hundred thousand times.
+pub const MAX_PACK_EXPANSION: u64 = 256;
+
+/// Seconds of processor time in which a git process checks a pack of any size, on an old core too: a small pack with
+/// [`MIN_UNPACKED_PACK_BYTES`] takes three seconds on a current one.
+pub const MIN_CHECK_CPU_SECS: u64 = 30;
+
+/// Bytes of the packs that a git process reads for which it gets one more second of processor time, in addition to
+/// [`MIN_CHECK_CPU_SECS`]. Git indexes several megabytes of source code per second.
+pub const CHECKED_BYTES_PER_CPU_SEC: u64 = 512 * 1024;
+
 /// Seconds between keep-alives while a push is processed. Proxies give up after a minute of silence.
 pub const PUSH_KEEPALIVE_SECS: u64 = 5;
 

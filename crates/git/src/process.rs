@@ -26,6 +26,9 @@ const MAX_STDERR_BYTES: usize = 4 * 1024;
 /// Bytes kept of a line of output: for `rev-list`, an object id and enough of its path for git to find similar objects.
 const MAX_LINE: usize = 1_024;
 
+/// Seconds after the limit on its processor time after which the kernel ends a process that ignores the first signal.
+const CPU_KILL_DELAY_SECS: u64 = 5;
+
 /// Nice value of low-priority processes: the largest there is. They get only processor time that is otherwise idle.
 const LOW_PRIORITY_NICE: i32 = 19;
 
@@ -46,6 +49,8 @@ pub struct Git {
     limits: ProcessLimits,
     /// Largest file that a process may write; `None` for no limit.
     file_bytes: Option<u64>,
+    /// Processor time of a process, in seconds; `None` for no limit.
+    cpu_secs: Option<u64>,
     /// Nice value of the processes.
     niceness: i32,
 }
@@ -89,13 +94,24 @@ impl Git {
     /// Returns the git of this name in the search path, or at this path.
     #[must_use]
     pub fn new(program: &Path, limits: ProcessLimits) -> Self {
-        Self { program: program.to_owned(), limits, file_bytes: None, niceness: 0 }
+        Self { program: program.to_owned(), limits, file_bytes: None, cpu_secs: None, niceness: 0 }
     }
 
     /// Returns the same git with a limit on the size of written files. The kernel ends a process that exceeds it.
     #[must_use]
     pub fn with_file_bytes(&self, file_bytes: u64) -> Self {
         Self { file_bytes: Some(file_bytes), ..self.clone() }
+    }
+
+    /// Returns the same git with a limit on the processor time of a process. The kernel ends a process that exceeds it.
+    #[must_use]
+    pub fn with_cpu_secs(&self, cpu_secs: u64) -> Self {
+        Self { cpu_secs: Some(cpu_secs), ..self.clone() }
+    }
+
+    /// Returns the size of the largest object that a process can read.
+    pub(crate) fn max_object_bytes(&self) -> u64 {
+        self.limits.alloc_bytes
     }
 
     /// Returns the same git with the lowest scheduling priority.
@@ -303,13 +319,17 @@ fn poll_pipes(out: Option<&impl AsFd>, err: Option<&impl AsFd>, left: Duration) 
 }
 
 fn spawn(command: &mut Command, git: &Git) -> io::Result<Child> {
-    let Git { limits: ProcessLimits { address_bytes, .. }, file_bytes, niceness, .. } = *git;
+    let Git { limits: ProcessLimits { address_bytes, .. }, file_bytes, cpu_secs, niceness, .. } = *git;
     let apply_limits = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         setrlimit(Resource::As, Rlimit { current: Some(address_bytes), maximum: Some(address_bytes) })?;
         // Without a limit of its own the process inherits that of the server.
         if file_bytes.is_some() {
             setrlimit(Resource::Fsize, Rlimit { current: file_bytes, maximum: file_bytes })?;
+        }
+        if let Some(secs) = cpu_secs {
+            let maximum = Some(secs.saturating_add(CPU_KILL_DELAY_SECS));
+            setrlimit(Resource::Cpu, Rlimit { current: cpu_secs, maximum })?;
         }
         // A killed process writes no core dump.
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
@@ -338,6 +358,8 @@ pub(crate) fn walk_input<T: Display>(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     fn shell(script: &str) -> (Git, Command) {
@@ -373,6 +395,14 @@ mod tests {
         let (git, mut command) = shell("yes");
         let cancelled = git.stream(&mut command, ProcessInput::Empty, LONG, |_| Err(GitError::Cancelled));
         assert!(matches!(cancelled, Err(GitError::Cancelled)));
+    }
+
+    #[test]
+    fn process_that_exceeds_its_processor_time_is_killed() {
+        let (git, mut command) = shell("while :; do :; done");
+        let killed = git.with_cpu_secs(1).run(&mut command, ProcessInput::Empty, LONG, 100);
+        let Err(GitError::Failed { status, .. }) = killed else { panic!("{killed:?}") };
+        assert_eq!(status.signal(), Some(Signal::XCPU.as_raw()));
     }
 
     /// Returns whether a process exists and is not a zombie.

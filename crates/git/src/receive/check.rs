@@ -5,18 +5,22 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs;
 use std::fs::File;
+use std::io::BufReader;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use std::{fs, io};
 
+use grasp_core::limits;
+
+use super::declared_sizes::{DeclaredSizeLimits, check_declared_sizes};
 use super::object_walk::{ObjectWalk, RequiredTip, RequiredTips, TipRequirement, is_oid};
 use super::pack_contents;
 use super::pack_contents::PackContents;
 use super::pack_error::{GitErrorTranslator, PackError};
-use super::quarantine::{PackData, PackLimits, Quarantine, SpooledBytes};
+use super::quarantine::{PackData, PackLimits, Quarantine, SpooledBytes, UncheckedPack};
 use crate::layout::Layout;
 use crate::objects::ObjectKind;
 use crate::process::{Git, ProcessInput, walk_input};
@@ -31,6 +35,9 @@ const NEVER_STREAM: &str = "core.bigFileThreshold=1024g";
 
 /// Packs above this size are indexed with a second thread: for smaller ones, starting it costs more than it saves.
 const TWO_THREADS_BYTES: u64 = 32 * 1024 * 1024;
+
+/// Bytes of a pack that are read from its file at a time.
+const READ_BUFFER_BYTES: usize = 64 * 1024;
 
 /// Largest number of bytes that an index has for each object.
 const INDEX_ENTRY_BYTES: u64 = 40;
@@ -74,6 +81,7 @@ impl PackChecker<'_> {
     /// If the pack is invalid, exceeds a limit or has a delta whose base is missing.
     pub fn index_pack(&self, quarantine: &mut Quarantine, data: PackData, pools: &[PathBuf]) -> Result<(), PackError> {
         let PackData::Pack(pack) = data else { return Ok(()) };
+        self.check_unpacked_size(&pack)?;
         let mut command = self.command(VisibleObjects { quarantine: Some(quarantine), pools });
         command.args(["-c", NEVER_STREAM, "index-pack", "--stdin", "--fix-thin", STRICT]);
         command.arg(format!("--max-input-size={}", self.limits.max_bytes));
@@ -82,12 +90,27 @@ impl PackChecker<'_> {
             SpooledBytes::Memory(bytes) => ProcessInput::Bytes(bytes),
             SpooledBytes::File(path) => ProcessInput::File(File::open(path)?),
         };
-        let result = self.git_with_file_limit().run(&mut command, input, self.timeout(), 1_024);
+        let cpu_secs = self.cpu_secs(pack.bytes);
+        let git = self.git_with_file_limit().with_cpu_secs(cpu_secs);
+        let result = git.run(&mut command, input, self.timeout(), 1_024);
         if let SpooledBytes::File(path) = &pack.body {
             fs::remove_file(path)?;
         }
-        result.map_err(|error| self.translator(PackError::Check).translate(error))?;
+        result.map_err(|error| self.translator(PackError::Check, cpu_secs).translate(error))?;
         quarantine.sent_objects = u64::from(pack.objects);
+        Ok(())
+    }
+
+    /// Checks how large the objects of a pack are when unpacked.
+    fn check_unpacked_size(&self, pack: &UncheckedPack) -> Result<(), PackError> {
+        let limits = DeclaredSizeLimits::new(pack.bytes, self.git.max_object_bytes());
+        match &pack.body {
+            SpooledBytes::Memory(bytes) => check_declared_sizes(bytes.as_slice(), pack.objects, limits)?,
+            SpooledBytes::File(path) => {
+                let file = BufReader::with_capacity(READ_BUFFER_BYTES, File::open(path)?);
+                check_declared_sizes(file, pack.objects, limits)?
+            }
+        };
         Ok(())
     }
 
@@ -168,12 +191,14 @@ impl PackChecker<'_> {
         let input = walk_input(new, known.iter());
         let mut command = self.command(visible);
         command.args(["rev-list", "--objects", "--stdin"]);
+        let cpu_secs = self.cpu_secs(visible_bytes(visible)?);
         self.git
+            .with_cpu_secs(cpu_secs)
             .stream_lines(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout(), |line| {
                 walk.read_line(line);
                 Ok(())
             })
-            .map_err(|error| self.translator(PackError::Incomplete).translate(error))?;
+            .map_err(|error| self.translator(PackError::Incomplete, cpu_secs).translate(error))?;
         Ok(walk)
     }
 
@@ -189,9 +214,11 @@ impl PackChecker<'_> {
         // The window is limited in bytes: the default of ten objects can exceed the memory limit of a process.
         command.args(["-c", "pack.windowMemory=64m", "pack-objects", "--revs", "--non-empty", "-q"]);
         command.args(["--no-sparse", "--delta-base-offset", "--threads=1"]).arg(into.packs().join("pack"));
+        let cpu_secs = self.cpu_secs(visible_bytes(visible)?);
         self.git_with_file_limit()
+            .with_cpu_secs(cpu_secs)
             .run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout(), 1_024)
-            .map_err(|error| self.translator(PackError::Incomplete).translate(error))?;
+            .map_err(|error| self.translator(PackError::Incomplete, cpu_secs).translate(error))?;
         Ok(())
     }
 
@@ -236,10 +263,12 @@ impl PackChecker<'_> {
         let input: String = oids.iter().map(|oid| format!("{oid}\n")).collect();
         // A line is a type, or an object id and a word.
         let max_output = oids.len() * 64 + 1_024;
+        let cpu_secs = self.cpu_secs(visible_bytes(visible)?);
         let output = self
             .git
+            .with_cpu_secs(cpu_secs)
             .run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout(), max_output)
-            .map_err(|error| self.translator(PackError::Check).translate(error))?;
+            .map_err(|error| self.translator(PackError::Check, cpu_secs).translate(error))?;
         let output = String::from_utf8_lossy(&output);
         let found: Vec<_> = output.lines().map(ObjectKind::from_name).collect();
         if found.len() != oids.len() {
@@ -266,13 +295,34 @@ impl PackChecker<'_> {
         self.git.with_file_bytes(self.limits.max_bytes.max(INDEX_ENTRY_BYTES * u64::from(self.limits.max_objects)))
     }
 
-    fn translator(&self, otherwise: fn(String) -> PackError) -> GitErrorTranslator<'_> {
-        GitErrorTranslator { root: self.layout.root(), max_bytes: self.limits.max_bytes, otherwise }
+    fn translator(&self, otherwise: fn(String) -> PackError, cpu_secs: u64) -> GitErrorTranslator<'_> {
+        GitErrorTranslator { root: self.layout.root(), max_bytes: self.limits.max_bytes, cpu_secs, otherwise }
+    }
+
+    /// Returns the processor time of a process that reads packs of this size, in seconds.
+    fn cpu_secs(&self, pack_bytes: u64) -> u64 {
+        let secs = limits::MIN_CHECK_CPU_SECS + pack_bytes / limits::CHECKED_BYTES_PER_CPU_SEC;
+        secs.min(self.limits.check_secs).max(1)
     }
 
     fn timeout(&self) -> Duration {
         Duration::from_secs(self.limits.check_secs)
     }
+}
+
+/// Returns the bytes of all packs that a check can read.
+fn visible_bytes(visible: VisibleObjects<'_>) -> io::Result<u64> {
+    let mut total = visible.quarantine.map(Quarantine::bytes).transpose()?.unwrap_or(0);
+    for pool in visible.pools {
+        match fs::read_dir(pool.join("pack")) {
+            Ok(entries) => {
+                total += entries.flatten().filter_map(|entry| Some(entry.metadata().ok()?.len())).sum::<u64>()
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(total)
 }
 
 /// Returns a list of folders as git expects it in an environment variable: separated by colons, and quoted where a name

@@ -11,6 +11,7 @@
 
 pub mod check;
 pub mod commands;
+mod declared_sizes;
 mod object_walk;
 mod pack_contents;
 pub mod pack_error;

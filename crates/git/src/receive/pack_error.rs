@@ -10,6 +10,9 @@ use crate::process::GitError;
 /// The signal that ends a process whose file exceeds its limit.
 const SIGXFSZ: i32 = 25;
 
+/// The signal that ends a process that exceeds its processor time.
+const SIGXCPU: i32 = 24;
+
 /// Characters of git's own message that are passed on: about two lines.
 const MAX_MESSAGE_CHARS: usize = 400;
 
@@ -30,6 +33,12 @@ pub enum PackError {
     /// One object, or the memory needed to build it, exceeds the limit.
     #[error("the pack has an object that is larger than this server accepts")]
     ObjectTooLarge,
+    /// The objects would take too much space when they are unpacked.
+    #[error("the objects of the pack have more than {most} bytes when unpacked: push less history at once")]
+    TooMuchUnpacked {
+        /// The limit for a pack of this size.
+        most: u64,
+    },
     /// The data is not a pack.
     #[error("not a valid pack: {0}")]
     Format(&'static str),
@@ -76,6 +85,7 @@ impl PackError {
             Self::TooLarge(_) => "E-PACK-TOO-LARGE",
             Self::TooManyObjects { .. } => "E-PACK-OBJECTS",
             Self::ObjectTooLarge => "E-PACK-OBJECT-TOO-LARGE",
+            Self::TooMuchUnpacked { .. } => "E-PACK-UNPACKED",
             Self::Format(_) => "E-PACK-FORMAT",
             Self::DiskFull => "E-PACK-DISK-FULL",
             Self::Time(_) => "E-PACK-TIME",
@@ -112,6 +122,8 @@ pub(super) struct GitErrorTranslator<'a> {
     pub(super) root: &'a Path,
     /// Largest size of a written file.
     pub(super) max_bytes: u64,
+    /// Limit on processor time.
+    pub(super) cpu_secs: u64,
     /// Makes the error for messages that are not recognised.
     pub(super) otherwise: fn(String) -> PackError,
 }
@@ -124,6 +136,7 @@ impl GitErrorTranslator<'_> {
             GitError::Timeout(timeout) => PackError::Time(timeout.as_secs()),
             GitError::OutputTooLarge | GitError::Cancelled => PackError::Server(error.to_string()),
             GitError::Failed { status, .. } if status.signal() == Some(SIGXFSZ) => PackError::TooLarge(self.max_bytes),
+            GitError::Failed { status, .. } if status.signal() == Some(SIGXCPU) => PackError::Time(self.cpu_secs),
             GitError::Failed { status, stderr } if stderr.is_empty() => {
                 (self.otherwise)(format!("git ended with {status}"))
             }
@@ -170,7 +183,8 @@ mod tests {
     use super::*;
 
     fn translate(raw_status: i32, stderr: &str) -> PackError {
-        let translator = GitErrorTranslator { root: Path::new("/srv/git"), max_bytes: 7, otherwise: PackError::Check };
+        let root = Path::new("/srv/git");
+        let translator = GitErrorTranslator { root, max_bytes: 7, cpu_secs: 8, otherwise: PackError::Check };
         let status = ExitStatus::from_raw(raw_status);
         translator.translate(GitError::Failed { status, stderr: stderr.to_owned() })
     }
@@ -190,9 +204,11 @@ mod tests {
             assert_eq!(translate(256, stderr).code(), code, "{stderr}");
         }
         assert_eq!(translate(SIGXFSZ, ""), PackError::TooLarge(7));
+        assert_eq!(translate(SIGXCPU, "warning: something"), PackError::Time(8));
         let text = "git rejects the pack: cannot read /incoming/3 here; it ends";
         assert_eq!(translate(256, "error: cannot read /srv/git/incoming/3\there\nfatal: it ends").to_string(), text);
-        let translator = GitErrorTranslator { root: Path::new("/"), max_bytes: 7, otherwise: PackError::Check };
+        let root = Path::new("/");
+        let translator = GitErrorTranslator { root, max_bytes: 7, cpu_secs: 8, otherwise: PackError::Check };
         assert_eq!(translator.translate(GitError::Timeout(Duration::from_secs(9))), PackError::Time(9));
     }
 

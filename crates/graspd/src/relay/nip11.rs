@@ -115,6 +115,8 @@ fn storage_limits(config: &Config) -> Value {
         ("max_bytes_per_repository", quotas.bytes_per_repository),
         ("max_bytes_per_key", quotas.bytes_per_key),
         ("max_push_bytes", Some(config.git.max_push_bytes)),
+        ("min_unpacked_pack_bytes", Some(limits::MIN_UNPACKED_PACK_BYTES.max(config.git.max_object_bytes))),
+        ("max_pack_expansion", Some(limits::MAX_PACK_EXPANSION)),
     ];
     entries.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), json!(limit?)))).collect::<Map<_, _>>().into()
 }

@@ -326,7 +326,7 @@ async fn local_errors_are_not_blamed_on_the_server() {
     setup.wait_until_clean().await;
     setup.client.packs = packs(&setup, 0);
     setup.client.local_objects.git =
-        Git::new(Path::new("/nonexistent/git"), ProcessLimits { alloc_bytes: 1 << 20, address_bytes: 1 << 30 });
+        Git::new(Path::new("/nonexistent/git"), ProcessLimits { alloc_bytes: 1 << 24, address_bytes: 1 << 30 });
     assert_eq!(setup.fetch(&url, RequestForm::ByOid, &[&tip]).await.result.outcome, FetchOutcome::LocalError, "no git");
     setup.wait_until_clean().await;
     let mut request = setup.request(&url, RequestForm::ByOid, &[&tip]);
