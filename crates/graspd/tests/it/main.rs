@@ -12,6 +12,7 @@ mod command_line;
 mod crash;
 mod disk;
 mod dos_admission;
+mod dos_git;
 mod dos_relay;
 mod dos_sync;
 mod drain;

@@ -25,6 +25,8 @@ pub enum GitServerMode {
     Failing(u16, String),
     /// Waits before each answer.
     Slow(Duration),
+    /// Answers every request for objects with this pack.
+    Pack(Vec<u8>),
 }
 
 /// A running git server.
@@ -165,6 +167,10 @@ impl Shared {
                 return Ok(head.into_bytes());
             }
             GitServerMode::Slow(wait) => thread::sleep(wait),
+            GitServerMode::Pack(pack) if body.windows(13).any(|part| part == b"command=fetch") => {
+                return Ok(pack_response(&pack));
+            }
+            GitServerMode::Pack(_) => {}
         }
         let mut child = Command::new("git")
             .arg("http-backend")
@@ -195,6 +201,21 @@ impl Shared {
         let head = format!("HTTP/1.1 {status}\r\n{lines}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
         Ok([head.as_bytes(), body].concat())
     }
+}
+
+/// Returns the response of version 2 of the protocol to a request for objects.
+fn pack_response(pack: &[u8]) -> Vec<u8> {
+    let mut body = b"000dpackfile\n".to_vec();
+    for part in pack.chunks(60_000) {
+        body.extend_from_slice(format!("{:04x}\x01", part.len() + 5).as_bytes());
+        body.extend_from_slice(part);
+    }
+    body.extend_from_slice(b"0000");
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-result\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), &body].concat()
 }
 
 fn read_chunks(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
