@@ -10,6 +10,7 @@
 //! - [`pack_receiver`]: packs of pushes and of fetches while they are received.
 //! - [`receive_pack`]: pushes (`git-receive-pack`).
 //! - [`request_body`]: request bodies, with bounds for size, memory and rate.
+//! - [`transfer_rate`]: minimum rates of request bodies and responses.
 //!
 //! May use `writer`, `repos` (ref cache), `monitor` (disk budget), `metrics`, `http`,
 //! `config` and `random`.
@@ -19,4 +20,5 @@ pub(crate) mod pack_cache;
 pub(crate) mod pack_receiver;
 pub(crate) mod receive_pack;
 pub(crate) mod request_body;
+mod transfer_rate;
 pub(crate) mod upload_pack;

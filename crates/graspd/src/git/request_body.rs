@@ -12,6 +12,7 @@ use hyper::{HeaderMap, Response, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::handlers::GitClient;
+use super::transfer_rate::{CONTENDED_RATE, RATE_CHECK_INTERVAL, RELAXED_RATE, TransferRate};
 use crate::http::body::{HttpResponse, ResponseBody};
 use crate::http::fair_semaphore::FairSemaphore;
 use crate::http::network_limits::ClientNetwork;
@@ -29,23 +30,6 @@ const UNCOUNTED_BYTES: usize = 8 * 1024;
 
 /// Timeout for reading a buffered body.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Interval at which the rate of a body is checked while no bytes arrive.
-const RATE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Minimum number of bytes within a time that is spent waiting for them.
-#[derive(Clone, Copy)]
-struct MinRate {
-    bytes: u64,
-    within: Duration,
-}
-
-/// 1 kB/s, the rate of a modem.
-const RELAXED_RATE: MinRate = MinRate { bytes: 30 * 1024, within: Duration::from_secs(30) };
-
-/// Rate while other pushes wait for a permit, so that slow ones do not block them. 32 kB/s is slower than the
-/// connections that are in use for pushes.
-const CONTENDED_RATE: MinRate = MinRate { bytes: 160 * 1024, within: Duration::from_secs(5) };
 
 /// How long to read the rest of a request before the response starts. A proxy forwards what it has buffered within this
 /// time; once the response has started, a proxy forwards no more of the request.
@@ -86,9 +70,7 @@ pub(super) struct GitRequestBody {
     /// Received bytes in all.
     received: u64,
     required_rate: RequiredRate,
-    /// Time spent waiting for bytes, and bytes received, since the rate was last checked.
-    waited: Duration,
-    received_since_check: u64,
+    rate: TransferRate,
 }
 
 /// Which minimum rate applies to a body.
@@ -114,9 +96,8 @@ impl GitRequestBody {
             Some(b"gzip" | b"x-gzip") => Some(GzWriter::new(Vec::new())),
             Some(_) => return Err(BodyError::UnsupportedEncoding),
         };
-        let (required_rate, waited) = (RequiredRate::Relaxed, Duration::ZERO);
-        let compressed = Bytes::new();
-        Ok(Self { incoming, gzip, compressed, received: 0, required_rate, waited, received_since_check: 0 })
+        let (compressed, required_rate) = (Bytes::new(), RequiredRate::Relaxed);
+        Ok(Self { incoming, gzip, compressed, received: 0, required_rate, rate: TransferRate::default() })
     }
 
     /// From now on requires the higher rate while another request waits for the permit of `semaphore` that this request
@@ -163,7 +144,7 @@ impl GitRequestBody {
         loop {
             let began = Instant::now();
             let frame = tokio::time::timeout(RATE_CHECK_INTERVAL, self.incoming.frame()).await;
-            self.waited += began.elapsed();
+            self.rate.add_wait(began.elapsed());
             let Ok(frame) = frame else {
                 self.check_rate()?;
                 continue;
@@ -171,7 +152,7 @@ impl GitRequestBody {
             let Some(frame) = frame else { return Ok(None) };
             let Ok(bytes) = frame.map_err(|_| BodyError::Incomplete)?.into_data() else { continue };
             self.received += bytes.len() as u64;
-            self.received_since_check += bytes.len() as u64;
+            self.rate.add_bytes(bytes.len());
             self.check_rate()?;
             if !bytes.is_empty() {
                 return Ok(Some(bytes));
@@ -179,24 +160,13 @@ impl GitRequestBody {
         }
     }
 
-    /// Checks the rate once enough time has been spent waiting. Earlier bursts do not count: a client that sends much
-    /// and then nothing is too slow.
     fn check_rate(&mut self) -> Result<(), BodyError> {
-        let rate = match &self.required_rate {
+        let required = match &self.required_rate {
             RequiredRate::Always => CONTENDED_RATE,
             RequiredRate::IfContended(semaphore, network) if semaphore.is_contended(*network) => CONTENDED_RATE,
             RequiredRate::IfContended(..) | RequiredRate::Relaxed => RELAXED_RATE,
         };
-        if self.waited < rate.within {
-            return Ok(());
-        }
-        // `waited` may be longer than `rate.within`, because the wait may have begun long before the contention.
-        let (received, waited) = (u128::from(self.received_since_check), self.waited.as_millis());
-        if received * rate.within.as_millis() < u128::from(rate.bytes) * waited {
-            return Err(BodyError::TooSlow);
-        }
-        (self.waited, self.received_since_check) = (Duration::ZERO, 0);
-        Ok(())
+        if self.rate.is_below(required) { Err(BodyError::TooSlow) } else { Ok(()) }
     }
 
     /// Reads and discards bytes, without decompressing them, until more than `until` bytes have been received in all, the

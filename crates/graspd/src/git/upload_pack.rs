@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -19,14 +19,16 @@ use grasp_git::serve::{
 use hyper::body::Incoming as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, StatusCode, header};
+use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, warn};
 
 use super::handlers::{GitClient, NamedSemaphore, acquire, queue_full, typed_response};
 use super::pack_cache::{PackCache, PackCacheKey, PackReader, PackStatus, PackWriter};
 use super::request_body::{BodyError, BufferedBody, GitRequestBody, MEMORY_UNIT_BYTES, respond_and_drain};
+use super::transfer_rate::{CONTENDED_RATE, RATE_CHECK_INTERVAL, TransferRate};
 use crate::config::{GitSettings, SettingsReceiver};
-use crate::http::body::{HttpResponse, ResponseBody};
+use crate::http::body::{BodySender, HttpResponse, ResponseBody};
 use crate::http::fair_semaphore::{FairPermit, FairSemaphore, QueueFull};
 use crate::http::response::status;
 use crate::metrics::Metrics;
@@ -348,7 +350,8 @@ impl UploadPackJob {
         });
     }
 
-    /// Computes the response for this client alone, as fast as the client reads. A client that stalls is dropped.
+    /// Computes the response for this client alone, as fast as the client reads. A client that stalls is dropped, as is
+    /// one that reads slowly while others wait for its git process.
     async fn respond_directly(self, mut operation: Option<GitOperation>) -> HttpResponse {
         let permit = match acquire(&self.handler.large_permits, self.client).await {
             Ok(permit) => permit,
@@ -356,14 +359,13 @@ impl UploadPackJob {
         };
         let (sender, body) = ResponseBody::channel();
         let runtime = tokio::runtime::Handle::current();
-        let timeout = Duration::from_secs(limits::STALL_TIMEOUT_SECS);
+        let mut rate = TransferRate::default();
         tokio::task::spawn_blocking(move || {
             let result = self.run(|bytes| {
                 if let Some(operation) = &mut operation {
                     operation.add_bytes(bytes.len());
                 }
-                let send = sender.send_timeout(Ok(Bytes::copy_from_slice(bytes)), timeout);
-                runtime.block_on(send).map_err(|_| GitError::Cancelled)
+                runtime.block_on(self.send(&sender, bytes, &mut rate))
             });
             debug!(target: "git", repo = %self.repo_path, success = result.is_ok(), "fetch answered without cache");
             if let Some(operation) = operation.take().filter(|_| result.is_ok()) {
@@ -374,6 +376,29 @@ impl UploadPackJob {
         let mut response = result(Bytes::new());
         *response.body_mut() = body;
         response
+    }
+
+    /// Sends bytes to the client of a response that is not written to a file.
+    async fn send(&self, sender: &BodySender, bytes: &[u8], rate: &mut TransferRate) -> Result<(), GitError> {
+        let stalled_at = Instant::now() + Duration::from_secs(limits::STALL_TIMEOUT_SECS);
+        let mut chunk = Ok(Bytes::copy_from_slice(bytes));
+        loop {
+            let began = Instant::now();
+            let sent = sender.send_timeout(chunk, RATE_CHECK_INTERVAL).await;
+            rate.add_wait(began.elapsed());
+            chunk = match sent {
+                Ok(()) => {
+                    rate.add_bytes(bytes.len());
+                    return Ok(());
+                }
+                Err(SendTimeoutError::Timeout(unsent)) if Instant::now() < stalled_at => unsent,
+                Err(_) => return Err(GitError::Cancelled),
+            };
+            let is_contended = self.handler.large_permits.is_contended(self.client.network);
+            if is_contended && rate.is_below(CONTENDED_RATE) {
+                return Err(GitError::Cancelled);
+            }
+        }
     }
 
     /// Runs `git upload-pack` and passes its output to `output`.

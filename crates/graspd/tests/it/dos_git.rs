@@ -58,6 +58,22 @@ fn slow_readers_of_negotiations_hold_no_process() {
     bystander.expect_unaffected(&server, "after the slow readers");
 }
 
+/// A response that is too large for the cache is sent as fast as its client reads. If others wait, a slow client is
+/// dropped before they give up.
+#[test]
+fn slow_readers_of_large_responses_do_not_make_clones_fail() {
+    // Without a cache every response counts as large, and two processes send them.
+    let mut server = TestServer::with_settings(&[BEHIND_PROXY, ("GIT_PACK_CACHE_BYTES", "0")]);
+    let owner = server.maintainer(1);
+    let (work, first) = one_commit("one");
+    let second = work.commit("large", &incompressible_text(40_000_000));
+    server.create_repo(&owner, "large", &[], &work, &main_at(&second));
+    let path = repo_path(&owner.npub(), "large");
+    let slow = [4, 5].map(|nth| begin_negotiation(&server, &path, (&second, &first), nth));
+    assert_eq!(WorkTree::clone(&server.url(&owner, "large")).oid("HEAD"), second);
+    drop(slow);
+}
+
 /// Size of the object that the deltas of a bomb repeat.
 const BOMB_OBJECT: u64 = 15 * MB;
 
