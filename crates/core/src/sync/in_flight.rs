@@ -134,9 +134,6 @@ impl SyncMachine {
         if delivery.is_late || delivery.is_flood {
             self.disconnect(id);
         }
-        if delivery.is_unsolicited {
-            return;
-        }
         self.count_wide_delivery(id, delivery.is_wide, false);
         let url = self.relays.get(&id).map(|relay| relay.url.clone()).unwrap_or_default();
         self.remember_rejected(&event, rejection, &url);
