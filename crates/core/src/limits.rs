@@ -662,11 +662,12 @@ pub const MAX_RESUMABLE_PAGES: usize = 64;
 pub const MAX_UNPARSEABLE_MESSAGES: u32 = 100;
 
 /// Messages per minute that a relay may send without a request that explains them: events that match no open filter,
-/// repeated events, notices, pings. Ten in a second are more than any relay needs.
-pub const RELAY_UNEXPLAINED_PER_MINUTE: u64 = 600;
+/// repeated events, notices, pings. Five in a second are more than any relay needs. Less than
+/// [`HELD_RELAY_EVENTS_PER_MINUTE`], so that a relay which sends nothing else is recognised.
+pub const RELAY_UNEXPLAINED_PER_MINUTE: u64 = 300;
 
 /// The same at once: after a subscription is closed, what was on its way still arrives.
-pub const RELAY_UNEXPLAINED_BURST: u64 = 1_000;
+pub const RELAY_UNEXPLAINED_BURST: u64 = 500;
 
 /// Live events of a connection that are remembered to recognise repetitions.
 pub const RECENT_LIVE_EVENTS_PER_RELAY: usize = 256;

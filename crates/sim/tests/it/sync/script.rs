@@ -104,7 +104,11 @@ fn repo() -> RepoId {
 /// Returns an event of the relay.
 fn event(number: u8, secs_ago: u64) -> Arc<Event> {
     let (id, pubkey, created_at) = (EventId([number; 32]), PublicKey([9; 32]), Timestamp(START_SECS - secs_ago));
-    Arc::new(Event { id, pubkey, created_at, kind: 1111, tags: vec![], content: String::new(), sig: [number; 64] })
+    let coordinate = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo().owner, d: "thing".to_owned() };
+    let (kind, tag) =
+        if number >= 0xf0 { (kinds::STATE, ["d", "thing"]) } else { (1111, ["a", &coordinate.to_string()]) };
+    let tags = vec![tag.map(str::to_owned).to_vec()];
+    Arc::new(Event { id, pubkey, created_at, kind, tags, content: String::new(), sig: [number; 64] })
 }
 
 fn item(event: &Event) -> NegentropyItem {
@@ -294,6 +298,7 @@ impl SyncScript {
             }
             SyncOutput::HeldEventSeen(_)
             | SyncOutput::ReleasePermit(_)
+            | SyncOutput::SetEventRate(..)
             | SyncOutput::QueryLocalIds(..)
             | SyncOutput::QueryRootEvents(_) => {
                 return None;
