@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::net::AddressPolicy;
 use grasp_core::nostr::{Event, EventId, PublicKey, SignedEvent, signed_event};
-use grasp_core::sync::io::{DisconnectReason, EventPresence, IncomingMessage, SessionId};
+use grasp_core::sync::io::{DisconnectReason, EventPresence, EventRate, IncomingMessage, SessionId};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Timestamp;
 use nostr::key::Keys;
@@ -94,7 +94,11 @@ impl TestSetup {
     fn dial_as(&self, urls: &[&str], origin: RelayOrigin) -> TestDriver {
         let (sender, inbox) = mpsc::channel(QUEUE);
         let url = |url: &&str| RelayUrl::parse(url).expect("valid URL");
-        let spawn = |url| RelayConnection::spawn(&self.sockets, SESSION, (url, origin), sender.clone());
+        let spawn = |url| {
+            let handle = RelayConnection::spawn(&self.sockets, SESSION, (url, origin), sender.clone());
+            handle.set_event_rate(EventRate::FULL);
+            handle
+        };
         TestDriver { handles: urls.iter().map(url).map(spawn).collect(), inbox }
     }
 }
