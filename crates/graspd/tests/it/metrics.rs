@@ -312,9 +312,15 @@ fn undocumented_values(body: &str) -> BTreeSet<String> {
 }
 
 /// Metrics without values in this test: a gap is found at the earliest a quarter of an hour after the connection was
-/// complete (tested in metrics/sync/tests.rs), and not every machine has a control group (tested in
-/// metrics/process.rs).
-const UNTESTED: [&str; 3] = ["ngit_sync_gap_events", "ngit_cgroup_cpu_seconds", "ngit_cgroup_memory_current_bytes"];
+/// complete (tested in metrics/sync/tests.rs), not every machine has a control group (tested in metrics/process.rs), and the
+/// relays of this test send only what was requested (tested in dos_sync.rs).
+const UNTESTED: [&str; 5] = [
+    "ngit_sync_gap_events",
+    "ngit_cgroup_cpu_seconds",
+    "ngit_cgroup_memory_current_bytes",
+    "ngit_sync_unsolicited_events",
+    "ngit_sync_floods",
+];
 
 #[test]
 fn every_metric_has_values_and_is_on_the_dashboard() {
