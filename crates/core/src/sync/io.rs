@@ -6,7 +6,7 @@
 //!   submissions that caused them ([`SyncInput::SubmitResult`]).
 //! - Every [`SyncOutput::Submit`] is answered exactly once.
 //! - An event that is not known here is passed on only with a permit
-//!   ([`limits::SYNC_PERMITS`](crate::limits::SYNC_PERMITS)). The permit is returned when the event has its result or
+//!   ([`limits::SYNC_PERMITS`]). The permit is returned when the event has its result or
 //!   is released. So the machine never has to drop an event for lack of space.
 
 use std::sync::Arc;
@@ -257,7 +257,7 @@ pub struct QueryId(pub u64);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalIds {
     /// The newest served and held events that match, at most
-    /// [`limits::MAX_RECONCILIATION_ITEMS`](crate::limits::MAX_RECONCILIATION_ITEMS).
+    /// [`limits::MAX_RECONCILIATION_ITEMS`].
     pub items: Vec<NegentropyItem>,
     /// If the items were cut: all matching events of this second and later are among them. `None` if nothing was cut.
     pub complete_since: Option<Timestamp>,
