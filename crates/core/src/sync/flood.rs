@@ -33,7 +33,7 @@ impl FloodDetector {
     }
 
     /// Records an event of a live subscription. Returns whether it has arrived there shortly before.
-    pub(super) fn is_repeated(&mut self, sub: SubscriptionId, id: EventId) -> bool {
+    pub(super) fn record_live_event(&mut self, sub: SubscriptionId, id: EventId) -> bool {
         let [a, b, c, d, e, f, g, h, ..] = id.0;
         let delivery = u64::from_be_bytes([a, b, c, d, e, f, g, h]) ^ sub.0;
         if self.recent.contains(&delivery) {
@@ -75,7 +75,7 @@ mod tests {
         let (a, b) = (EventId([1; 32]), EventId([2; 32]));
         let (first, second) = (SubscriptionId(1), SubscriptionId(2));
         let deliveries = [(first, a), (second, a), (first, b), (first, a), (second, b), (second, b)];
-        let repeated = deliveries.map(|(sub, id)| detector.is_repeated(sub, id));
+        let repeated = deliveries.map(|(sub, id)| detector.record_live_event(sub, id));
         assert_eq!(repeated, [false, false, false, true, false, true]);
     }
 }

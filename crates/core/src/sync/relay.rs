@@ -455,8 +455,8 @@ impl Relay {
         delivery.is_unsolicited = !is_requested
             && !link.live.matches(None, link.ctx.repo_index, event)
             && !historic.matches_batch(link.ctx.repo_index, event);
-        let is_repeated = matches!(subscription, Some(OpenSubscription { purpose: SubscriptionPurpose::Live(_), .. }))
-            && link.session.flood.is_repeated(sub, event.id);
+        let is_live = matches!(subscription, Some(OpenSubscription { purpose: SubscriptionPurpose::Live(_), .. }));
+        let is_repeated = is_live && link.session.flood.record_live_event(sub, event.id);
         delivery.is_flood = (delivery.is_unsolicited || is_repeated) && link.session.flood.record(now.mono);
         match subscription {
             None => delivery.is_late = historic.record_late_event(sub, event.created_at, now.mono),

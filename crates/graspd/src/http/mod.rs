@@ -10,6 +10,7 @@
 //! - [`connection_limit`], [`network_limits`]: limits of all connections and of each client network.
 //! - [`shared_budget`]: memory that all clients share, with a share for each client network.
 //! - [`fair_semaphore`]: limits concurrent work fairly among client networks.
+//! - [`network_queue`]: queue of work in which client networks take turns.
 //! - [`forwarded`]: the client address behind trusted proxies, and untrusted proxies.
 //! - [`body`], [`response`]: responses.
 //!
@@ -17,10 +18,10 @@
 
 pub(crate) mod body;
 pub(crate) mod connection_limit;
-pub(crate) mod fair_queue;
 pub(crate) mod fair_semaphore;
 pub(crate) mod forwarded;
 pub(crate) mod network_limits;
+pub(crate) mod network_queue;
 pub(crate) mod response;
 pub(crate) mod server;
 pub(crate) mod shared_budget;

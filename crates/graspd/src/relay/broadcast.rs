@@ -23,8 +23,8 @@ use super::outbox::{EventPrefix, SessionSender, SubscriptionKey};
 use super::query_pool::{QueryJob, QueryPool, ScanJob};
 use crate::clock::Clock;
 use crate::config::SettingsReceiver;
-use crate::http::fair_queue::FairQueue;
 use crate::http::network_limits::ClientNetwork;
+use crate::http::network_queue::NetworkQueue;
 use crate::http::shared_budget::BudgetReservation;
 use crate::writer::CommitListener;
 
@@ -62,7 +62,7 @@ pub(crate) struct Subscription {
 pub(crate) struct BroadcastHandle {
     /// Subscriptions to be opened and closed. Networks take turns, so that one that changes large subscriptions all the
     /// time does not delay others.
-    requests: Arc<FairQueue<BroadcastRequest>>,
+    requests: Arc<NetworkQueue<BroadcastRequest>>,
     /// Events that are not stored, in a bounded queue.
     ephemeral: Sender<Arc<SignedEvent>>,
     /// Whether there are new events in the store.
@@ -94,7 +94,7 @@ impl BroadcastHandle {
     pub(crate) fn new() -> (Self, BroadcastInbox) {
         let (ephemeral_sender, ephemeral) = crossbeam_channel::bounded(MAX_QUEUED_EPHEMERAL);
         let (wake, woken) = crossbeam_channel::bounded(1);
-        let (requests, has_new_events) = (Arc::new(FairQueue::new()), Arc::new(AtomicBool::new(false)));
+        let (requests, has_new_events) = (Arc::new(NetworkQueue::new()), Arc::new(AtomicBool::new(false)));
         let handle = Self { requests, ephemeral: ephemeral_sender, has_new_events, wake };
         (handle.clone(), BroadcastInbox { handle, ephemeral, woken })
     }

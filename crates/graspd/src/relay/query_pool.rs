@@ -20,8 +20,8 @@ use super::negentropy::ReceivedMessage;
 use super::negentropy_cache::{ItemSetError, ItemSetKey, ItemSetWaiters, NegentropyCache};
 use super::outbox::{CachedItemSet, EventPrefix, ScanStatus, SessionMessage, SessionSender, SubscriptionKey};
 use crate::clock::Clock;
-use crate::http::fair_queue::FairQueue;
 use crate::http::network_limits::ClientNetwork;
+use crate::http::network_queue::NetworkQueue;
 use crate::http::shared_budget::BudgetReservation;
 
 /// Bytes of one part of stored events: large enough that one socket write has many events, small enough that a few
@@ -105,11 +105,11 @@ impl QueryJob {
 /// There is no limit of their number, because every connection has at most [`limits::MAX_SCANS_PER_CONNECTION`] scans
 /// and counts and a limited number of reconciliations, and jobs of closed connections are dropped.
 #[derive(Clone)]
-pub(crate) struct QueryPool(Arc<FairQueue<QueryJob>>);
+pub(crate) struct QueryPool(Arc<NetworkQueue<QueryJob>>);
 
 impl QueryPool {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(FairQueue::new()))
+        Self(Arc::new(NetworkQueue::new()))
     }
 
     /// Returns the number of queued jobs.

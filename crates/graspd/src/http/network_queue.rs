@@ -12,7 +12,7 @@ use super::network_limits::ClientNetwork;
 type NetworkKey = Option<ClientNetwork>;
 
 /// The queue. It has no limit of its own: what one connection may queue is limited where it is queued.
-pub(crate) struct FairQueue<T> {
+pub(crate) struct NetworkQueue<T> {
     /// A lock, because any thread adds items. It is held only to add or take one.
     queues: Mutex<Queues<T>>,
     added: Condvar,
@@ -26,7 +26,7 @@ struct Queues<T> {
     len: usize,
 }
 
-impl<T> FairQueue<T> {
+impl<T> NetworkQueue<T> {
     pub(crate) fn new() -> Self {
         let queues = Queues { by_network: HashMap::new(), round: VecDeque::new(), len: 0 };
         Self { queues: Mutex::new(queues), added: Condvar::new() }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn networks_take_turns() {
         let (a, b) = (Some(ClientNetwork::V4([203, 0, 113])), Some(ClientNetwork::V4([198, 51, 100])));
-        let queue = FairQueue::new();
+        let queue = NetworkQueue::new();
         for (network, item) in [(a, "a1"), (a, "a2"), (a, "a3"), (b, "b1"), (None, "local"), (b, "b2")] {
             queue.push(network, item);
         }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn waiting_thread_gets_the_next_item() {
-        let queue = Arc::new(FairQueue::new());
+        let queue = Arc::new(NetworkQueue::new());
         let worker = std::thread::spawn({
             let queue = queue.clone();
             move || (queue.pop(), queue.pop())
