@@ -30,7 +30,7 @@ impl FetchJob {
         }
         // Wakes dormant events for one round.
         self.woken_at = now;
-        self.sources.values_mut().for_each(|source| source.history.forget_lacking());
+        self.sources.values_mut().for_each(|source| source.history.allow_request());
     }
 
     /// Records that the first bytes of a fetch have arrived.

@@ -119,6 +119,12 @@ impl SourceHistory {
         }
     }
 
+    /// Allows to ask it again at once for anything, on the operator's command. The limits of its host still apply.
+    pub(super) fn allow_request(&mut self) {
+        self.requested_at = Default::default();
+        self.forget_lacking();
+    }
+
     /// Forgets the objects that it is known to lack.
     pub(super) fn forget_lacking(&mut self) {
         self.lacking.clear();

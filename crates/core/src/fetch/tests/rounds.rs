@@ -328,7 +328,10 @@ fn fetch_now_starts_a_round_at_once() {
     test.advance(20_500);
     assert!(test.fetches().is_empty());
     test.handle(FetchInput::FetchNow(repo_path(1, "r")));
-    assert_eq!(test.fetches().len(), 1);
+    let fetch = test.fetch();
+    test.finish(fetch.id, FetchOutcome::Absent);
+    test.handle(FetchInput::FetchNow(repo_path(1, "r")));
+    assert_eq!(test.fetches().len(), 1, "the operator does not wait for the interval between requests to a URL");
 }
 
 #[test]
