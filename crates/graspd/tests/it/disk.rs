@@ -295,7 +295,6 @@ fn only_deletions_are_stored_below_the_reserve() {
 fn invalid_event_is_answered_on_a_full_disk() {
     let server = Server::start(&[("POLICY", "open"), ("STORE_RESERVE_BYTES", "1099511627776"), NO_LOG]);
     let mut client = server.connect();
-    client.socket.get_mut().set_read_timeout(Some(std::time::Duration::from_secs(5))).expect("cannot set the timeout");
     let id = "ab".repeat(32);
     client.send(&json!(["EVENT", {"id": id}]));
     let message = client.receive();

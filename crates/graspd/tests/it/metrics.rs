@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use grasp_sim::signer::Author;
 use serde_json::json;
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::support::git::{WorkTree, repo_path};
 use crate::support::peers::scripted_relay::{RejectionForm, RelayScript, ScriptedRelay};
 use crate::support::peers::{Project, SyncServer, now};
-use crate::support::{Server, eventually};
+use crate::support::{DEADLINE, Server, eventually};
 
 /// Returns status, lower-case head and body of a response.
 fn request(server: &Server, method: &str, path: &str) -> (u16, String, String) {
@@ -405,8 +405,8 @@ fn every_metric_has_values_and_is_on_the_dashboard() {
                 missing.push(format!("{name} is used in a query and does not exist"));
             }
         }
-        // Some metrics are measured every few seconds. What is still missing after 20 seconds is reported.
-        (missing.is_empty() || began.elapsed() > Duration::from_secs(20)).then_some(missing)
+        // Some metrics are measured every few seconds. What is still missing after half of the deadline is reported.
+        (missing.is_empty() || began.elapsed() > DEADLINE / 2).then_some(missing)
     });
     assert_eq!(missing, Vec::<String>::new());
     let unknown = undocumented_values(&request(&here.process, "GET", "/metrics").2);

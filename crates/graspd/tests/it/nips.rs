@@ -495,11 +495,6 @@ fn nip_70_challenge_is_sent_for_every_form_of_the_tag() {
         let text = event.json().replace("[\"-\"]", form);
         assert_ne!(text, event.json());
         let mut client = server.connect();
-        client
-            .socket
-            .get_mut()
-            .set_read_timeout(Some(std::time::Duration::from_secs(5)))
-            .expect("cannot set the timeout");
         let challenge = challenge_for(&mut client, &event, &text);
         assert!(authenticate(&mut client, &auth_event(&author, &challenge, &server.url(), now())).0, "{form}");
     }

@@ -31,7 +31,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocket;
 use tokio_tungstenite::tungstenite::{Error, HandshakeError, Message};
 
 /// Time after which a test gives up waiting. Generous, because the machines that run tests are busy.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Setting with which clients of several networks can be simulated: loopback is a trusted proxy, and
 /// [`Server::connect_from`] names the address of the client.
