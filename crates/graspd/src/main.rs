@@ -73,8 +73,19 @@ fn main() -> ExitCode {
     match server::run(config, reload_sources) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("graspd: {problem:#}");
+            eprintln!("graspd: {}", describe(&problem));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns the message of an error and of its causes, each once: many messages contain their cause.
+fn describe(problem: &anyhow::Error) -> String {
+    let mut text = problem.to_string();
+    for cause in problem.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }

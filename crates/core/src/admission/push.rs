@@ -158,8 +158,8 @@ pub enum PushRejection {
     /// Too many pushes to repositories with this identifier are waiting.
     #[error("too many pushes are waiting: try again in a moment")]
     Busy,
-    /// The server failed to carry out the push. Nothing that is served was changed.
-    #[error("{0}; nothing was changed, try again later")]
+    /// The server failed to carry out the push. Nothing that is served was changed so far.
+    #[error("{0}; the push is not complete, try again later")]
     Failed(String),
 }
 

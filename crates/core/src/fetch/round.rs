@@ -27,6 +27,7 @@ impl FetchJob {
         self.scheduled_round = Some(now);
         for event in &mut self.events {
             event.is_due = true;
+            event.last_received_at = MonoTime(0);
         }
         // Wakes dormant events for one round.
         self.woken_at = now;

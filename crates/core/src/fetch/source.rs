@@ -122,6 +122,7 @@ impl SourceHistory {
     /// Allows to ask it again at once for anything, on the operator's command. The limits of its host still apply.
     pub(super) fn allow_request(&mut self) {
         self.requested_at = Default::default();
+        self.invalid_until = None;
         self.forget_lacking();
     }
 

@@ -13,6 +13,15 @@ const SIGXFSZ: i32 = 25;
 /// The signal that ends a process that exceeds its processor time.
 const SIGXCPU: i32 = 24;
 
+/// Signals that end a process without its fault: the kernel is out of memory, a pipe is lost, the server ends.
+const SIGKILL: i32 = 9;
+const SIGPIPE: i32 = 13;
+const SIGTERM: i32 = 15;
+
+/// Texts of system errors in messages of git, for which the pack is not to blame.
+const SYSTEM_ERRORS: [&str; 4] =
+    ["Too many open files", "Input/output error", "Resource temporarily unavailable", "Broken pipe"];
+
 /// Characters of git's own message that are passed on: about two lines.
 const MAX_MESSAGE_CHARS: usize = 400;
 
@@ -73,7 +82,7 @@ pub enum PackError {
         found: &'static str,
     },
     /// A failure of the server.
-    #[error("the server could not receive the pack: {0}")]
+    #[error("the server could not receive the pack: {0}; try again later")]
     Server(String),
 }
 
@@ -110,6 +119,8 @@ impl From<io::Error> for PackError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
+            // What `fork` returns at the limit of processes.
+            io::ErrorKind::WouldBlock => Self::Server("no further process can be started".to_owned()),
             // The kind, not the error: that may name a path on the server.
             kind => Self::Server(kind.to_string()),
         }
@@ -137,6 +148,9 @@ impl GitErrorTranslator<'_> {
             GitError::OutputTooLarge | GitError::Cancelled => PackError::Server(error.to_string()),
             GitError::Failed { status, .. } if status.signal() == Some(SIGXFSZ) => PackError::TooLarge(self.max_bytes),
             GitError::Failed { status, .. } if status.signal() == Some(SIGXCPU) => PackError::Time(self.cpu_secs),
+            GitError::Failed { status, .. } if matches!(status.signal(), Some(SIGKILL | SIGPIPE | SIGTERM)) => {
+                PackError::Server(format!("git ended with {status}"))
+            }
             GitError::Failed { status, stderr } if stderr.is_empty() => {
                 (self.otherwise)(format!("git ended with {status}"))
             }
@@ -156,6 +170,8 @@ impl GitErrorTranslator<'_> {
             PackError::TooLarge(self.max_bytes)
         } else if contains(&["id not receive expected object", "unresolved delta"]) {
             PackError::Incomplete(self.summary(stderr))
+        } else if contains(&SYSTEM_ERRORS) {
+            PackError::Server(self.summary(stderr))
         } else {
             (self.otherwise)(self.summary(stderr))
         }
@@ -200,11 +216,13 @@ mod tests {
             ("error: inflate returned -3\nfatal: pack has 2 unresolved deltas", "E-PACK-INCOMPLETE"),
             ("error: name: No space left on device\nfatal: fsck error in packed object", "E-PACK-CHECK"),
             ("", "E-PACK-CHECK"),
+            ("fatal: unable to open /incoming/2: Too many open files", "E-PACK-SERVER"),
         ] {
             assert_eq!(translate(256, stderr).code(), code, "{stderr}");
         }
         assert_eq!(translate(SIGXFSZ, ""), PackError::TooLarge(7));
         assert_eq!(translate(SIGXCPU, "warning: something"), PackError::Time(8));
+        assert_eq!(translate(SIGPIPE, "").code(), "E-PACK-SERVER");
         let text = "git rejects the pack: cannot read /incoming/3 here; it ends";
         assert_eq!(translate(256, "error: cannot read /srv/git/incoming/3\there\nfatal: it ends").to_string(), text);
         let root = Path::new("/");

@@ -22,7 +22,7 @@ pub use request::{
     FetchCommand, FetchKey, FetchResponseKind, ProtocolVersion, UploadPackRequest, UploadPackRequestError,
     ls_refs_response,
 };
-pub use upload_pack::{UploadPackLimits, upload_pack};
+pub use upload_pack::{UploadPackError, UploadPackLimits, upload_pack};
 
 use crate::pktline;
 

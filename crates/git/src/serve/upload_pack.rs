@@ -44,22 +44,30 @@ pub struct UploadPackLimits {
     pub timeout: Duration,
 }
 
+/// Why a fetch failed, and what the client knows about it.
+#[derive(Debug, thiserror::Error)]
+pub enum UploadPackError {
+    /// The response is complete and contains an error message.
+    #[error("{0}")]
+    Reported(GitError),
+    /// The response ends early.
+    #[error("{0}")]
+    Interrupted(GitError),
+}
+
 /// Runs git for a fetch and passes its response to `on_output` as it arrives. The body is that of a
 /// [`FetchCommand`](super::FetchCommand).
 ///
-/// What was passed to `on_output` is the complete response, even if the result is an error: git reports its errors to
-/// the client, and if it has written nothing, this function reports the error.
-///
 /// # Errors
 /// If git cannot be started, fails or exceeds its time limit, or if `on_output` fails, which kills git and all
-/// processes that it has started.
+/// processes that it has started. Git reports its errors to the client; if it has written nothing, this function does.
 pub fn upload_pack(
     git: &Git,
     folder: &Path,
     (protocol, body): (ProtocolVersion, &[u8]),
     limits: UploadPackLimits,
     mut on_output: impl FnMut(&[u8]) -> Result<(), GitError>,
-) -> Result<(), GitError> {
+) -> Result<(), UploadPackError> {
     let mut command = command(git, folder, protocol);
     command.args(["-c", &format!("pack.threads={}", limits.threads)]);
     command.args(["upload-pack", "--stateless-rpc", "--strict"]);
@@ -70,17 +78,21 @@ pub fn upload_pack(
         is_silent = false;
         on_output(output)
     });
-    if let (true, Err(error)) = (is_silent, &result) {
-        // `fetch::client::negotiation` of graspd recognises the first and the last of these texts.
-        let reason = match error {
-            GitError::Timeout(_) => "this took too long",
-            // Standard error is not passed on: it may name folders.
-            GitError::Failed { .. } => "git refuses this request",
-            _ => "the server cannot start git",
-        };
-        on_output(&error_response(reason))?;
-    }
-    result
+    let error = match result {
+        Ok(()) => return Ok(()),
+        Err(error) if is_silent => error,
+        Err(error @ GitError::Failed { .. }) => return Err(UploadPackError::Reported(error)),
+        Err(error) => return Err(UploadPackError::Interrupted(error)),
+    };
+    // `fetch::client::negotiation` of graspd recognises the first and the last of these texts.
+    let reason = match error {
+        GitError::Timeout(_) => "this took too long",
+        // Standard error is not passed on: it may name folders.
+        GitError::Failed { .. } => "git refuses this request",
+        _ => "the server cannot start git",
+    };
+    on_output(&error_response(reason)).map_err(UploadPackError::Interrupted)?;
+    Err(UploadPackError::Reported(error))
 }
 
 /// Returns a command with our configuration, to which `upload-pack` and its arguments are added.

@@ -54,7 +54,7 @@ pub(crate) enum PackStatus {
     InProgress,
     /// The response is complete and can be cached.
     Complete,
-    /// The response is complete, but git reported an error in it. It is sent and not cached.
+    /// The response is complete, but contains an error message. It is sent and not cached.
     GitError,
     /// The response could not be computed, or not to its end.
     Failed,

@@ -14,7 +14,8 @@ use grasp_git::layout::Layout;
 use grasp_git::process::{Git, GitError};
 use grasp_git::serve;
 use grasp_git::serve::{
-    FetchCommand, PackService, ProtocolVersion, ServerCapabilities, UploadPackLimits, UploadPackRequest, advertisement,
+    FetchCommand, PackService, ProtocolVersion, ServerCapabilities, UploadPackError, UploadPackLimits,
+    UploadPackRequest, advertisement,
 };
 use hyper::body::Incoming as HttpBody;
 use hyper::header::HeaderValue;
@@ -345,8 +346,8 @@ impl UploadPackJob {
         drop(permit);
         writer.finish(match result {
             Ok(()) => PackStatus::Complete,
-            Err(GitError::Failed { .. }) => PackStatus::GitError,
-            Err(_) => PackStatus::Failed,
+            Err(UploadPackError::Reported(_)) => PackStatus::GitError,
+            Err(UploadPackError::Interrupted(_)) => PackStatus::Failed,
         });
     }
 
@@ -402,7 +403,7 @@ impl UploadPackJob {
     }
 
     /// Runs `git upload-pack` and passes its output to `output`.
-    fn run(&self, output: impl FnMut(&[u8]) -> Result<(), GitError>) -> Result<(), GitError> {
+    fn run(&self, output: impl FnMut(&[u8]) -> Result<(), GitError>) -> Result<(), UploadPackError> {
         let folder = self.handler.layout.repo_dir(&self.repo_path);
         let effort = UploadPackLimits {
             threads: self.handler.pack_threads,

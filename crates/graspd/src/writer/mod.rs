@@ -89,6 +89,9 @@ const LARGE_BATCH: usize = 256;
 /// How long to wait after a failed transaction before the writer tries again without a request.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
+/// How long the writer waits before it ends the process, so that clients get the answers that it has just given.
+const ABORT_DELAY: Duration = Duration::from_millis(200);
+
 /// How long a start waits, before the server accepts requests, for repositories that a crash left behind their state.
 const REPAIR_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -315,11 +318,6 @@ impl Writer {
                 state.is_purging = effects.is_purging;
                 self.apply_effects(state, events, effects);
             }
-            Err(error) if error.is_fatal() => {
-                // Everything that was acknowledged is on disk and is found at the next start.
-                error!(target: "writer", %error, "unrecoverable store error, shutting down");
-                std::process::abort();
-            }
             Err(error) => {
                 let reason = if matches!(error, StoreError::DiskFull { .. }) {
                     Rejection::DiskFull
@@ -328,6 +326,12 @@ impl Writer {
                 };
                 if !events.is_empty() || state.retry_at.is_none() {
                     warn!(target: "writer", %error, events = event_count, "batch could not be stored");
+                }
+                // A failed write of the first page, for example, closes the store for this process. Everything that was
+                // acknowledged is on disk and is found at the next start.
+                let is_unusable = error.is_fatal() || self.store.begin().is_err_and(|error| error.is_fatal());
+                if is_unusable {
+                    error!(target: "writer", %error, "the store needs a restart, shutting down");
                 }
                 self.metrics.server().observe_commit(started.elapsed(), event_count, false);
                 state.retry_at = Some(Instant::now() + RETRY_DELAY);
@@ -338,6 +342,10 @@ impl Writer {
                     self.defer_commands(state, unhandled)
                 }
                 self.reject_events(events, &reason);
+                if is_unusable {
+                    std::thread::sleep(ABORT_DELAY);
+                    std::process::abort();
+                }
             }
         }
     }

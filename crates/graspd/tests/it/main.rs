@@ -16,6 +16,7 @@ mod dos_git;
 mod dos_relay;
 mod dos_sync;
 mod drain;
+mod fault_sweep;
 mod fetch;
 mod gapless;
 mod git_attacks;

@@ -6,8 +6,8 @@ use grasp_git::pktline;
 use grasp_git::process::GitError;
 use grasp_git::refs::Refs;
 use grasp_git::serve::{
-    AGENT, FetchCommand, FetchResponseKind, PackService, ProtocolVersion, UploadPackRequest, UploadPackRequestError,
-    advertisement, ls_refs_response, not_our_ref_response, upload_pack,
+    AGENT, FetchCommand, FetchResponseKind, PackService, ProtocolVersion, UploadPackError, UploadPackRequest,
+    UploadPackRequestError, advertisement, ls_refs_response, not_our_ref_response, upload_pack,
 };
 
 use super::repository::{LIMITS, ServedRepo, command, feed_command, run};
@@ -393,6 +393,6 @@ fn silent_failure_of_git_is_reported_to_the_client() {
         output.extend_from_slice(bytes);
         Ok(())
     });
-    assert!(matches!(result, Err(GitError::Failed { .. })), "{result:?}");
+    assert!(matches!(result, Err(UploadPackError::Reported(GitError::Failed { .. }))), "{result:?}");
     assert_eq!(packets(&output), ["ERR upload-pack: git refuses this request"]);
 }

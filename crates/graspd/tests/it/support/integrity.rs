@@ -117,7 +117,7 @@ pub fn try_publish(address: SocketAddr, event: &SignedEvent) -> Option<(bool, St
     }
 }
 
-/// Returns whether an event is served, or `None` if the server is not running or ends before it answers.
+/// Returns whether an event is served, or `None` if the server is not running, fails or ends before it answers.
 pub fn try_served(address: SocketAddr, event: &SignedEvent) -> Option<bool> {
     let mut socket = try_connect(address)?;
     socket.send(Message::text(json!(["REQ", "q", {"ids": [event.id.to_string()]}]).to_string())).ok()?;
@@ -128,6 +128,8 @@ pub fn try_served(address: SocketAddr, event: &SignedEvent) -> Option<bool> {
         match message[0].as_str() {
             Some("EVENT") => served = true,
             Some("EOSE") => return Some(served),
+            // The store failed, and the server is about to end.
+            Some("CLOSED") => return None,
             _ => panic!("unexpected {message}"),
         }
     }

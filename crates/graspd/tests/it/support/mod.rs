@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod attack;
 pub mod bystander;
+pub mod fault_injection;
 pub mod git;
 pub mod git_server;
 pub mod integrity;
@@ -18,7 +19,7 @@ pub mod wire;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -95,6 +96,18 @@ impl Server {
             startup_output.push(line);
         }
         Self { child, address: address.expect("graspd prints its address"), base, startup_output, folder: None }
+    }
+
+    /// Runs a command that starts a server at this address, and waits until the server listens. Returns how it ended if it
+    /// does not listen.
+    pub fn try_spawn_at(address: SocketAddr, mut command: Command) -> Result<Self, ExitStatus> {
+        let mut child = command.stdout(Stdio::null()).spawn().expect("cannot start graspd");
+        let ended = eventually("graspd listens or ends", || {
+            let ended = child.try_wait().expect("cannot wait for graspd");
+            (ended.is_some() || TcpStream::connect(address).is_ok()).then_some(ended)
+        });
+        let server = || Self { child, address, base: String::new(), startup_output: Vec::new(), folder: None };
+        ended.map_or_else(|| Ok(server()), Err)
     }
 
     pub fn folder(&self) -> &Arc<TempDir> {
