@@ -13,17 +13,24 @@ const MIN_GROWTH_BYTES: u64 = 32 << 20;
 
 /// Time between two attempts. One takes some milliseconds for each hundred megabytes, during which other threads may wait for
 /// memory.
-const INTERVAL: Duration = Duration::from_secs(10);
+const MIN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Time between two attempts that return nothing, because the server needs the memory that it has.
+const MAX_INTERVAL: Duration = Duration::from_secs(320);
+
+/// Memory that an attempt returns at least if it was worth it.
+const MIN_RETURNED_BYTES: u64 = 4 << 20;
 
 /// Decides when free memory is returned.
 pub(super) struct FreeMemory {
     lowest_bytes: Option<u64>,
     released_at: Option<MonoTime>,
+    interval: Duration,
 }
 
 impl FreeMemory {
     pub(super) fn new() -> Self {
-        Self { lowest_bytes: None, released_at: None }
+        Self { lowest_bytes: None, released_at: None, interval: MIN_INTERVAL }
     }
 
     /// Returns free memory to the system if the process has grown.
@@ -31,17 +38,23 @@ impl FreeMemory {
         let Some(bytes) = private_bytes() else { return };
         if self.must_release(now, bytes) {
             release();
-            self.record_lowest(private_bytes().unwrap_or(bytes));
+            self.record_release(bytes, private_bytes().unwrap_or(bytes));
         }
     }
 
     fn must_release(&mut self, now: MonoTime, bytes: u64) -> bool {
         let has_grown = bytes >= self.record_lowest(bytes) + MIN_GROWTH_BYTES;
-        let is_due = self.released_at.is_none_or(|at| now.since(at) >= INTERVAL);
+        let is_due = self.released_at.is_none_or(|at| now.since(at) >= self.interval);
         if has_grown && is_due {
             self.released_at = Some(now);
         }
         has_grown && is_due
+    }
+
+    fn record_release(&mut self, before: u64, after: u64) {
+        let is_useful = before.saturating_sub(after) >= MIN_RETURNED_BYTES;
+        self.interval = if is_useful { MIN_INTERVAL } else { (self.interval * 2).min(MAX_INTERVAL) };
+        self.record_lowest(after);
     }
 
     fn record_lowest(&mut self, bytes: u64) -> u64 {
@@ -85,6 +98,11 @@ mod tests {
         assert!(memory.must_release(at(3), grown));
         assert!(!memory.must_release(at(4), 2 * grown), "only from time to time");
         assert!(memory.must_release(at(13), grown), "again while it is large");
+        memory.record_release(grown, grown - 1);
+        assert!(!memory.must_release(at(23), grown), "less often if it returns nothing");
+        assert!(memory.must_release(at(33), grown));
+        memory.record_release(2 * grown, grown);
+        assert!(memory.must_release(at(43), grown), "more often if it returns something");
         assert!(private_bytes().is_some_and(|bytes| bytes > 100_000));
     }
 }
