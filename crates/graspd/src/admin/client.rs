@@ -137,7 +137,13 @@ impl AdminClient {
                 Err(why) => tried.0.push((path.clone(), why)),
             }
         }
-        match tried.0.iter().find(|(_, why)| why.kind() == io::ErrorKind::PermissionDenied) {
+        // The server of another user is not meant if there is a data folder here whose server does not run.
+        let has_own_folder = self.sockets.own.as_ref().and_then(|own| own.parent()).is_some_and(Path::is_dir);
+        let is_denied = |(path, why): &&(PathBuf, io::Error)| {
+            let is_meant = !has_own_folder || self.sockets.own.as_ref() == Some(path);
+            why.kind() == io::ErrorKind::PermissionDenied && is_meant
+        };
+        match tried.0.iter().find(is_denied) {
             Some((socket, why)) => Err(CommandError::Failed(format!(
                 "no permission to open {} ({why}); run this command as the user that runs the server, for example with \
                  sudo -u",
