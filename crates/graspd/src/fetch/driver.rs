@@ -316,6 +316,8 @@ impl FetchDriver {
             let guard = guard;
             // The request is sent only when it is on disk, so that a crash does not lose it from the request counts.
             if is_started.await.is_err() {
+                let error = "the store cannot write: try again later";
+                debug!(target: "fetch", url = %fetch.target, ?error, "fetch failed");
                 drop(guard);
                 let _ = outbox
                     .send(TaskResult::Fetched(id, FetchResult { oids: Vec::new(), outcome: FetchOutcome::LocalError }));

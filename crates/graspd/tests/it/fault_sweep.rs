@@ -112,11 +112,16 @@ impl FaultyServer {
 
     fn try_start(&self) -> Result<Server, String> {
         let address = self.address.to_string();
+        let url = self.git_server.url("tool");
+        let git_host = url.split([':', '/']).nth(3).expect("the URL has a host");
+        let domain_limits = format!("{git_host}=10,6000");
         let settings = [
             ("BIND_ADDRESS", address.as_str()),
             ("DOMAIN", address.as_str()),
             ("SYNC_ENABLE", "true"),
             ("SYNC_ALLOW_NON_GLOBAL_TARGETS", "true"),
+            // Every attempt is a request.
+            ("SYNC_DOMAIN_LIMITS", domain_limits.as_str()),
             // Failed fetches of the same URL are only logged at this level.
             ("LOG_LEVEL", "warn,fetch=debug"),
         ];
