@@ -333,6 +333,9 @@ pub(crate) struct SnapshotInfo {
     pub(crate) folder: PathBuf,
     /// File of the owner key, if there is one.
     pub(crate) key: Option<PathBuf>,
+    /// Data folders of the server, in which no backup may be created.
+    #[serde(default)]
+    pub(crate) data_folders: Vec<PathBuf>,
     #[serde(flatten)]
     pub(crate) content: SnapshotContent,
 }

@@ -96,6 +96,10 @@ impl Snapshot {
         SnapshotInfo {
             folder: self.links.folder().to_owned(),
             key: Some(config.owner_file()).filter(|key| key.exists()),
+            data_folders: [&config.relay_data_path, &config.git_data_path]
+                .into_iter()
+                .filter_map(|folder| folder.canonicalize().ok())
+                .collect(),
             content: self.content.clone(),
         }
     }
@@ -142,11 +146,11 @@ mod tests {
         let content =
             SnapshotContent { served: 1, held: 2, last_seq: 3, repositories: 4, store: "ab".to_owned(), service };
         let (folder, key) = (PathBuf::from("/srv/snapshot"), Some(PathBuf::from("/srv/key")));
-        let info = SnapshotInfo { folder, key, content };
+        let info = SnapshotInfo { folder, key, data_folders: vec![PathBuf::from("/srv/relay")], content };
         let text = serde_json::json!(info).to_string();
         assert_eq!(
             text,
-            r#"{"folder":"/srv/snapshot","held":2,"key":"/srv/key","last_seq":3,"repositories":4,"served":1,"service":{"base_path":"/x","domain":"code.example","open":true,"strict_maintainers":false,"submissions":true},"store":"ab"}"#
+            r#"{"data_folders":["/srv/relay"],"folder":"/srv/snapshot","held":2,"key":"/srv/key","last_seq":3,"repositories":4,"served":1,"service":{"base_path":"/x","domain":"code.example","open":true,"strict_maintainers":false,"submissions":true},"store":"ab"}"#
         );
         assert_eq!(serde_json::from_str::<SnapshotInfo>(&text).expect("a snapshot"), info);
     }

@@ -73,6 +73,18 @@ pub(crate) fn check_target(plan: &BackupPlan<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Checks that a folder is not inside a data folder of the server: it would be lost together with the data, and the server
+/// would take it for a part of them.
+fn check_outside(into: &Path, data_folders: &[PathBuf]) -> Result<()> {
+    let existing = into.ancestors().find_map(|folder| folder.canonicalize().ok()).unwrap_or_default();
+    match data_folders.iter().find(|data| existing.starts_with(data)) {
+        Some(data) => {
+            bail!("{} is inside the data folder {}: give a folder outside of it", into.display(), data.display())
+        }
+        None => Ok(()),
+    }
+}
+
 /// Creates a backup. If that fails, nothing is left.
 pub(crate) fn create(
     snapshot: &SnapshotInfo,
@@ -80,6 +92,7 @@ pub(crate) fn create(
     on_progress: &mut ProgressFn<'_>,
 ) -> Result<(Manifest, FileCounts)> {
     check_target(plan)?;
+    check_outside(plan.into, &snapshot.data_folders)?;
     let partial = partial_path(plan.into)?;
     create_partial_dir(&partial)?;
     let backup = write_backup(snapshot, plan, &partial, on_progress);

@@ -184,7 +184,7 @@ fn check_backup(
     let mut report = VerifyReport::default();
     let manifest = Manifest::read(&from)?;
     verify::check_files(&from, &manifest, &mut report, on_progress)?;
-    let snapshot = SnapshotInfo { folder: from, key: None, content: manifest.content };
+    let snapshot = SnapshotInfo { folder: from, key: None, data_folders: Vec::new(), content: manifest.content };
     if report.store_is_damaged {
         // Reading a memory map of a damaged file can crash the process.
         report.add_problem("events: the store is damaged, so git data was not checked".to_owned());

@@ -229,6 +229,11 @@ fn backup_of_a_stopped_server_shares_files_and_damage_is_detected() {
     assert!(
         run(folder.path(), &[DOMAIN_SETTING], &["backup", path_str(&first)]).expect_failure(1).contains("is not empty")
     );
+    for inside in ["data/relay/backup", "data/git/backups/monday"] {
+        let error = run(folder.path(), &[DOMAIN_SETTING], &["backup", inside]).expect_failure(1);
+        assert!(error.contains("inside the data folder"), "{error}");
+        assert!(!folder.path().join(inside).exists());
+    }
     let output =
         run(folder.path(), &[DOMAIN_SETTING], &["backup", path_str(&second), "--copy", "--base", "first", "--json"])
             .json_object();
