@@ -150,6 +150,9 @@ metric_set! {
         commits: Family<CommitLabels, Counter>, "ngit_commits_total", "Transactions of the writer";
         commit: Histogram = Histogram::new([0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
             "ngit_commit_duration_seconds", "Time from the start of a writer transaction to its commit on disk";
+        turn: Histogram = Histogram::new([0.0003, 0.001, 0.003, 0.01, 0.03, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0]),
+            "ngit_writer_turn_seconds",
+            "Time that the writer works on one input, or on one update that follows from a batch, without the commit";
         batch: Histogram = Histogram::new([0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0]), "ngit_commit_events",
             "Events per writer transaction";
         lag: Histogram = Histogram::new([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
@@ -236,6 +239,11 @@ impl ServerMetrics {
         }
     }
 
+    /// Records how long the writer worked on one input, or on one update that follows from a batch.
+    pub(crate) fn observe_writer_turn(&self, duration: Duration) {
+        self.turn.observe(duration.as_secs_f64());
+    }
+
     /// Records how late a timer of the event loop was.
     pub(crate) fn observe_event_loop_lag(&self, lag: Duration) {
         self.lag.observe(lag.as_secs_f64());
@@ -280,6 +288,7 @@ mod tests {
         });
         server.observe_commit(Duration::from_millis(2), 3, true);
         server.observe_commit(Duration::from_millis(2), 3, false);
+        server.observe_writer_turn(Duration::from_millis(40));
         server.observe_event_loop_lag(Duration::from_millis(1));
         server.count_input(MachineKind::Fetch, "wanted");
         let text = metrics.encode();
@@ -297,6 +306,8 @@ mod tests {
             "ngit_purgatory_oldest_seconds 61\n",
             "ngit_commits_total{result=\"failed\"} 1\n",
             "ngit_commit_duration_seconds_count 1\n",
+            "ngit_writer_turn_seconds_bucket{le=\"0.03\"} 0\n",
+            "ngit_writer_turn_seconds_bucket{le=\"0.05\"} 1\n",
             "ngit_machine_inputs_total{machine=\"fetch\",variant=\"wanted\"} 1\n",
         ] {
             assert!(text.contains(line), "{line} in {text}");

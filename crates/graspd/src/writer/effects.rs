@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use grasp_core::admission::git_job::{GitJob, ReceivedPack};
 use grasp_core::admission::io::PushId;
@@ -72,9 +73,11 @@ impl Writer {
     /// Applies the effects of a committed batch: first what makes it visible (refs, broadcast), then the replies, then
     /// new git jobs. A client that has its reply can therefore read what it wrote.
     pub(super) fn apply_effects(&self, state: &mut WriterState, events: Vec<CheckedEvent>, mut effects: Effects) {
+        let started = Instant::now();
         for repo in &effects.hosting_changes {
             self.update_hosting(&state.admission, repo);
         }
+        self.metrics.server().observe_writer_turn(started.elapsed());
         if effects.banned_events > 0 {
             info!(target: "writer", events = effects.banned_events, "banned events removed");
         }

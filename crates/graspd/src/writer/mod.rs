@@ -26,7 +26,8 @@
 //!   monitor, which visit all held events once a second;
 //! - a rebuild of admission from the store after a failed transaction.
 //!
-//! `ngit_commit_duration_seconds` measures transactions, and `ngit_queue_depth` counts waiting events and commands.
+//! `ngit_commit_duration_seconds` measures transactions, `ngit_writer_turn_seconds` the single inputs in them, and
+//! `ngit_queue_depth` counts waiting events and commands.
 //!
 //! The features above (relay sessions, git handlers, sync, fetch, admin, web) call the writer through
 //! [`EventQueue`] and [`PolicyHandle`](policy::PolicyHandle). They get results through reply channels, feeds and

@@ -4,6 +4,7 @@
 //! (`docs/design/admission.md#decisions-inside-the-write-transaction`).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use grasp_core::admission::Admission;
 use grasp_core::admission::git_job::GitJobOutcome;
@@ -52,8 +53,7 @@ impl Writer {
             state.moderation_scan = ModerationScan::new(&policy.lists);
             transaction.handle(AdmissionInput::PolicyChanged(policy.clone()))?;
         }
-        transaction.admission.wake(now);
-        transaction.handle_outputs()?;
+        transaction.wake()?;
         let scan = &mut state.moderation_scan;
         for input in scan.next_inputs(transaction.admission, &*transaction.txn, limits::REMOVAL_SLICE_EVENTS)? {
             transaction.effects.banned_events += usize::from(matches!(input, AdmissionInput::BannedEvent(_)));
@@ -93,7 +93,9 @@ impl Writer {
                     AdmissionInput::GitJobDone(job.id, result.outcome)
                 }
                 WriterCommand::Read(read) => {
+                    let started = Instant::now();
                     let send_reply = read(transaction.admission, transaction.txn, now)?;
+                    self.metrics.server().observe_writer_turn(started.elapsed());
                     transaction.effects.replies.push(send_reply);
                     continue;
                 }
@@ -157,16 +159,20 @@ impl Writer {
         }
         // Changed needs and wanted git data are read once per identifier, after all inputs.
         for identifier in std::mem::take(&mut effects.changed_needs) {
+            let started = Instant::now();
             let repo_needs = lookups::repo_needs(&state.admission, &txn, &identifier)?;
             if state.admission.policy().fetches_git_data {
                 let served = state.admission.served_repos(&identifier);
                 effects.fetch_update.served.insert(identifier.clone(), served);
             }
             effects.repo_needs.insert(identifier, repo_needs);
+            self.metrics.server().observe_writer_turn(started.elapsed());
         }
         for identifier in std::mem::take(&mut effects.changed_wanted) {
+            let started = Instant::now();
             let wanted = lookups::wanted_git_data(&state.admission, &txn, &identifier)?;
             effects.fetch_update.wanted.insert(identifier, wanted);
+            self.metrics.server().observe_writer_turn(started.elapsed());
         }
         effects.next_expiry = txn.next_expiry()?;
         effects.released_kinds = txn.take_released_kinds();
@@ -192,8 +198,20 @@ impl WriterTransaction<'_, '_> {
     /// Passes an input to admission and handles its outputs.
     fn handle(&mut self, input: AdmissionInput) -> Result<(), StoreError> {
         self.writer.metrics.server().count_input(metrics::server::MachineKind::Admission, input.label());
+        let started = Instant::now();
         self.admission.handle(self.now, input);
-        self.handle_outputs()
+        self.handle_outputs()?;
+        self.writer.metrics.server().observe_writer_turn(started.elapsed());
+        Ok(())
+    }
+
+    /// Lets admission do what is due, and handles its outputs.
+    fn wake(&mut self) -> Result<(), StoreError> {
+        let started = Instant::now();
+        self.admission.wake(self.now);
+        self.handle_outputs()?;
+        self.writer.metrics.server().observe_writer_turn(started.elapsed());
+        Ok(())
     }
 
     fn handle_outputs(&mut self) -> Result<(), StoreError> {

@@ -28,7 +28,7 @@ fn request_accepting(server: &Server, method: &str, path: &str, accept: &str) ->
 }
 
 /// Names and types after `# TYPE`. The name of a counter has no `_total` there.
-const FAMILIES: [(&str, &str); 23] = [
+const FAMILIES: [(&str, &str); 24] = [
     ("ngit_sync_relay_connected", "gauge"),
     ("ngit_sync_relay_status", "gauge"),
     ("ngit_sync_relay_failures", "gauge"),
@@ -52,6 +52,7 @@ const FAMILIES: [(&str, &str); 23] = [
     ("ngit_sync_unsolicited_events", "counter"),
     ("ngit_sync_floods", "counter"),
     ("ngit_sync_judged", "counter"),
+    ("ngit_writer_turn_seconds", "histogram"),
 ];
 
 /// Series that exist from the start.
