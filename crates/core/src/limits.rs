@@ -151,6 +151,18 @@ pub const MAX_EVENT_REFERENCES: usize = 64;
 /// Members of one maintainer set. Computing the set costs at most the square of this.
 pub const MAX_MAINTAINERS: usize = 256;
 
+/// Announcements by the maintainer exception per hosted repository: as many as its maintainer set has members. They are
+/// reviewed whenever an announcement with the same identifier changes.
+pub const MAX_EXCEPTIONS_PER_REPOSITORY: usize = MAX_MAINTAINERS;
+
+/// Hosted repositories that are searched for one that allows another announcement by the maintainer exception, when all
+/// repositories with its identifier together have too many. Each search visits the maintainers of the repository.
+pub const MAX_EXCEPTION_OWNERS_CHECKED: usize = 64;
+
+/// Announcements with the same identifier. One event may concern all of them, and their git jobs run one after the other.
+/// The largest known services have fewer repositories of all identifiers together.
+pub const MAX_ANNOUNCEMENTS_PER_IDENTIFIER: usize = 10_000;
+
 /// Maintainers that one announcement may name. They are kept in memory for every announcement.
 pub const MAX_NAMED_MAINTAINERS: usize = 64;
 
@@ -163,6 +175,14 @@ pub const MAX_URL_BYTES: usize = 512;
 /// Repositories that are checked for the objects of a held event when it arrives. The author's own and the served ones
 /// come first; the others follow the first that has the objects. Each check costs a few reads.
 pub const MAX_OBJECT_CHECK_REPOS: usize = 256;
+
+/// Authors for which the repositories that have their objects are remembered, per identifier: 8 kB each. Git tasks of one
+/// identifier ask for the same few authors again and again.
+pub const MAX_CACHED_SEARCHES: usize = 64;
+
+/// Units of work ([`WORK_PER_TURN`]) after which the search for repositories that may have an author's objects ends. Usual
+/// maintainer sets take a few units each; only repositories with hundreds of maintainers each exceed this.
+pub const MAX_SEARCH_WORK: u64 = 20_000;
 
 /// Target repositories of a held pull request that are checked for its commit. They are kept in memory while it is
 /// held.
@@ -263,6 +283,23 @@ pub const EXPIRY_SLICE_EVENTS: usize = 256;
 
 /// Versions of one author's state of one repository that are held side by side. The oldest is dropped first.
 pub const MAX_HELD_STATE_VERSIONS: usize = 16;
+
+/// Work that one turn of the writer does before it leaves the rest to the next turns: about twenty milliseconds. One unit
+/// is the time of a lookup in a large map.
+pub const WORK_PER_TURN: u64 = 50_000;
+
+/// Units of work of one write to the store.
+pub const WORK_PER_WRITE: usize = 20;
+
+/// Units of work of one git task without a git job, apart from what it reads.
+pub const WORK_PER_TASK: usize = 100;
+
+/// Bytes of stored events that are read and parsed in one unit of work.
+pub const BYTES_PER_WORK_UNIT: usize = 64;
+
+/// Repositories that are aligned in one turn of the writer because they depend on an announcement or a state that has
+/// changed. Any author can list any other as a maintainer, so there may be thousands.
+pub const DEPENDENT_SLICE_REPOS: usize = 256;
 
 /// Events that one removal (a request to vanish) deletes in one transaction. The rest follows in slices, behind a
 /// marker.

@@ -130,6 +130,8 @@ pub struct TestServer {
     answered: bool,
     steps: usize,
     commits: usize,
+    /// The most work of one input or one turn since the last [`take_max_work`](TestServer::take_max_work).
+    max_work: u64,
 }
 
 impl Default for TestServer {
@@ -168,6 +170,7 @@ impl TestServer {
             answered: false,
             steps: 0,
             commits: 0,
+            max_work: 0,
         }
     }
 
@@ -219,7 +222,7 @@ impl TestServer {
     /// Submits an event and settles, unless the injected crash happens before that.
     pub fn try_submit(&mut self, event: &Arc<SignedEvent>, source: EventSource) -> Result<Decision, Crashed> {
         self.answered = false;
-        let mut batch = Batch::default();
+        let mut batch = self.begin_batch();
         let decision = self.decide(&mut batch, event, source);
         let decision = if self.finish_batch(batch)? { decision } else { Decision::Reject(Rejection::StoreFailed) };
         self.answered = true;
@@ -247,7 +250,7 @@ impl TestServer {
 
     /// Submits several events in one batch.
     pub fn submit_all(&mut self, events: &[(Arc<SignedEvent>, EventSource)]) -> Vec<Decision> {
-        let mut batch = Batch::default();
+        let mut batch = self.begin_batch();
         let decided = events.iter().map(|(event, source)| self.decide(&mut batch, event, source.clone()));
         let decisions: Vec<Decision> = decided.collect();
         let committed = self.finish_batch(batch).expect("no crash is injected");
@@ -318,7 +321,7 @@ impl TestServer {
     }
 
     fn try_handle(&mut self, input: AdmissionInput) -> Result<(), Crashed> {
-        let mut batch = Batch::default();
+        let mut batch = self.begin_batch();
         self.handle_input(&mut batch, input);
         self.finish_batch(batch)?;
         self.settle()
@@ -360,9 +363,7 @@ impl TestServer {
     }
 
     fn wake(&mut self) -> Result<(), Crashed> {
-        let mut batch = Batch::default();
-        self.admission.wake(self.now);
-        self.drain(&mut batch);
+        let batch = self.begin_batch();
         self.finish_batch(batch)?;
         self.settle()
     }

@@ -15,7 +15,7 @@ use crate::limits;
 use crate::nostr::SignedEvent;
 use crate::nostr::event::EventId;
 use crate::repo::catalog::EventStatus;
-use crate::repo::{Identifier, RepoId, RepoPath};
+use crate::repo::{Announcement, Identifier, RepoId, RepoPath};
 use crate::time::{MonoTime, Now, Timestamp};
 
 /// Returns when the search for an event's git data starts, depending on where the event comes from.
@@ -55,7 +55,15 @@ impl Admission {
             let left = left.clamp(limits::PURGATORY_STARTUP_GRACE_SECS, max_secs);
             (left, SearchStatus::Pending(search_due_after_sync(now)))
         };
-        self.track_held(now, Submission::new(&self.policy, event), now.mono.plus_secs(left), search);
+        let submission = Submission::new(&self.policy, event);
+        let deadline = now.mono.plus_secs(left);
+        let Some(announcement) = submission.announcement.clone() else {
+            return self.track_held(now, submission, deadline, search);
+        };
+        let kind = HeldKind::Announcement(announcement.repo.clone());
+        let is_exception = !announcement.is_hosted();
+        self.catalog.restore_announcement(EventStatus::Held, Announcement { is_exception, ..announcement });
+        self.insert_held(now, submission, kind, deadline, search);
     }
 
     /// Handles a held event that is submitted again.

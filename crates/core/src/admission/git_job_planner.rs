@@ -20,7 +20,7 @@ use super::io::{
 };
 use super::purgatory::{HeldEvent, HeldKind};
 use super::push::{PushContext, PushPermit, PushRejection, RefEvent};
-use super::repo_queue::{QueuedWork, RepoTask, RunningJob};
+use super::repo_queue::{RepoTask, RunningJob};
 use super::{Admission, push};
 use crate::disk_budget::{DiskLevel, QuotaUser};
 use crate::limits;
@@ -65,16 +65,23 @@ impl Admission {
         if self.pending_lookup.is_some() {
             return;
         }
-        let purpose = self.lookup_queue.pop_front().or_else(|| {
-            self.queues.next_work().map(|work| match work {
-                QueuedWork::Push(received_push) => LookupPurpose::StartPush(received_push),
-                QueuedWork::Task(task) => LookupPurpose::StartTask(task),
-            })
-        });
-        if let Some(purpose) = purpose {
+        let purpose = self.lookup_queue.pop_front();
+        let purpose = purpose.or_else(|| self.queues.next_push().map(LookupPurpose::StartPush));
+        if let Some(purpose) = purpose.or_else(|| self.next_task().map(LookupPurpose::StartTask)) {
             self.emit(AdmissionOutput::Lookup(self.lookup_for(&purpose)));
             self.pending_lookup = Some(purpose);
         }
+    }
+
+    /// Takes the next task, unless this turn has done enough work. Tasks that need no git job end at once, so that any
+    /// number of them could follow each other.
+    fn next_task(&mut self) -> Option<RepoTask> {
+        if self.is_turn_used_up() {
+            self.has_deferred_tasks |= self.queues.has_ready_task();
+            return None;
+        }
+        self.catalog.work().add(limits::WORK_PER_TASK);
+        self.queues.next_task()
     }
 
     fn lookup_for(&self, purpose: &LookupPurpose) -> RepoLookup {
@@ -168,6 +175,8 @@ impl Admission {
     /// Continues the work that the lookup was for.
     pub(super) fn lookup_done(&mut self, now: Now, lookup: RepoLookupResult) {
         let purpose = self.pending_lookup.take();
+        let bytes: usize = lookup.events.values().map(|found| found.event.json().len()).sum();
+        self.catalog.work().add(bytes / limits::BYTES_PER_WORK_UNIT + lookup.refs.len());
         match purpose {
             // A git job that has ended is finished even if the refs cannot be read now.
             Some(
@@ -466,14 +475,12 @@ impl Admission {
     /// Returns the held pull requests that are addressed to a repository.
     pub(super) fn held_pull_requests_at(&self, repo_path: &RepoPath) -> Vec<PullRequestRef> {
         let addressed = |(event, held_event): (EventId, &HeldEvent)| match &held_event.kind {
-            HeldKind::PullRequest(tip, repo_paths)
-                if repo_paths.contains(repo_path) && self.has_served_path(repo_paths) =>
-            {
+            HeldKind::PullRequest(tip, repo_paths) if self.has_served_path(repo_paths) => {
                 Some(PullRequestRef { event, tip: tip.clone(), sources: Vec::new() })
             }
             _ => None,
         };
-        self.purgatory.by_identifier(repo_path.identifier()).filter_map(addressed).collect()
+        self.purgatory.pull_requests_at(repo_path).filter_map(addressed).collect()
     }
 
     /// Returns other repositories that have the state's author as a maintainer. One of them may have its objects.

@@ -9,7 +9,6 @@ use super::io::{
 };
 use super::push::{PushPermit, PushRejection};
 use super::repo_queue::RepoTask;
-use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::{Event, EventId};
 use crate::repo::catalog::EventStatus;
@@ -221,12 +220,8 @@ impl Admission {
             }
         }
         self.emit(AdmissionOutput::WantedGitDataChanged(repo.identifier.clone()));
-        // The state applies to these repositories, too. They are aligned one at a time.
-        for other in self.maintained_by(&repo.identifier, event.pubkey) {
-            if other != *repo {
-                self.add_todo(Todo { repo_path: RepoPath::Announced(other), pull_request: None });
-            }
-        }
+        // The state applies to other repositories, too. They are aligned one at a time.
+        self.align_followers(&repo.identifier, event.pubkey, Some(repo));
     }
 
     fn release_pull_request(&mut self, event: &Event, repo_path: &RepoPath) {
@@ -281,7 +276,7 @@ impl Admission {
         let is_deletion_queued =
             || todo.pull_request.is_none() && self.queues.has(&RepoTask::Delete(todo.repo_path.clone()));
         let is_still_needed =
-            self.queues.has(&task_for_todo(&todo)) || is_deletion_queued() || self.is_scan_pending(&todo);
+            self.queues.has(&task_for_todo(&todo)) || is_deletion_queued() || self.is_todo_kept(&todo);
         if !is_still_needed && self.todos.remove(&todo) {
             self.write(StoreWrite::RemoveTodo(todo));
         }
@@ -334,24 +329,14 @@ impl Admission {
         }
     }
 
-    /// Returns the repositories in which the objects of an author's state are searched for. The author's own repository
-    /// and served ones come first, so that others who list the author as a maintainer cannot displace them.
+    /// Returns the repositories in which the objects of an author's state are searched for, the author's own and served
+    /// ones first.
     pub(super) fn search_paths(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoPath> {
-        let maintained = self.maintained_by(identifier, author);
-        let mut ranked: Vec<(bool, bool, RepoPath)> = maintained
-            .into_iter()
-            .map(|repo| (repo.owner != author, RepoPath::Announced(repo)))
-            .map(|(foreign, repo_path)| (foreign, !self.is_served(&repo_path), repo_path))
-            .collect();
-        ranked.sort_unstable();
-        ranked.into_iter().take(limits::MAX_OBJECT_CHECK_REPOS).map(|(_, _, repo_path)| repo_path).collect()
-    }
-
-    /// Returns the hosted repositories with an identifier that have the author as a maintainer.
-    pub(super) fn maintained_by(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoId> {
-        let group = self.catalog.group(identifier).into_iter();
-        let owners = group.flat_map(|group| group.maintained_by(author, self.policy.strict_maintainers));
-        owners.map(|owner| RepoId { owner, identifier: identifier.clone() }).collect()
+        let group = self.catalog.group(identifier);
+        let owners = group.map(|group| group.search_owners(author, self.policy.strict_maintainers)).unwrap_or_default();
+        let repo_path =
+            |owner: &PublicKey| RepoPath::Announced(RepoId { owner: *owner, identifier: identifier.clone() });
+        owners.iter().map(repo_path).collect()
     }
 }
 

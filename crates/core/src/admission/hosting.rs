@@ -53,21 +53,24 @@ impl Admission {
         }
     }
 
-    /// Records that the announcements of a repository changed. `old_members` are the maintainers that were listed before.
-    pub(super) fn record_hosting_change(&mut self, repo: &RepoId, before: Hosting, old_members: &[PublicKey]) {
+    /// Records that the announcements of a repository changed. `old_members` are the maintainers that were listed before,
+    /// and `dependents` the keys from which the owner can be reached along listings.
+    pub(super) fn record_hosting_change(
+        &mut self,
+        repo: &RepoId,
+        before: Hosting,
+        old_members: &[PublicKey],
+        dependents: &BTreeSet<PublicKey>,
+    ) {
         self.hosting_changes.before.entry(repo.clone()).or_insert(before);
         let Some(group) = self.catalog.group(&repo.identifier) else { return };
         let members = group.keys_reachable_from(old_members, limits::MAX_MAINTAINERS);
-        let authors: Vec<PublicKey> = members.into_iter().chain(group.keys_reaching(repo.owner)).collect();
         // A maintainer's repository may have refs of pull requests for this one.
         let ended = before.is_kept && !group.keeps_git_data(repo.owner);
-        for author in authors {
-            let other = RepoId { owner: author, identifier: repo.identifier.clone() };
-            if ended && self.is_hosted(&other) {
-                self.affected_repos.insert(other);
-            }
-            self.hosting_changes.authors.insert((repo.identifier.clone(), author));
-        }
+        let hosted = members.iter().filter(|owner| ended && group.is_hosted(**owner));
+        self.affected_repos.extend(hosted.map(|owner| RepoId { owner: *owner, identifier: repo.identifier.clone() }));
+        let authors = members.iter().chain(dependents).filter(|author| group.states(**author).is_some());
+        self.hosting_changes.authors.extend(authors.map(|author| (repo.identifier.clone(), *author)));
     }
 
     /// Discards the recorded changes.

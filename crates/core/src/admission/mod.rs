@@ -9,12 +9,16 @@
 //! - [`policy`]: decisions about single events. This file applies them to the [`Catalog`] and to [`purgatory`].
 //! - [`push`]: authorisation of pushes.
 //! - `git_job_planner`, `git_job_results`, `repo_queue`: planning of git jobs and what follows from their results.
+//! - `announcement_changes`, `dependents`, `exceptions`: what follows from a changed announcement.
 //! - `removal`, `expiry`, `policy_change`, [`moderation`]: everything that removes events.
 //! - `early_requests`: deletion and vanish requests that arrive before their targets.
 //! - `hosting`: what is held again when hosting ends.
 //! - `sync_targets`, `wanted_git_data`: what [`sync`](crate::sync) and [`fetch`](crate::fetch) should do.
 
+mod announcement_changes;
+mod dependents;
 mod early_requests;
+mod exceptions;
 mod expiry;
 pub mod git_job;
 mod git_job_planner;
@@ -39,11 +43,13 @@ use std::sync::Arc;
 use io::{
     AdmissionInput, AdmissionOutput, EventLookups, EventSource, PushId, RestoredItem, StoreWrite, Todo, TombstoneKind,
 };
-use policy::{AdmissionMode, AdmissionPolicy, PolicyContext, Submission};
+use policy::{AdmissionMode, AdmissionPolicy, IdentifierSpace, PolicyContext, Submission};
 use purgatory::{HeldEvent, HeldKind, HeldSubmitter, Purgatory, SearchStatus};
 use repo_queue::{RepoQueues, RepoTask};
 
+use dependents::DependentQueue;
 use early_requests::EarlyRequests;
+use exceptions::ExceptionReview;
 use git_job_planner::LookupPurpose;
 use hosting::HostingChanges;
 use uploads::PendingUploads;
@@ -76,6 +82,14 @@ pub struct Admission {
     touched_repos: BTreeSet<RepoId>,
     /// Changes of hosting during this input.
     hosting_changes: HostingChanges,
+    /// Repositories that depend on a changed announcement or state and are aligned in slices.
+    dependents: DependentQueue,
+    /// Announcements of the maintainer exception about which is decided again.
+    exceptions: ExceptionReview,
+    /// Held events that were restored and whose git data is still to be checked.
+    held_to_check: VecDeque<EventId>,
+    /// Whether git tasks wait because this turn has done enough work.
+    has_deferred_tasks: bool,
     /// Repositories that are no longer kept and whose pull requests are being searched. Their folders stay meanwhile.
     ended_repos: BTreeSet<RepoId>,
     /// Where these searches continue.
@@ -116,6 +130,10 @@ impl Admission {
             affected_repos: BTreeSet::new(),
             touched_repos: BTreeSet::new(),
             hosting_changes: HostingChanges::default(),
+            dependents: DependentQueue::default(),
+            exceptions: ExceptionReview::default(),
+            held_to_check: VecDeque::new(),
+            has_deferred_tasks: false,
             ended_repos: BTreeSet::new(),
             next_pages: Vec::new(),
             uploads: PendingUploads::default(),
@@ -190,16 +208,36 @@ impl Admission {
             self.queues.add(git_job_results::task_for_todo(todo));
         }
         self.resume_pull_request_searches();
+        self.resume_dependents();
+        self.resume_exceptions();
         self.start_review();
-        let held: Vec<EventId> = self.purgatory.iter().map(|(id, _)| id).collect();
-        for id in held {
+        self.held_to_check = self.purgatory.iter().map(|(id, _)| id).collect();
+        self.check_restored_events();
+    }
+
+    /// Checks the git data of the next restored events.
+    fn check_restored_events(&mut self) {
+        while !self.is_turn_used_up() {
+            let Some(id) = self.held_to_check.pop_front() else { break };
+            self.catalog.work().add(limits::WORK_PER_WRITE);
             self.check_git_data(id);
         }
     }
 
+    /// Whether this turn of the writer has done enough work. The rest is done in the next turns.
+    fn is_turn_used_up(&self) -> bool {
+        self.catalog.work().get() >= limits::WORK_PER_TURN
+    }
+
+    /// Returns the work of this turn so far, in units ([`limits::WORK_PER_TURN`]).
+    #[must_use]
+    pub fn turn_work(&self) -> u64 {
+        self.catalog.work().get()
+    }
+
     fn restore_announcement(&mut self, event: &Event, is_exception: bool) {
         if let Some(announcement) = self.policy.announcement(event) {
-            self.catalog.put_announcement(EventStatus::Served, Announcement { is_exception, ..announcement });
+            self.catalog.restore_announcement(EventStatus::Served, Announcement { is_exception, ..announcement });
         }
     }
 
@@ -247,6 +285,7 @@ impl Admission {
 
     fn accept(&mut self, submission: Submission<'_>, targets: &[io::DeletionTarget]) {
         let event = submission.event;
+        self.make_identifier_space(&submission);
         self.write(StoreWrite::Put(event.clone()));
         match event.kind {
             kinds::DELETION | kinds::VANISH if self.policy.ignores_deletions => {}
@@ -271,8 +310,17 @@ impl Admission {
         }
     }
 
+    /// Removes a held announcement if there are too many with the identifier of a new one.
+    fn make_identifier_space(&mut self, submission: &Submission<'_>) {
+        let Some(new) = &submission.announcement else { return };
+        if let IdentifierSpace::After(evicted) = self.policy_context().identifier_space(new) {
+            self.drop_held(evicted);
+        }
+    }
+
     fn hold(&mut self, now: Now, submission: Submission<'_>, source: &EventSource) {
         let event = submission.event;
+        self.make_identifier_space(&submission);
         let context = self.policy_context();
         for id in context.evictions(&context.hold_request(&submission)) {
             self.drop_held(id);
@@ -286,11 +334,12 @@ impl Admission {
         self.check_git_data(event.id);
     }
 
-    /// Extends the deadlines of held announcements to that of a state that could release them.
+    /// Extends the deadlines of held announcements to that of a state that could release them. If very many list its author,
+    /// only those that are searched for its objects are extended.
     fn extend_held_announcements(&mut self, now: Now, event: &Event) {
         let Some(identifier) = event.tag("d").and_then(Identifier::new) else { return };
-        for repo in self.maintained_by(&identifier, event.pubkey) {
-            let held = self.catalog.announcement(&repo).and_then(|versions| versions.held.as_ref());
+        for repo_path in self.search_paths(&identifier, event.pubkey) {
+            let held = self.catalog.announcement(repo_path.repo()).and_then(|versions| versions.held.as_ref());
             let Some(id) = held.map(|held| held.version.id) else { continue };
             if self.purgatory.extend_deadline(id, now.mono.plus_secs(self.policy.purgatory_secs)) {
                 self.write(StoreWrite::ExtendHold(id, now.wall.plus_secs(self.policy.purgatory_secs)));
@@ -331,11 +380,10 @@ impl Admission {
 
     /// Adds a held event to the catalog and to purgatory. Events that it displaces are deleted from the store.
     fn track_held(&mut self, now: Now, submission: Submission<'_>, deadline: MonoTime, search: SearchStatus) {
-        let priority = self.policy_context().hold_request(&submission).priority;
-        let Submission { event, announcement, submitter } = submission;
+        let event = submission.event;
         let kind = match event.kind {
             kinds::ANNOUNCEMENT => {
-                let Some(announcement) = announcement else { return };
+                let Some(announcement) = submission.announcement.clone() else { return };
                 let repo = announcement.repo.clone();
                 // Only the maintainer exception holds the announcement of a repository that is not hosted.
                 let is_exception = !announcement.is_hosted();
@@ -371,6 +419,20 @@ impl Admission {
                 HeldKind::PullRequest(request.tip, repo_paths)
             }
         };
+        self.insert_held(now, submission, kind, deadline, search);
+    }
+
+    /// Adds a held event to purgatory.
+    fn insert_held(
+        &mut self,
+        now: Now,
+        submission: Submission<'_>,
+        kind: HeldKind,
+        deadline: MonoTime,
+        search: SearchStatus,
+    ) {
+        let priority = self.policy_context().hold_request(&submission).priority;
+        let Submission { event, submitter, .. } = submission;
         self.purgatory.insert(
             event.id,
             HeldEvent {
@@ -405,49 +467,11 @@ impl Admission {
             && self.policy.precheck(event, event.json().len(), now.wall).is_none()
     }
 
-    /// Inserts an announcement into the catalog and records what is affected.
-    fn put_announcement(&mut self, status: EventStatus, announcement: Announcement) -> Option<Announcement> {
-        let repo = announcement.repo.clone();
-        let maintainers = announcement.roles.members().to_vec();
-        let replaced = self.change_announcements(&repo, |catalog| catalog.put_announcement(status, announcement));
-        for maintainer in maintainers {
-            self.serve_early_requests(maintainer);
-        }
-        replaced
-    }
-
-    /// Removes an announcement from the catalog and records what is affected.
-    fn take_announcement(&mut self, status: EventStatus, repo: &RepoId, id: EventId) -> Option<Announcement> {
-        self.change_announcements(repo, |catalog| catalog.take_announcement(status, repo, id))
-    }
-
-    /// Changes the announcements of one repository and records what is affected.
-    fn change_announcements<R>(&mut self, repo: &RepoId, change: impl FnOnce(&mut Catalog) -> R) -> R {
-        let inspect = |catalog: &Catalog| {
-            let group = catalog.group(&repo.identifier);
-            let newest = group.and_then(|group| group.newest_announcement(repo.owner));
-            let dependent: Vec<_> = group.into_iter().flat_map(|group| group.hosted_depending_on(repo.owner)).collect();
-            (newest.map(|newest| (newest.is_hosted(), newest.roles.clone())), dependent)
-        };
-        let hosting_before = self.hosting(repo);
-        let (before, hosted_before) = inspect(&self.catalog);
-        let result = change(&mut self.catalog);
-        let (after, hosted_after) = inspect(&self.catalog);
-        if before != after || self.hosting(repo) != hosting_before {
-            let old_members = before.as_ref().map(|(_, roles)| roles.members()).unwrap_or_default();
-            self.record_hosting_change(repo, hosting_before, old_members);
-            let owners = hosted_before.into_iter().chain(hosted_after).chain([repo.owner]);
-            self.affected_repos.extend(owners.map(|owner| RepoId { owner, identifier: repo.identifier.clone() }));
-        }
-        self.touched_repos.insert(repo.clone());
-        self.changed_identifiers.insert(repo.identifier.clone());
-        result
-    }
-
     /// Whether a push, a fetch or a git job that is queued or running may release this held event. It must not expire
     /// then.
     fn is_in_use(&self, id: EventId) -> bool {
-        let has_git_work = |identifier: &Identifier| self.queues.is_in_use(identifier);
+        let has_git_work =
+            |identifier: &Identifier| self.queues.is_in_use(identifier) || self.dependents.contains(identifier);
         self.policy_context().is_in_transfer(id)
             || self.purgatory.get(id).is_some_and(|held_event| match &held_event.kind {
                 HeldKind::Announcement(repo) => has_git_work(&repo.identifier),
@@ -505,6 +529,7 @@ impl Admission {
     }
 
     fn write(&mut self, write: StoreWrite) {
+        self.catalog.work().add(limits::WORK_PER_WRITE);
         self.emit(AdmissionOutput::Write(write));
     }
 
@@ -557,6 +582,7 @@ impl StateMachine for Admission {
             (self.uploads.next_deadline(), "an upload without its event expires"),
             (self.early_requests.next_deadline(), "a request of an unknown key expires"),
             (self.queues.alarm(), "a failed git task is retried"),
+            (self.has_work_left().then_some(MonoTime::default()), "work that did not fit into one turn continues"),
             (
                 (!self.repos_to_review.is_empty()).then_some(MonoTime::default()),
                 "repositories are reviewed after a policy change",
@@ -570,8 +596,12 @@ impl StateMachine for Admission {
     }
 
     fn wake(&mut self, now: Now) {
+        self.catalog.work().reset();
+        self.has_deferred_tasks = false;
         self.queues.wake(now.mono);
         self.review_slice();
+        self.align_dependents();
+        self.check_restored_events();
         self.continue_pull_request_searches();
         for _ in 0..limits::EXPIRY_SLICE_EVENTS {
             let Some(id) = self.purgatory.next_expired(now.mono) else { break };

@@ -126,11 +126,13 @@ impl Admission {
     }
 
     /// Whether a todo must be kept after the work on the folder is done: events that depend on the repository are still
-    /// searched.
-    pub(super) fn is_scan_pending(&self, todo: &Todo) -> bool {
+    /// searched, or repositories that depend on it are still to be aligned.
+    pub(super) fn is_todo_kept(&self, todo: &Todo) -> bool {
         todo.pull_request.is_none()
             && matches!(&todo.repo_path, RepoPath::Announced(repo)
-                if self.repos_to_scan.contains(repo) || self.ended_repos.contains(repo))
+                if self.repos_to_scan.contains(repo)
+                    || self.ended_repos.contains(repo)
+                    || self.dependents.has_dependents_of(repo))
     }
 
     /// Ends the search for events about a repository. If a todo for its folder is left, it is checked again, and

@@ -143,6 +143,8 @@ pub struct Purgatory {
     by_identifier: BTreeMap<Identifier, BTreeSet<EventId>>,
     by_submitter: BTreeMap<Option<HeldSubmitter>, SubmitterUsage>,
     by_repo: BTreeMap<RepoId, HeldRepo>,
+    /// Pull requests by the repositories in which they may get their refs.
+    pull_requests: BTreeMap<RepoPath, BTreeSet<EventId>>,
     totals: HeldTotals,
 }
 
@@ -292,6 +294,22 @@ impl Purgatory {
         None
     }
 
+    /// Returns the oldest held announcement with an identifier that may be removed for another event. One for which
+    /// `is_needed` is true may not.
+    #[must_use]
+    pub fn oldest_evictable(&self, identifier: &Identifier, is_needed: impl Fn(EventId) -> bool) -> Option<EventId> {
+        let is_evictable = |id: EventId, held_event: &HeldEvent| {
+            let usage = self.by_submitter.get(&held_event.submitter);
+            usage.is_some_and(|usage| usage.evictable.contains(&(held_event.since, id)))
+        };
+        let evictable = self.by_identifier(identifier).filter(|(id, held_event)| is_evictable(*id, held_event));
+        evictable
+            .filter(|(id, _)| !is_needed(*id))
+            .map(|(id, held_event)| (held_event.since, id))
+            .min()
+            .map(|(_, id)| id)
+    }
+
     /// Whether another event of this author may become dormant.
     #[must_use]
     pub fn has_dormant_capacity(&self, author: PublicKey) -> bool {
@@ -311,6 +329,11 @@ impl Purgatory {
         usage.totals(held_event.priority).add(&held_event);
         for identifier in held_event.identifiers() {
             self.by_identifier.entry(identifier).or_default().insert(id);
+        }
+        if let HeldKind::PullRequest(_, repo_paths) = &held_event.kind {
+            for repo_path in repo_paths {
+                self.pull_requests.entry(repo_path.clone()).or_default().insert(id);
+            }
         }
         let repo = held_event.own_repo();
         let is_state = matches!(held_event.kind, HeldKind::State(_));
@@ -340,8 +363,24 @@ impl Purgatory {
         }
     }
 
-    /// Removes an event from the usage of its submitter and from its repository.
+    /// Returns the pull requests that may get their refs in a repository.
+    pub fn pull_requests_at(&self, repo_path: &RepoPath) -> impl Iterator<Item = (EventId, &HeldEvent)> {
+        let ids = self.pull_requests.get(repo_path).into_iter().flatten();
+        ids.filter_map(|id| Some((*id, self.events.get(id)?)))
+    }
+
+    /// Removes an event from the usage of its submitter and from its repositories.
     fn remove_usage(&mut self, id: EventId, held_event: &HeldEvent) {
+        if let HeldKind::PullRequest(_, repo_paths) = &held_event.kind {
+            for repo_path in repo_paths {
+                if let Some(ids) = self.pull_requests.get_mut(repo_path) {
+                    ids.remove(&id);
+                    if ids.is_empty() {
+                        self.pull_requests.remove(repo_path);
+                    }
+                }
+            }
+        }
         if let Some(usage) = self.by_submitter.get_mut(&held_event.submitter) {
             usage.totals(held_event.priority).subtract(held_event);
             usage.evictable.remove(&(held_event.since, id));

@@ -1,18 +1,15 @@
-//! Removal of events: deletion, vanishing, withdrawal, expiry, and announcements of the maintainer exception that are
-//! no longer needed (docs/design/admission.md#deletion-and-vanishing).
+//! Removal of events: deletion, vanishing, withdrawal and expiry (docs/design/admission.md#deletion-and-vanishing).
 
 use std::collections::BTreeSet;
 
 use super::io::{AdmissionOutput, DeletionTarget, EventSummary, StoreWrite, Todo, Tombstone};
 use super::purgatory::HeldKind;
-use super::repo_queue::RepoTask;
 use super::{Admission, policy};
 use crate::nostr::event::{Coordinate, Event, EventId, EventVersion};
 use crate::nostr::rejection::{Decision, Rejection};
 use crate::nostr::{PublicKey, kinds, supersedes};
 use crate::repo::catalog::EventStatus;
 use crate::repo::{Announcement, Identifier, RepoId, RepoPath};
-use crate::time::Now;
 
 impl Admission {
     /// Applies a deletion request (kind 5): removes the author's own targets, served or held, and adds a tombstone for
@@ -112,9 +109,7 @@ impl Admission {
             kinds::STATE => {
                 self.catalog.remove_state(event.author, &identifier, event.id);
                 // Repositories that followed it must follow another state.
-                for repo in self.maintained_by(&identifier, event.author) {
-                    self.add_todo(Todo { repo_path: RepoPath::Announced(repo), pull_request: None });
-                }
+                self.align_followers(&identifier, event.author, None);
                 self.emit(AdmissionOutput::WantedGitDataChanged(identifier));
             }
             _ => {}
@@ -168,98 +163,6 @@ impl Admission {
     fn recheck_running_jobs(&mut self, identifier: &Identifier) {
         for repo_path in self.queues.running_repo_paths(identifier) {
             self.add_todo(Todo { repo_path, pull_request: None });
-        }
-    }
-
-    /// Schedules a check of the held states of the affected repositories' maintainers: a repository may have the
-    /// objects that such a state waits for.
-    fn recheck_maintainer_states(&mut self) {
-        let mut maintainers = BTreeSet::new();
-        for RepoId { owner, identifier } in &self.affected_repos {
-            let Some(group) = self.catalog.group(identifier) else { continue };
-            let members = group.maintainers(*owner, self.policy.strict_maintainers);
-            let has_held = |member: &&PublicKey| group.states(**member).is_some_and(|states| !states.held.is_empty());
-            maintainers.extend(members.iter().filter(has_held).map(|member| (identifier.clone(), *member)));
-        }
-        for (identifier, maintainer) in maintainers {
-            for repo_path in self.search_paths(&identifier, maintainer) {
-                self.queues.add(RepoTask::Align(repo_path));
-            }
-        }
-    }
-
-    /// Decides again about the announcements of an identifier that were accepted or held by the maintainer exception.
-    /// Returns whether one was removed or released.
-    fn review_exceptions(&mut self, identifier: &Identifier) -> bool {
-        let strict = self.policy.strict_maintainers;
-        let (mut unlisted, mut dropped, mut released) = (Vec::new(), Vec::new(), Vec::new());
-        let group = self.catalog.group(identifier);
-        for (author, versions) in group.into_iter().flat_map(|group| group.announcements()) {
-            let served = versions.served.as_ref().filter(|served| served.is_exception && !served.is_hosted());
-            let held = versions.held.as_ref().filter(|held| !held.is_hosted());
-            if served.is_none() && held.is_none() {
-                continue;
-            }
-            match group.and_then(|group| group.invitation(*author, strict)) {
-                Some(EventStatus::Served) => released.extend(held.cloned()),
-                Some(EventStatus::Held) => {}
-                None => {
-                    unlisted.extend(served.map(|served| (*author, served.version)));
-                    dropped.extend(held.map(|held| (*author, held.version)));
-                }
-            }
-        }
-        let is_changed = !(unlisted.is_empty() && dropped.is_empty() && released.is_empty());
-        for (owner, version) in &unlisted {
-            self.write(StoreWrite::Remove(version.id));
-            let repo = RepoId { owner: *owner, identifier: identifier.clone() };
-            self.take_announcement(EventStatus::Served, &repo, version.id);
-        }
-        dropped.iter().for_each(|(_, version)| self.drop_held(version.id));
-        for (owner, version) in unlisted.into_iter().chain(dropped) {
-            // The announcement did not name this service. Without it, older ones that did must not be accepted again.
-            let repo = RepoId { owner, identifier: identifier.clone() };
-            self.write(StoreWrite::AddTombstone(Tombstone::Withdrawn(repo, version)));
-        }
-        released.into_iter().for_each(|held| self.release_exception(held));
-        is_changed
-    }
-
-    /// Serves a held announcement by the maintainer exception.
-    fn release_exception(&mut self, held: Announcement) {
-        let id = held.version.id;
-        self.purgatory.remove(id);
-        self.take_announcement(EventStatus::Held, &held.repo, id);
-        self.write(StoreWrite::Release(id));
-        self.write(StoreWrite::MarkException(id));
-        self.put_announcement(EventStatus::Served, Announcement { is_exception: true, ..held });
-    }
-
-    /// Handles the consequences of changed announcements, at the end of an input and once per identifier. Announcements
-    /// that were accepted by the maintainer exception are removed with the last listing of their author
-    /// (docs/design/admission.md#maintainer-exception-announcements), and sync and fetch are notified.
-    pub(super) fn process_changes(&mut self, now: Now) {
-        while let Some(identifier) = self.changed_identifiers.pop_first() {
-            // The removal or release of one may be the reason for that of another.
-            while self.review_exceptions(&identifier) {}
-            self.changed_identifiers.remove(&identifier);
-            // An upload to a repository may be accepted there now.
-            let expected = self.uploads.by_identifier(&identifier).filter(|event| self.purgatory.get(*event).is_some());
-            for event in expected.collect::<BTreeSet<_>>() {
-                self.check_git_data(event);
-            }
-            self.emit(AdmissionOutput::RepoNeedsChanged(identifier.clone()));
-            self.emit(AdmissionOutput::WantedGitDataChanged(identifier));
-        }
-        self.process_hosting_changes(now);
-        self.recheck_maintainer_states();
-        for repo in std::mem::take(&mut self.affected_repos) {
-            self.touched_repos.insert(repo.clone());
-            self.add_todo(Todo { repo_path: RepoPath::Announced(repo), pull_request: None });
-        }
-        for repo in std::mem::take(&mut self.touched_repos) {
-            self.schedule_scan(&repo);
-            self.emit(AdmissionOutput::HostingChanged(repo));
         }
     }
 }

@@ -87,13 +87,6 @@ struct RepoQueue {
     is_busy: bool,
 }
 
-/// Work that was taken from a queue.
-#[derive(Clone, Debug)]
-pub(super) enum QueuedWork {
-    Push(Box<ReceivedPush>),
-    Task(RepoTask),
-}
-
 impl RepoQueues {
     /// Adds a task, unless it is queued already.
     pub(super) fn add(&mut self, task: RepoTask) {
@@ -117,8 +110,8 @@ impl RepoQueues {
         Ok(())
     }
 
-    /// Takes the next work that may start now. Its queue is busy until [`release`](Self::release).
-    pub(super) fn next_work(&mut self) -> Option<QueuedWork> {
+    /// Takes the next push that may start now. Its queue is busy until [`release`](Self::release).
+    pub(super) fn next_push(&mut self) -> Option<Box<ReceivedPush>> {
         if self.running.len() >= limits::MAX_CONCURRENT_GIT_JOBS {
             return None;
         }
@@ -130,11 +123,15 @@ impl RepoQueues {
             }
             if let Some(received_push) = queue.pushes.pop_front() {
                 queue.is_busy = true;
-                return Some(QueuedWork::Push(received_push));
+                return Some(received_push);
             }
         }
-        // Clients wait for pushes, so tasks leave some jobs free for them.
-        if self.running_tasks >= limits::MAX_CONCURRENT_GIT_JOBS - limits::GIT_JOBS_RESERVED_FOR_PUSHES {
+        None
+    }
+
+    /// Takes the next task that may start now. Its queue is busy until [`release`](Self::release).
+    pub(super) fn next_task(&mut self) -> Option<RepoTask> {
+        if !self.can_start_task() {
             return None;
         }
         while let Some(identifier) = self.ready.pop_front() {
@@ -146,10 +143,25 @@ impl RepoQueues {
             if let Some(task) = queue.tasks.pop_front() {
                 queue.task_set.remove(&task);
                 queue.is_busy = true;
-                return Some(QueuedWork::Task(task));
+                return Some(task);
             }
         }
         None
+    }
+
+    /// Whether a task may start now.
+    pub(super) fn has_ready_task(&self) -> bool {
+        let is_ready = |identifier: &Identifier| {
+            self.queues.get(identifier).is_some_and(|queue| !queue.is_busy && !queue.tasks.is_empty())
+        };
+        self.can_start_task() && self.ready.iter().any(is_ready)
+    }
+
+    /// Whether the limits of running jobs allow another task. Clients wait for pushes, so tasks leave some jobs free for
+    /// them.
+    fn can_start_task(&self) -> bool {
+        self.running.len() < limits::MAX_CONCURRENT_GIT_JOBS
+            && self.running_tasks < limits::MAX_CONCURRENT_GIT_JOBS - limits::GIT_JOBS_RESERVED_FOR_PUSHES
     }
 
     /// Records a running job for the work that was taken from the queue of this identifier.
@@ -266,7 +278,7 @@ mod tests {
         assert_eq!(queues.queued_count(), 2);
         for owner in [1, 2] {
             assert!(queues.has(&align(owner)));
-            let Some(QueuedWork::Task(task)) = queues.next_work() else { panic!("a task is queued") };
+            let task = queues.next_task().expect("a task is queued");
             assert_eq!(task, align(owner));
             assert!(!queues.has(&task), "a task that was taken is not queued");
             // A task can be queued again while it runs.

@@ -70,6 +70,15 @@ impl Admission {
             && self.lookup_queue.is_empty()
             && self.repos_to_review.is_empty()
             && self.ended_repos.is_empty()
+            && !self.has_work_left()
+    }
+
+    /// Whether work waits for the next turn because a turn does only a part of it.
+    pub(super) fn has_work_left(&self) -> bool {
+        self.has_deferred_tasks
+            || !self.dependents.is_empty()
+            || !self.exceptions.is_empty()
+            || !self.held_to_check.is_empty()
     }
 
     /// Whether a repository can be pushed to and fetched from.
@@ -107,7 +116,7 @@ impl Admission {
         let group = self.catalog.group(&repo.identifier);
         event.tag("d") == Some(repo.identifier.as_str())
             && self.is_hosted(repo)
-            && group.is_some_and(|group| group.maintainers(repo.owner, strict).contains(&event.pubkey))
+            && group.is_some_and(|group| group.is_maintainer(repo.owner, event.pubkey, strict))
     }
 
     /// Returns the states that apply to a repository, newest first. Of many, only the first

@@ -217,6 +217,19 @@ pub enum Rejection {
     /// The author has reached the repository quota, which is given.
     #[error("restricted: repository quota reached, this key has {0} repositories here")]
     TooManyRepositories(u64),
+    /// The repositories that name the author as a maintainer have too many announcements that name no repository here.
+    #[error(
+        "restricted: the repositories that name this key as a maintainer have more than {} announcements of maintainers \
+         that do not name this service",
+        limits::MAX_EXCEPTIONS_PER_REPOSITORY
+    )]
+    TooManyExceptions,
+    /// Too many repositories have the same identifier.
+    #[error(
+        "restricted: {} repositories here have this identifier, which is the limit: choose another identifier",
+        limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER
+    )]
+    TooManyWithIdentifier,
     /// The store could not write the event. Nothing of it was stored.
     #[error("error: could not store the event, try again later")]
     StoreFailed,
@@ -259,6 +272,8 @@ crate::label_table! {
         Self::DiskFull => "disk_full",
         Self::NoNewRepositories => "no_new_repositories",
         Self::TooManyRepositories(_) => "too_many_repositories",
+        Self::TooManyExceptions => "too_many_exceptions",
+        Self::TooManyWithIdentifier => "too_many_with_identifier",
         Self::StoreFailed => "store_failed",
     }
 }
@@ -310,7 +325,9 @@ impl Rejection {
             | Self::DeletionTargetCount(_)
             | Self::NoVanishRelay
             | Self::OtherVanishRelay
-            | Self::TooManyRepositories(_) => false,
+            | Self::TooManyRepositories(_)
+            | Self::TooManyExceptions
+            | Self::TooManyWithIdentifier => false,
         }
     }
 }

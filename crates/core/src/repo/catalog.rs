@@ -5,13 +5,12 @@
 //! after a failed commit (docs/design/admission.md#catalog-and-authority). All announcements and states with the same
 //! identifier form one [`RepoGroup`], because a state names an identifier only.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::announcement::Announcement;
 use super::id::{Identifier, RepoId};
-use super::maintainers;
+pub use super::repo_group::RepoGroup;
+use super::work_counter::WorkCounter;
 use crate::nostr::PublicKey;
 use crate::nostr::event::{EventId, EventVersion, supersedes};
 use crate::time::Timestamp;
@@ -41,14 +40,14 @@ impl<T> Default for Versions<T> {
 }
 
 impl<T> Versions<T> {
-    fn slot(&mut self, status: EventStatus) -> &mut Option<T> {
+    pub(super) fn slot(&mut self, status: EventStatus) -> &mut Option<T> {
         match status {
             EventStatus::Served => &mut self.served,
             EventStatus::Held => &mut self.held,
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.served.is_none() && self.held.is_none()
     }
 }
@@ -75,241 +74,8 @@ pub struct AuthorStates {
     pub held: Vec<EventVersion>,
 }
 
-/// All announcements and states with one identifier.
-#[derive(Clone, Debug, Default)]
-pub struct RepoGroup {
-    announcements: BTreeMap<PublicKey, Versions<Announcement>>,
-    states: BTreeMap<PublicKey, AuthorStates>,
-    /// For each listed maintainer the keys whose announcements list it. It is followed backwards, from the author of a
-    /// state to the repositories that the state may apply to.
-    listed_by: BTreeMap<PublicKey, BTreeSet<PublicKey>>,
-    /// The number of hosted repositories.
-    hosted_total: usize,
-    /// Cache of maintainer sets, by owner. A set is dropped when an announcement that it may depend on changes.
-    sets: RefCell<BTreeMap<PublicKey, Arc<BTreeSet<PublicKey>>>>,
-}
-
-impl RepoGroup {
-    /// Returns the announcements of one author.
-    #[must_use]
-    pub fn announcement(&self, author: PublicKey) -> Option<&Versions<Announcement>> {
-        self.announcements.get(&author)
-    }
-
-    /// Iterates over all announcements, by author.
-    pub fn announcements(&self) -> impl Iterator<Item = (&PublicKey, &Versions<Announcement>)> {
-        self.announcements.iter()
-    }
-
-    /// Iterates over all states, by author.
-    pub fn states_by_author(&self) -> impl Iterator<Item = (&PublicKey, &AuthorStates)> {
-        self.states.iter()
-    }
-
-    /// Returns the states of one author.
-    #[must_use]
-    pub fn states(&self, author: PublicKey) -> Option<&AuthorStates> {
-        self.states.get(&author)
-    }
-
-    /// Whether the repository of this owner is hosted here: its newest announcement names this service, or the operator
-    /// archives it.
-    #[must_use]
-    pub fn is_hosted(&self, owner: PublicKey) -> bool {
-        self.newest_announcement(owner).is_some_and(Announcement::is_hosted)
-    }
-
-    /// Whether the repository of this owner is hosted by a served announcement.
-    #[must_use]
-    pub fn is_served(&self, owner: PublicKey) -> bool {
-        self.served_announcement(owner).is_some_and(Announcement::is_hosted)
-    }
-
-    /// Whether any repository with this identifier is hosted here.
-    #[must_use]
-    pub fn has_hosted(&self) -> bool {
-        self.hosted_total > 0
-    }
-
-    /// Returns the maintainer set of `owner`'s repository: the keys whose states apply to it.
-    #[must_use]
-    pub fn maintainers(&self, owner: PublicKey, strict: bool) -> Arc<BTreeSet<PublicKey>> {
-        let compute = || {
-            maintainers::maintainer_set(owner, strict, |key| {
-                self.newest_announcement(key).map(|announcement| &announcement.roles)
-            })
-        };
-        self.sets.borrow_mut().entry(owner).or_insert_with(|| Arc::new(compute())).clone()
-    }
-
-    /// Returns the owners of the hosted repositories that have `author` as a maintainer.
-    pub fn maintained_by(&self, author: PublicKey, strict: bool) -> impl Iterator<Item = PublicKey> {
-        // A maintainer can be reached from the owner along listings, so only the keys that reach `author` can be such
-        // owners.
-        let reaching = self.keys_reaching(author).into_iter();
-        reaching.filter(move |owner| self.is_hosted(*owner) && self.maintainers(*owner, strict).contains(&author))
-    }
-
-    /// Returns the owners of the hosted repositories whose maintainer set may depend on `author`'s announcement.
-    pub fn hosted_depending_on(&self, author: PublicKey) -> impl Iterator<Item = PublicKey> {
-        self.keys_reaching(author).into_iter().filter(|owner| self.is_hosted(*owner))
-    }
-
-    /// Whether the git data of the owner's repository is kept: it is hosted, or its announcement is served for another
-    /// reason than the maintainer exception. Such an announcement named this service, or was archived, before the
-    /// service's address or the archive changed.
-    #[must_use]
-    pub fn keeps_git_data(&self, owner: PublicKey) -> bool {
-        self.newest_announcement(owner).is_some_and(|newest| newest.is_hosted() || !newest.is_exception)
-    }
-
-    /// Whether the states of `author` apply to a repository whose git data is kept.
-    #[must_use]
-    pub fn has_kept_repo(&self, author: PublicKey, strict: bool) -> bool {
-        let applies =
-            |owner: &PublicKey| self.keeps_git_data(*owner) && self.maintainers(*owner, strict).contains(&author);
-        self.keys_reaching(author).iter().any(applies)
-    }
-
-    /// Returns the keys that can be reached from `members` along listings, at most `most`.
-    #[must_use]
-    pub fn keys_reachable_from(&self, members: &[PublicKey], most: usize) -> BTreeSet<PublicKey> {
-        let mut reached: BTreeSet<PublicKey> = members.iter().copied().take(most).collect();
-        let mut frontier: Vec<PublicKey> = reached.iter().copied().collect();
-        while let Some(key) = frontier.pop() {
-            for listed in self.newest_announcement(key).into_iter().flat_map(|newest| newest.roles.members()) {
-                if reached.len() < most && reached.insert(*listed) {
-                    frontier.push(*listed);
-                }
-            }
-        }
-        reached
-    }
-
-    /// Returns the owners of all hosted repositories with this identifier.
-    pub fn hosted_owners(&self) -> impl Iterator<Item = PublicKey> {
-        self.announcements.keys().copied().filter(|owner| self.is_hosted(*owner))
-    }
-
-    /// Returns the other owners of hosted repositories that are maintainers of `owner`'s repository. It may read their
-    /// objects.
-    pub fn alternate_owners(&self, owner: PublicKey, strict: bool) -> impl Iterator<Item = PublicKey> {
-        let members: Vec<PublicKey> = self.maintainers(owner, strict).iter().copied().collect();
-        members.into_iter().filter(move |member| *member != owner && self.is_hosted(*member))
-    }
-
-    /// Returns the states that apply to `owner`'s repository, newest first.
-    #[must_use]
-    pub fn states_for(&self, owner: PublicKey, strict: bool) -> Vec<(EventVersion, EventStatus)> {
-        let mut found = Vec::new();
-        for states in self.maintainers(owner, strict).iter().filter_map(|member| self.states.get(member)) {
-            found.extend(states.served.map(|version| (version, EventStatus::Served)));
-            found.extend(states.held.iter().map(|version| (*version, EventStatus::Held)));
-        }
-        found.sort_by(|(left, _), (right, _)| newest_first(*left, *right));
-        found
-    }
-
-    /// Returns whether a maintainer of another owner's hosted repository lists `author`
-    /// (docs/protocol.md#maintainer-exception): [`EventStatus::Served`] if a served announcement does and the repository is
-    /// served, [`EventStatus::Held`] if that is so only when held announcements are counted. Under the reciprocal rule a key
-    /// is invited before it is a member.
-    #[must_use]
-    pub fn invitation(&self, author: PublicKey, strict: bool) -> Option<EventStatus> {
-        let listers = self.listed_by.get(&author).into_iter().flatten().filter(|lister| **lister != author);
-        listers.filter_map(|lister| self.invitation_by(*lister, author, strict)).min()
-    }
-
-    fn invitation_by(&self, lister: PublicKey, author: PublicKey, strict: bool) -> Option<EventStatus> {
-        // If a hosted owner names a lead whose announcement is not here, its maintainer set is empty.
-        let own = Some(lister).filter(|lister| self.is_hosted(*lister));
-        let mut owners = self.maintained_by(lister, strict).filter(|owner| *owner != author).chain(own).peekable();
-        owners.peek()?;
-        let is_listed = self.served_announcement(lister).is_some_and(|served| served.roles.members().contains(&author));
-        Some(if is_listed && owners.any(|owner| self.is_served(owner)) {
-            EventStatus::Served
-        } else {
-            EventStatus::Held
-        })
-    }
-
-    fn served_announcement(&self, author: PublicKey) -> Option<&Announcement> {
-        self.announcements.get(&author)?.served.as_ref()
-    }
-
-    /// Returns the announcement of an author that decides about its repository.
-    #[must_use]
-    pub fn newest_announcement(&self, author: PublicKey) -> Option<&Announcement> {
-        self.announcements.get(&author)?.newest()
-    }
-
-    /// Returns all keys from which `author` can be reached along listings, including `author`.
-    #[must_use]
-    pub fn keys_reaching(&self, author: PublicKey) -> BTreeSet<PublicKey> {
-        let mut reached = BTreeSet::from([author]);
-        let mut frontier = vec![author];
-        while let Some(key) = frontier.pop() {
-            for lister in self.listed_by.get(&key).into_iter().flatten() {
-                if reached.insert(*lister) {
-                    frontier.push(*lister);
-                }
-            }
-        }
-        reached
-    }
-
-    /// Changes the announcements of one author and updates everything that is derived from them.
-    fn update_announcements<R>(
-        &mut self,
-        author: PublicKey,
-        change: impl FnOnce(&mut Versions<Announcement>) -> R,
-    ) -> AnnouncementChange<R> {
-        let versions = self.announcements.entry(author).or_default();
-        let before = listed_members(versions.newest());
-        let was_hosted = versions.newest().is_some_and(Announcement::is_hosted);
-        let result = change(versions);
-        let after = listed_members(versions.newest());
-        let is_hosted = versions.newest().is_some_and(Announcement::is_hosted);
-        if versions.is_empty() {
-            self.announcements.remove(&author);
-        }
-        self.hosted_total = self.hosted_total + usize::from(is_hosted) - usize::from(was_hosted);
-        for key in before.difference(&after) {
-            if let Some(listers) = self.listed_by.get_mut(key) {
-                listers.remove(&author);
-                if listers.is_empty() {
-                    self.listed_by.remove(key);
-                }
-            }
-        }
-        for key in after.difference(&before) {
-            self.listed_by.entry(*key).or_default().insert(author);
-        }
-        // Only the sets of repositories from which the author can be reached may have changed.
-        let reaching = self.keys_reaching(author);
-        self.sets.get_mut().retain(|owner, _| !reaching.contains(owner));
-        AnnouncementChange { result, added: &after - &before, removed: &before - &after }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.announcements.is_empty() && self.states.is_empty()
-    }
-}
-
-/// The result of a change of announcements: which keys are listed as maintainers now but were not before, and the
-/// reverse.
-struct AnnouncementChange<R> {
-    result: R,
-    added: BTreeSet<PublicKey>,
-    removed: BTreeSet<PublicKey>,
-}
-
-fn newest_first(left: EventVersion, right: EventVersion) -> std::cmp::Ordering {
+pub(super) fn newest_first(left: EventVersion, right: EventVersion) -> std::cmp::Ordering {
     if supersedes(left, right) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
-}
-
-fn listed_members(announcement: Option<&Announcement>) -> BTreeSet<PublicKey> {
-    announcement.map(|announcement| announcement.roles.members().iter().copied().collect()).unwrap_or_default()
 }
 
 /// The announcements and states of all repositories of this service.
@@ -320,13 +86,34 @@ pub struct Catalog {
     by_author: BTreeMap<PublicKey, BTreeSet<Identifier>>,
     /// The number of announcements that list a key as a maintainer.
     listing_counts: BTreeMap<PublicKey, usize>,
+    work: WorkCounter,
+}
+
+/// The result of a change of announcements.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AnnouncementChange {
+    /// The announcement that was replaced or removed.
+    pub previous: Option<Announcement>,
+    /// The keys whose maintainer sets may depend on the changed announcement, if its maintainers or hosting changed.
+    pub dependents: Option<BTreeSet<PublicKey>>,
 }
 
 impl Catalog {
+    /// Returns the work that was done for queries and changes since it was last reset.
+    #[must_use]
+    pub fn work(&self) -> &WorkCounter {
+        &self.work
+    }
+
     /// Returns all announcements and states with an identifier.
     #[must_use]
     pub fn group(&self, identifier: &Identifier) -> Option<&RepoGroup> {
         self.groups.get(identifier)
+    }
+
+    /// Iterates over all groups of announcements and states, by identifier.
+    pub fn groups(&self) -> impl Iterator<Item = (&Identifier, &RepoGroup)> {
+        self.groups.iter()
     }
 
     /// Returns the announcements of one repository.
@@ -357,13 +144,13 @@ impl Catalog {
     }
 
     /// Inserts an announcement and returns the one that it replaces.
-    pub fn put_announcement(&mut self, status: EventStatus, announcement: Announcement) -> Option<Announcement> {
+    pub fn put_announcement(&mut self, status: EventStatus, announcement: Announcement) -> AnnouncementChange {
         let repo = announcement.repo.clone();
         self.update_announcements(&repo, |versions| versions.slot(status).replace(announcement))
     }
 
     /// Removes the announcement with this id, if it is the current one.
-    pub fn take_announcement(&mut self, status: EventStatus, repo: &RepoId, id: EventId) -> Option<Announcement> {
+    pub fn take_announcement(&mut self, status: EventStatus, repo: &RepoId, id: EventId) -> AnnouncementChange {
         self.update_announcements(repo, |versions| {
             versions.slot(status).take_if(|announcement| announcement.version.id == id)
         })
@@ -455,21 +242,37 @@ impl Catalog {
         self.listing_counts.contains_key(&key)
     }
 
-    fn update_announcements<R>(&mut self, repo: &RepoId, change: impl FnOnce(&mut Versions<Announcement>) -> R) -> R {
+    /// Inserts an announcement that was stored by an earlier process. Nothing depends on it yet.
+    pub fn restore_announcement(&mut self, status: EventStatus, announcement: Announcement) {
+        let RepoId { owner, identifier } = announcement.repo.clone();
+        let restore = |versions: &mut Versions<Announcement>| versions.slot(status).replace(announcement);
+        let changed = self.update_group(owner, &identifier, |group| group.restore_announcements(owner, restore));
+        self.count_listings(&changed.added, &changed.removed);
+    }
+
+    fn update_announcements(
+        &mut self,
+        repo: &RepoId,
+        change: impl FnOnce(&mut Versions<Announcement>) -> Option<Announcement>,
+    ) -> AnnouncementChange {
         let changed =
             self.update_group(repo.owner, &repo.identifier, |group| group.update_announcements(repo.owner, change));
-        for key in changed.added {
-            *self.listing_counts.entry(key).or_default() += 1;
+        self.count_listings(&changed.added, &changed.removed);
+        AnnouncementChange { previous: changed.result, dependents: changed.dependents }
+    }
+
+    fn count_listings(&mut self, added: &BTreeSet<PublicKey>, removed: &BTreeSet<PublicKey>) {
+        for key in added {
+            *self.listing_counts.entry(*key).or_default() += 1;
         }
-        for key in changed.removed {
-            if let Some(count) = self.listing_counts.get_mut(&key) {
+        for key in removed {
+            if let Some(count) = self.listing_counts.get_mut(key) {
                 *count -= 1;
                 if *count == 0 {
-                    self.listing_counts.remove(&key);
+                    self.listing_counts.remove(key);
                 }
             }
         }
-        changed.result
     }
 
     fn update_group<R>(
@@ -478,9 +281,10 @@ impl Catalog {
         identifier: &Identifier,
         edit: impl FnOnce(&mut RepoGroup) -> R,
     ) -> R {
-        let group = self.groups.entry(identifier.clone()).or_default();
+        let work = &self.work;
+        let group = self.groups.entry(identifier.clone()).or_insert_with(|| RepoGroup::new(work.clone()));
         let result = edit(group);
-        let present = group.announcements.contains_key(&author) || group.states.contains_key(&author);
+        let present = group.announcement(author).is_some() || group.states.contains_key(&author);
         if group.is_empty() {
             self.groups.remove(identifier);
         }

@@ -59,7 +59,7 @@ impl MaintainerRoles {
         }
     }
 
-    fn lists(&self, key: PublicKey) -> bool {
+    pub(super) fn lists(&self, key: PublicKey) -> bool {
         self.members().binary_search(&key).is_ok()
     }
 
@@ -120,7 +120,15 @@ pub fn maintainer_set<'a>(
     strict: bool,
     roles: impl Fn(PublicKey) -> Option<&'a MaintainerRoles>,
 ) -> BTreeSet<PublicKey> {
-    let Some(root) = resolve_lead(owner, &roles) else { return BTreeSet::new() };
+    resolve_lead(owner, &roles).map(|lead| members_of_lead(lead, strict, roles)).unwrap_or_default()
+}
+
+/// Computes the maintainer set of the repositories that this key leads.
+pub(super) fn members_of_lead<'a>(
+    root: PublicKey,
+    strict: bool,
+    roles: impl Fn(PublicKey) -> Option<&'a MaintainerRoles>,
+) -> BTreeSet<PublicKey> {
     let mut members = BTreeSet::from([root]);
     let mut unvisited = vec![root];
     let mut invited: BTreeSet<PublicKey> = BTreeSet::new();
@@ -154,7 +162,10 @@ pub fn maintainer_set<'a>(
 
 /// Returns the key where the walk starts: the owner, or the only lead that its announcement names, followed until a key
 /// that names itself (docs/protocol.md#role-tags).
-fn resolve_lead<'a>(owner: PublicKey, roles: &impl Fn(PublicKey) -> Option<&'a MaintainerRoles>) -> Option<PublicKey> {
+pub(super) fn resolve_lead<'a>(
+    owner: PublicKey,
+    roles: &impl Fn(PublicKey) -> Option<&'a MaintainerRoles>,
+) -> Option<PublicKey> {
     let mut at = owner;
     let mut visited = BTreeSet::new();
     while visited.insert(at) && visited.len() <= limits::MAX_MAINTAINERS {

@@ -10,9 +10,11 @@ pub mod id;
 pub mod maintainers;
 pub mod pull_request;
 pub mod ref_name;
+pub mod repo_group;
 pub mod repo_path;
 pub mod service;
 pub mod state;
+pub mod work_counter;
 
 pub use announcement::Announcement;
 pub use catalog::Catalog;

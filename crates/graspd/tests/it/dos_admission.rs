@@ -13,12 +13,15 @@ use crate::support::git::{BASE_TIME, Maintainer};
 use crate::support::test_server::{TestServer, main_at, one_commit};
 use crate::support::{BEHIND_PROXY, Client, eventually};
 
-fn connect(server: &TestServer, address: &str) -> Client {
+pub(crate) fn connect(server: &TestServer, address: &str) -> Client {
     server.process.connect_from(Some(address)).unwrap_or_else(|status| panic!("{address} is rejected: {status:?}"))
 }
 
 /// Publishes events without waiting for single answers. Returns the number of events for each answer.
-fn publish_all(client: &mut Client, events: impl Iterator<Item = Arc<SignedEvent>>) -> BTreeMap<String, usize> {
+pub(crate) fn publish_all(
+    client: &mut Client,
+    events: impl Iterator<Item = Arc<SignedEvent>>,
+) -> BTreeMap<String, usize> {
     let mut answers = BTreeMap::new();
     let mut receive = |client: &mut Client| {
         let message = client.receive();

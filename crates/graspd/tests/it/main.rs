@@ -15,6 +15,7 @@ mod dos_admission;
 mod dos_git;
 mod dos_relay;
 mod dos_sync;
+mod dos_writer;
 mod drain;
 mod fault_sweep;
 mod fetch;

@@ -8,7 +8,6 @@ use grasp_core::admission::push::{PushCommand, PushPermit, PushRejection};
 use grasp_core::nostr::EventId;
 use grasp_core::repo::RepoPath;
 
-use super::transaction::Batch;
 use super::{Crashed, TestServer};
 use crate::git_model::{Oids, is_branch_or_tag, pull_ref};
 
@@ -138,7 +137,7 @@ impl TestServer {
             done: None,
         };
         self.pushes.insert(id, ongoing);
-        let mut batch = Batch::default();
+        let mut batch = self.begin_batch();
         self.handle_input(&mut batch, AdmissionInput::PushRequested(push));
         self.finish_batch(batch)?;
         let permit = self.pushes.get(&id).and_then(|push| push.permit.clone());
@@ -180,7 +179,7 @@ impl TestServer {
             (ongoing.received_packs, ongoing.arrived) = (received_packs, true);
         }
         self.count_durable_step()?;
-        let mut batch = Batch::default();
+        let mut batch = self.begin_batch();
         self.handle_input(
             &mut batch,
             AdmissionInput::PushReceived(ReceivedPush {
@@ -222,7 +221,7 @@ impl TestServer {
         if self.pushes.remove(&id).is_none() {
             return Ok(());
         }
-        let mut batch = Batch::default();
+        let mut batch = self.begin_batch();
         self.handle_input(&mut batch, AdmissionInput::PushEnded(id));
         self.finish_batch(batch).map(|_| ())
     }

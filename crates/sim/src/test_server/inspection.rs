@@ -93,6 +93,11 @@ impl TestServer {
         ModelStore::restored(&self.store).into_iter().filter_map(staged).collect()
     }
 
+    /// Returns the most work, in units, that the machine did for one input or in one turn since the last call.
+    pub fn take_max_work(&mut self) -> u64 {
+        std::mem::take(&mut self.max_work)
+    }
+
     /// Takes the git jobs that were started.
     pub fn take_git_jobs(&mut self) -> Vec<GitJob> {
         std::mem::take(&mut self.started_jobs)

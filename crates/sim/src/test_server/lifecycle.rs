@@ -87,7 +87,7 @@ impl TestServer {
         self.answered = false;
         let policy = AdmissionPolicy { lists: Arc::new(lists), ..self.policies.0.clone() };
         self.policies.1 = policy.clone();
-        let mut batch = Batch::default();
+        let mut batch = self.begin_batch();
         self.handle_input(&mut batch, AdmissionInput::PolicyChanged(Arc::new(policy.clone())));
         let committed = self.finish_batch(batch)?;
         if committed {
@@ -146,7 +146,7 @@ impl TestServer {
 
     fn report_git_job(&mut self, nth: usize, outcome: GitJobOutcome) -> Result<(), Crashed> {
         let Some(job) = self.running.remove(nth) else { return Ok(()) };
-        let mut batch = Batch::default();
+        let mut batch = self.begin_batch();
         let folder = self.git.folder(&job.repo_path);
         let view = folder.map(|folder| VisibleRefs { refs: folder.refs.clone(), exists: true }).unwrap_or_default();
         batch.refs.push((job.repo_path.clone(), view));
@@ -168,18 +168,27 @@ impl TestServer {
             while !self.running.is_empty() {
                 self.step_git_job(0)?;
             }
-            // Further pages follow at once.
-            let has_page = |(_, why): (_, &str)| why.starts_with("pull requests of repositories");
-            if !self.admission.alarm().is_some_and(has_page) {
+            if !self.run_due_work()? {
                 break;
             }
-            let mut batch = Batch::default();
-            self.admission.wake(self.now);
-            self.drain(&mut batch);
-            self.finish_batch(batch)?;
         }
         self.check_idle();
         Ok(())
+    }
+
+    /// Does the work that did not fit into one turn, and reads further pages, in transactions of their own, as the
+    /// writer does at once. Returns whether there was any.
+    pub fn run_due_work(&mut self) -> Result<bool, Crashed> {
+        let is_due = |(_, why): (_, &str)| {
+            why.starts_with("pull requests of repositories") || why.starts_with("work that did not fit")
+        };
+        let mut has_worked = false;
+        while self.admission.alarm().is_some_and(is_due) {
+            has_worked = true;
+            let batch = self.begin_batch();
+            self.finish_batch(batch)?;
+        }
+        Ok(has_worked)
     }
 
     /// Runs all git jobs, unless the server is in manual git mode.

@@ -32,10 +32,21 @@ pub(super) struct Batch {
 }
 
 impl TestServer {
+    /// Begins a batch. As in the writer, the machine first does what is due, with a new budget of work.
+    pub(super) fn begin_batch(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        self.admission.wake(self.now);
+        self.drain(&mut batch);
+        self.max_work = self.max_work.max(self.admission.turn_work());
+        batch
+    }
+
     /// Handles an input inside the batch.
     pub(super) fn handle_input(&mut self, batch: &mut Batch, input: AdmissionInput) {
+        let work = self.admission.turn_work();
         self.admission.handle(self.now, input);
         self.drain(batch);
+        self.max_work = self.max_work.max(self.admission.turn_work().saturating_sub(work));
         for summary in self.store.removed_pulls() {
             self.admission.handle(self.now, AdmissionInput::PullRequestPurged(summary));
             self.drain(batch);

@@ -11,3 +11,4 @@ mod random_worlds;
 mod store_contract;
 mod sync;
 mod worlds;
+mod writer_turns;

@@ -2,10 +2,23 @@
 
 use super::{PolicyContext, Submission};
 use crate::disk_budget::DiskLevel;
+use crate::limits;
+use crate::nostr::event::EventId;
 use crate::nostr::rejection::{AwaitedData, Decision, KnownAs, Rejection};
-use crate::nostr::{PublicKey, supersedes};
+use crate::nostr::supersedes;
 use crate::repo::catalog::{EventStatus, Versions};
 use crate::repo::{Announcement, Catalog, RepoId};
+
+/// Whether another announcement with an identifier is within the limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::admission) enum IdentifierSpace {
+    /// It is.
+    Free,
+    /// It is if this held announcement is removed.
+    After(EventId),
+    /// It is not.
+    Full,
+}
 
 impl PolicyContext<'_> {
     /// Decides about an announcement, in this order: it names this service and no rule prevents hosting it, or
@@ -17,20 +30,66 @@ impl PolicyContext<'_> {
         };
         let empty = Versions::default();
         let versions = self.catalog.announcement(&new.repo).unwrap_or(&empty);
-        let group = self.catalog.group(&new.repo.identifier);
-        let invitation = group.and_then(|group| group.invitation(new.repo.owner, self.policy.strict_maintainers));
         match self.hosting_rejection(new, versions) {
             None => self.accept_or_hold(submission, new, versions),
-            // Maintainer exception: accepted so that maintainer sets can be resolved. It is hosted if it names this
-            // service. Otherwise it is served only if the announcements that lead to it are: a held one can be published
-            // without git data, and must not let anything be served that others can refer to.
-            Some(_) if invitation.is_some() && new.is_listed => self.accept_or_hold(submission, new, versions),
-            Some(_) if invitation == Some(EventStatus::Served) => Decision::Accept,
-            Some(_) if invitation.is_some() => self.hold_until_invited(submission, new, versions),
-            Some(_) if !new.is_listed && is_archive_only(self.catalog, &new.repo) => Decision::Accept,
-            Some(_) if withdraws(self.catalog, new) => Decision::Reject(Rejection::Delisted),
-            Some(rejection) => Decision::Reject(rejection),
+            Some(rejection) => self.exception(submission, new, versions, rejection),
         }
+    }
+
+    /// Decides about an announcement that does not make this service host the repository by itself. Maintainer exception:
+    /// it is accepted so that maintainer sets can be resolved. It is hosted if it names this service. Otherwise it is
+    /// served only if the announcements that lead to it are: a held one can be published without git data, and must not
+    /// let anything be served that others can refer to.
+    fn exception(
+        self,
+        submission: &Submission<'_>,
+        new: &Announcement,
+        versions: &Versions<Announcement>,
+        rejection: Rejection,
+    ) -> Decision {
+        let group = self.catalog.group(&new.repo.identifier);
+        let strict = self.policy.strict_maintainers;
+        let invitation = group.and_then(|group| group.invitation(new.repo.owner, strict));
+        if invitation.is_some() && new.is_listed {
+            return self.accept_or_hold(submission, new, versions);
+        }
+        if let Some(status) = invitation {
+            if group.is_some_and(|group| !group.has_exception_capacity(new.repo.owner, strict)) {
+                return Decision::Reject(Rejection::TooManyExceptions);
+            }
+            return match status {
+                EventStatus::Served => self.accept_exception(new),
+                EventStatus::Held => self.hold_until_invited(submission, new, versions),
+            };
+        }
+        if !new.is_listed && is_archive_only(self.catalog, &new.repo) {
+            Decision::Accept
+        } else if withdraws(self.catalog, new) {
+            Decision::Reject(Rejection::Delisted)
+        } else {
+            Decision::Reject(rejection)
+        }
+    }
+
+    fn accept_exception(self, new: &Announcement) -> Decision {
+        if self.identifier_space(new) == IdentifierSpace::Full {
+            return Decision::Reject(Rejection::TooManyWithIdentifier);
+        }
+        Decision::Accept
+    }
+
+    /// Returns whether an announcement fits into the limit of announcements with its identifier.
+    pub(in crate::admission) fn identifier_space(self, new: &Announcement) -> IdentifierSpace {
+        let RepoId { owner, identifier } = &new.repo;
+        let is_free = self.catalog.group(identifier).is_none_or(|group| {
+            group.announcement_count() < limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER
+                || group.announcement(*owner).is_some()
+        });
+        if is_free {
+            return IdentifierSpace::Free;
+        }
+        let evicted = self.purgatory.oldest_evictable(identifier, |id| self.is_in_transfer(id));
+        evicted.map_or(IdentifierSpace::Full, IdentifierSpace::After)
     }
 
     /// Returns the reason why the announcement alone does not make this service host the repository.
@@ -68,7 +127,7 @@ impl PolicyContext<'_> {
                 Decision::Known(KnownAs::superseded(new.version, held.version))
             }
             Some(held) if held.is_hosted() => self.hold(submission, AwaitedData::GitData),
-            _ => match self.new_repo_rejection(new.repo.owner) {
+            _ => match self.new_repo_rejection(new) {
                 Some(rejection) => Decision::Reject(rejection),
                 None => self.hold(submission, AwaitedData::GitData),
             },
@@ -86,14 +145,21 @@ impl PolicyContext<'_> {
             Some(held) if !supersedes(new.version, held.version) => {
                 Decision::Known(KnownAs::superseded(new.version, held.version))
             }
+            _ if self.identifier_space(new) == IdentifierSpace::Full => {
+                Decision::Reject(Rejection::TooManyWithIdentifier)
+            }
             _ => self.hold(submission, AwaitedData::Invitation),
         }
     }
 
-    /// Returns the reason why a new repository of this owner is not accepted.
-    fn new_repo_rejection(self, owner: PublicKey) -> Option<Rejection> {
+    /// Returns the reason why a new repository is not accepted.
+    fn new_repo_rejection(self, new: &Announcement) -> Option<Rejection> {
+        let owner = new.repo.owner;
         if self.disk_level >= DiskLevel::Soft {
             return Some(Rejection::NoNewRepositories);
+        }
+        if self.identifier_space(new) == IdentifierSpace::Full {
+            return Some(Rejection::TooManyWithIdentifier);
         }
         let limit = self.policy.quotas.repositories_per_key?;
         (self.catalog.hosted_count(owner) >= limit).then_some(Rejection::TooManyRepositories(limit))

@@ -27,7 +27,7 @@ use crate::repo::pull_request::PullRequest;
 use crate::repo::{Announcement, Catalog, Identifier, RepoId, RepoPath, ServiceAddress};
 use crate::time::Timestamp;
 
-pub(super) use announcement::{is_archive_only, is_withdrawn, withdraws};
+pub(super) use announcement::{IdentifierSpace, is_archive_only, is_withdrawn, withdraws};
 pub(super) use deletion::is_own_relay_named;
 use lists::ModerationLists;
 
@@ -283,7 +283,7 @@ impl<'a> PolicyContext<'a> {
     fn maintains_served_repo(self, event: &Event) -> bool {
         let group = event.tag("d").and_then(Identifier::new).and_then(|identifier| self.catalog.group(&identifier));
         let strict = self.policy.strict_maintainers;
-        group.is_some_and(|group| group.maintained_by(event.pubkey, strict).any(|owner| group.is_served(owner)))
+        group.is_some_and(|group| group.maintains_served(event.pubkey, strict))
     }
 
     /// Whether a push or a fetch may release a held event, or depends on it.

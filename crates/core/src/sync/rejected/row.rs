@@ -90,6 +90,8 @@ impl RejectionClass {
             Rejection::Unrelated => Some(Self::Unrelated),
             Rejection::NoAnnouncement
             | Rejection::TooManyRepositories(_)
+            | Rejection::TooManyExceptions
+            | Rejection::TooManyWithIdentifier
             | Rejection::NotMaintainer
             | Rejection::NotListed { .. }
             | Rejection::Delisted

@@ -62,6 +62,8 @@ fn every_rejection_has_a_machine_readable_prefix() {
         Rejection::DiskFull,
         Rejection::NoNewRepositories,
         Rejection::TooManyRepositories(5),
+        Rejection::TooManyExceptions,
+        Rejection::TooManyWithIdentifier,
         Rejection::StoreFailed,
     ] {
         let (ok, text) = Decision::Reject(rejection.clone()).ok_reply();
