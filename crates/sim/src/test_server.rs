@@ -276,7 +276,10 @@ impl TestServer {
             EventSource::Client(_) => submitter,
             EventSource::Relay(url) => Some(HeldSubmitter::Relay(url.as_str().into())),
         };
-        self.handle_input(batch, AdmissionInput::EventSubmitted { event, source, network, submitter, lookups });
+        self.handle_input(
+            batch,
+            AdmissionInput::EventSubmitted { event, source, network, submitter, digest: None, lookups },
+        );
         match (batch.replies.pop(), batch.replies.pop()) {
             (Some(decision), None) => decision,
             other => panic!("expected one reply to one submission: {other:?}"),

@@ -15,8 +15,23 @@ use crate::error::{Result, StoreError};
 use crate::event_record::EventRecord;
 use crate::index::author_prefix;
 use crate::schema::{Table, index_key_seq, key, read_u64};
+use crate::store::Store;
 use crate::transaction::{WriteTransaction, read_event_version};
 use crate::vanish::PurgeProgress;
+
+impl Store {
+    /// Reads an event that is served or held, without a write transaction. Events of a vanished author are returned until
+    /// they are removed.
+    pub fn stored_event(&self, id: EventId) -> Result<Option<SignedEvent>> {
+        let txn = self.env.read_txn()?;
+        if let Some(row) = self.tables.held.get(&txn, &id.0)? {
+            return held_record(row)?.event().map(Some);
+        }
+        let Some(seq) = self.tables.ids.get(&txn, &id.0)? else { return Ok(None) };
+        let row = self.tables.events.get(&txn, seq)?.ok_or(StoreError::Damaged("id without its event"))?;
+        EventRecord::read(row)?.event().map(Some)
+    }
+}
 
 impl WriteTransaction<'_> {
     /// Reads the lookups that admission needs to decide about an event.

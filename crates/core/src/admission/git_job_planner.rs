@@ -7,7 +7,7 @@
 //!
 //! Every step first needs a lookup ([`AdmissionOutput::Lookup`]). One lookup is in progress at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::git_job::{
     Alignment, AlignmentResult, CandidateState, GitJob, GitJobId, GitJobOutcome, GitOperation, PullRequestRef,
@@ -28,6 +28,7 @@ use crate::nostr::PublicKey;
 use crate::nostr::event::{Event, EventId, EventVersion};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
+use crate::repo::state::refs_hash;
 use crate::repo::{RepoId, RepoPath, RepoState};
 use crate::time::Now;
 
@@ -140,16 +141,11 @@ impl Admission {
         RepoLookup { repo_path: repo_path.clone(), events, find_orphans, measure_disk, pull_requests }
     }
 
-    /// Returns the events that a decision about a push needs: those that its refs name and the states of the
-    /// repository.
+    /// Returns the events that a decision about a push needs: those that its refs name. Of states only the digests are
+    /// needed, which are in the catalog.
     fn events_of_push(&self, push: &RequestedPush) -> Vec<EventId> {
         let named = push.commands.iter().filter_map(|command| command.name.strip_prefix("refs/nostr/"));
-        let mut events: Vec<EventId> = named.filter_map(EventId::from_hex).collect();
-        // A push of pull requests only needs no state.
-        if events.len() < push.commands.len() {
-            events.extend(self.states_for(&push.repo_path).into_iter().map(|(id, _)| id));
-        }
-        events
+        named.filter_map(EventId::from_hex).collect()
     }
 
     /// Ends or postpones the work that a failed lookup was for. Nothing is decided without the refs.
@@ -241,17 +237,14 @@ impl Admission {
         if self.disk_level == DiskLevel::Hard {
             return Err(PushRejection::DiskFull);
         }
-        let refs = lookup.refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
-        let refs = refs.map(|(name, oid)| (name.clone(), oid.clone())).collect();
+        let refs = branches_and_tags(lookup);
         let mut held_states = Vec::new();
         let mut current = None;
-        for (id, _) in self.states_for(&push.repo_path) {
-            let Some(found) = lookup.events.get(&id) else { continue };
-            match (RepoState::from_event(&found.event), found.status) {
-                (Some(state), EventStatus::Held) => held_states.push(state),
+        for (state, status) in self.declared_states(&push.repo_path) {
+            match status {
+                EventStatus::Held => held_states.push(state),
                 // The newest comes first.
-                (Some(state), EventStatus::Served) if current.is_none() => current = Some(state),
-                _ => {}
+                EventStatus::Served => current = current.or(Some(state)),
             }
         }
         let context = PushContext {
@@ -356,10 +349,7 @@ impl Admission {
             .cloned()
             .chain(known_since.map(|upload| upload.received_pack.clone()))
             .collect();
-        let state = permit
-            .state
-            .and_then(|version| lookup.events.get(&version.id))
-            .and_then(|found| RepoState::from_event(&found.event));
+        let candidate = permit.state.and_then(|version| self.pushed_candidate(&received_push.push, version, lookup));
         // Events may have been removed while uploads were staged.
         let pull_requests = permit.pull_requests.iter().filter(|(event, _)| lookup.events.contains_key(event));
         let pull_request_ref =
@@ -371,10 +361,30 @@ impl Admission {
             adopt,
             checked_prune_count,
             alternates,
-            candidates: state.into_iter().map(candidate).collect(),
+            candidates: candidate.into_iter().collect(),
             pull_requests: pull_requests.map(pull_request_ref).collect(),
             ..Alignment::default()
         }
+    }
+
+    /// Returns the state that a push completes, with its refs: those after the push, because their hash is that of the
+    /// state's refs.
+    fn pushed_candidate(
+        &self,
+        push: &RequestedPush,
+        version: EventVersion,
+        lookup: &RepoLookupResult,
+    ) -> Option<CandidateState> {
+        let (state, _) =
+            self.declared_states(&push.repo_path).into_iter().find(|(state, _)| state.version == version)?;
+        let refs = push::refs_after(branches_and_tags(lookup), &push.commands)?;
+        let is_declared = refs_hash(&refs) == state.digest.refs_hash;
+        is_declared.then(|| CandidateState {
+            event: version.id,
+            refs: refs.into_iter().collect(),
+            head: state.digest.head.clone(),
+            sources: Vec::new(),
+        })
     }
 
     /// Starts the git job of a task, or ends the task if there is nothing to do.
@@ -580,6 +590,11 @@ impl Admission {
             }
         }
     }
+}
+
+fn branches_and_tags(lookup: &RepoLookupResult) -> BTreeMap<String, String> {
+    let refs = lookup.refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
+    refs.map(|(name, oid)| (name.clone(), oid.clone())).collect()
 }
 
 fn candidate(state: RepoState) -> CandidateState {

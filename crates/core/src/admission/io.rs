@@ -16,6 +16,7 @@ use crate::nostr::event::{Coordinate, Event, EventId, EventVersion};
 use crate::nostr::{Decision, PublicKey, SignedEvent};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
+use crate::repo::state::StateDigest;
 use crate::repo::{Identifier, RepoId, RepoPath};
 use crate::time::Timestamp;
 
@@ -48,6 +49,9 @@ pub enum AdmissionInput {
         /// The network of the client, or the host of the relay, whose share of purgatory the event takes; `None` for
         /// loopback and imports, which have no share.
         submitter: Option<HeldSubmitter>,
+        /// The digest of a state, which the thread that verified the event has computed. If it is `None`, the digest is
+        /// computed when the state is held.
+        digest: Option<StateDigest>,
         /// Store lookups, read inside the transaction that contains the resulting writes.
         lookups: EventLookups,
     },

@@ -61,6 +61,7 @@ use crate::nostr::event::{Event, EventId, EventVersion};
 use crate::nostr::{Decision, SignedEvent, kinds};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
+use crate::repo::state::StateDigest;
 use crate::repo::{Announcement, Catalog, Identifier, RepoId, RepoPath};
 use crate::state_machine::StateMachine;
 use crate::time::{MonoTime, Now};
@@ -172,6 +173,9 @@ impl Admission {
             RestoredItem::Served(_) | RestoredItem::Exception(_) if self.policy.mode == AdmissionMode::Open => {}
             RestoredItem::Served(event) if event.kind == kinds::STATE => {
                 if let Some(identifier) = event.tag("d").and_then(Identifier::new) {
+                    if let Some(digest) = StateDigest::from_event(&event) {
+                        self.catalog.set_digest(event.pubkey, &identifier, event.id, digest);
+                    }
                     self.catalog.serve_state(event.pubkey, &identifier, event.version());
                 }
             }
@@ -246,14 +250,14 @@ impl Admission {
         now: Now,
         event: Arc<SignedEvent>,
         source: &EventSource,
-        (network, submitter): (Option<String>, Option<HeldSubmitter>),
+        (network, submitter, digest): (Option<String>, Option<HeldSubmitter>, Option<StateDigest>),
         mut lookups: EventLookups,
     ) {
         if self.policy.ignores_deletions {
             // Requests from the time before they were ignored have no effect either.
             lookups.tombstone = lookups.tombstone.filter(|tombstone| *tombstone == TombstoneKind::Withdrawn);
         }
-        let submission = Submission { submitter, ..Submission::new(&self.policy, &event) };
+        let submission = Submission { submitter, digest, ..Submission::new(&self.policy, &event) };
         let decision = match self.policy.recheck(&event, now.wall) {
             Some(rejection) => Decision::Reject(rejection),
             None => self.policy_context().decide(&submission, source, &lookups),
@@ -396,6 +400,10 @@ impl Admission {
             }
             kinds::STATE => {
                 let Some(identifier) = event.tag("d").and_then(Identifier::new) else { return };
+                let digest = submission.digest.clone().or_else(|| StateDigest::from_event(event));
+                if let Some(digest) = digest {
+                    self.catalog.set_digest(event.pubkey, &identifier, event.id, digest);
+                }
                 if let Some(oldest) =
                     self.catalog.hold_state(event.pubkey, &identifier, event.version(), limits::MAX_HELD_STATE_VERSIONS)
                 {
@@ -549,8 +557,8 @@ impl StateMachine for Admission {
             AdmissionInput::PolicyChanged(policy) => self.change_policy(AdmissionPolicy::clone(&policy)),
             AdmissionInput::BannedEvent(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::BannedRepoScanned(repo) => self.scan_done(repo),
-            AdmissionInput::EventSubmitted { event, source, network, submitter, lookups } => {
-                self.handle_submission(now, event, &source, (network, submitter), lookups);
+            AdmissionInput::EventSubmitted { event, source, network, submitter, digest, lookups } => {
+                self.handle_submission(now, event, &source, (network, submitter, digest), lookups);
             }
             AdmissionInput::EventExpired(summary) => self.remove(&summary, EventStatus::Served),
             AdmissionInput::PullRequestPurged(summary) => self.schedule_ref_removal(&summary),

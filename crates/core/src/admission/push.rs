@@ -5,11 +5,13 @@
 //! contradicts it (docs/protocol.md#push-authorisation, docs/protocol.md#pull-request-refs).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::disk_budget::Quota;
 use crate::limits;
 use crate::nostr::event::{EventId, EventVersion};
 use crate::nostr::supersedes;
+use crate::repo::state::{StateDigest, refs_hash};
 use crate::repo::{RepoPath, RepoState, ref_name};
 
 /// One command of a push: the old value of a ref, as the client knows it, and the new value.
@@ -44,9 +46,18 @@ pub struct PushContext<'a> {
     /// The current branches and tags of the repository.
     pub refs: &'a BTreeMap<String, String>,
     /// Held states that apply to this repository.
-    pub held_states: &'a [RepoState],
+    pub held_states: &'a [DeclaredState],
     /// The served state that the repository follows.
-    pub current: Option<&'a RepoState>,
+    pub current: Option<&'a DeclaredState>,
+}
+
+/// A state that applies to a repository, without its refs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeclaredState {
+    /// The event's timestamp and id.
+    pub version: EventVersion,
+    /// What is known of its refs.
+    pub digest: Arc<StateDigest>,
 }
 
 /// The effects of a permitted push.
@@ -130,6 +141,17 @@ pub enum PushRejection {
     /// No state is held for the repository.
     #[error("no pending state event for this repository: publish a state (kind 30618) first")]
     NoState,
+    /// States are held, but none declares the refs that would result. [`PushRejection::explain`] finds the difference,
+    /// outside of the writer.
+    #[error(
+        "no pending state declares exactly the refs that this push would result in: push what the newest one declares"
+    )]
+    UnmatchedState {
+        /// The newest state.
+        newest: EventId,
+        /// The branches and tags after the push.
+        after: Box<BTreeMap<String, String>>,
+    },
     /// States are held, but none declares the refs that would result. Contains the first difference to the newest one.
     #[error("{name}: {}", mismatch_text(name, .expected.as_deref(), .found.as_deref()))]
     StateMismatch {
@@ -179,7 +201,7 @@ impl PushRejection {
             Self::TooManyUploads => "E-PR-MANY",
             Self::RefMoved { .. } => "E-REF-MOVED",
             Self::NoState => "E-STATE-MISSING",
-            Self::StateMismatch { .. } => "E-STATE-MISMATCH",
+            Self::UnmatchedState { .. } | Self::StateMismatch { .. } => "E-STATE-MISMATCH",
             Self::NotHosted => "E-REPO-MISSING",
             Self::ReadOnly => "E-READ-ONLY",
             Self::AuthorityChanged => "E-STATE-CHANGED",
@@ -188,6 +210,19 @@ impl PushRejection {
             Self::QuotaExceeded(Quota::Key(_)) => "E-QUOTA-KEY",
             Self::Busy => "E-BUSY",
             Self::Failed(_) => "E-SERVER",
+        }
+    }
+
+    /// Replaces [`PushRejection::UnmatchedState`] by the first difference to the newest state. `read` returns that state;
+    /// if it is gone meanwhile, the rejection stays as it is.
+    #[must_use]
+    pub fn explain(self, read: impl FnOnce(EventId) -> Option<RepoState>) -> Self {
+        match &self {
+            Self::UnmatchedState { newest, after } => match read(*newest) {
+                Some(newest) => state_mismatch(&newest, after),
+                None => self,
+            },
+            _ => self,
         }
     }
 
@@ -206,6 +241,7 @@ impl PushRejection {
             | Self::RefMoved { name, .. }
             | Self::StateMismatch { name, .. } => Some(name),
             Self::NoState
+            | Self::UnmatchedState { .. }
             | Self::UploadsFull
             | Self::TooManyUploads
             | Self::NotHosted
@@ -283,7 +319,7 @@ pub fn authorise(
         return Err(PushRejection::TooManyUploads);
     }
     if after != *context.refs {
-        permit.state = Some(matching_state(context, &after)?);
+        permit.state = Some(matching_state(context, after)?);
     }
     Ok(permit)
 }
@@ -329,33 +365,45 @@ fn apply_command(refs: &mut BTreeMap<String, String>, command: &PushCommand) -> 
 
 /// Returns the newest state that declares exactly these refs and is not older than the served one. An older state must
 /// not roll the repository back.
-fn matching_state(context: &PushContext<'_>, after: &BTreeMap<String, String>) -> Result<EventVersion, PushRejection> {
+fn matching_state(context: &PushContext<'_>, after: BTreeMap<String, String>) -> Result<EventVersion, PushRejection> {
     let not_older =
-        |state: &&RepoState| context.current.is_none_or(|current| !supersedes(current.version, state.version));
-    let mut states: Vec<&RepoState> = context
+        |state: &&DeclaredState| context.current.is_none_or(|current| !supersedes(current.version, state.version));
+    let mut states: Vec<&DeclaredState> = context
         .held_states
         .iter()
         .chain(context.current)
         .filter(not_older)
-        .filter(|state| state.is_satisfiable())
+        .filter(|state| state.digest.is_satisfiable)
         .collect();
     states.sort_by(|left, right| {
         if supersedes(left.version, right.version) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
     });
-    if let Some(state) = states.iter().find(|state| state.refs == *after) {
+    let Some(newest) = states.first() else { return Err(PushRejection::NoState) };
+    let refs_hash = refs_hash(&after);
+    if let Some(state) = states.iter().find(|state| state.digest.refs_hash == refs_hash) {
         return Ok(state.version);
     }
-    let Some(newest) = states.first().filter(|_| !context.held_states.is_empty()) else {
+    if context.held_states.is_empty() {
         return Err(PushRejection::NoState);
-    };
+    }
+    Err(PushRejection::UnmatchedState { newest: newest.version.id, after: Box::new(after) })
+}
+
+/// Returns the first difference between a state and the refs after a push.
+fn state_mismatch(newest: &RepoState, after: &BTreeMap<String, String>) -> PushRejection {
     let names = newest.refs.keys().chain(after.keys());
     let different = names.into_iter().filter(|name| newest.refs.get(*name) != after.get(*name)).min();
     let name = different.cloned().unwrap_or_default();
-    Err(PushRejection::StateMismatch {
-        expected: newest.refs.get(&name).cloned(),
-        found: after.get(&name).cloned(),
-        name,
-    })
+    PushRejection::StateMismatch { expected: newest.refs.get(&name).cloned(), found: after.get(&name).cloned(), name }
+}
+
+/// Returns the branches and tags after a push. `None` if a command does not apply to the current ones.
+pub(super) fn refs_after(refs: BTreeMap<String, String>, commands: &[PushCommand]) -> Option<BTreeMap<String, String>> {
+    let mut after = refs;
+    for command in commands.iter().filter(|command| !command.name.starts_with("refs/nostr/")) {
+        apply_command(&mut after, command).ok()?;
+    }
+    Some(after)
 }
 
 #[cfg(test)]
@@ -388,6 +436,10 @@ mod tests {
         }
     }
 
+    fn declared(state: &RepoState) -> DeclaredState {
+        DeclaredState { version: state.version, digest: Arc::new(state.digest()) }
+    }
+
     /// Parses `ref:<old><new>`: `heads/main:12` updates, `heads/main:-2` creates, `heads/main:1-` deletes.
     fn commands(texts: &[&str]) -> Vec<PushCommand> {
         let optional_oid = |digit: char| (digit != '-').then(|| oid(digit));
@@ -408,7 +460,10 @@ mod tests {
     ) -> Result<Option<u8>, &'static str> {
         let current_refs = refs(current_refs);
         let repo_path = repo_path();
-        let context = PushContext { repo_path: &repo_path, refs: &current_refs, held_states, current };
+        let held_states: Vec<DeclaredState> = held_states.iter().map(declared).collect();
+        let current = current.map(declared);
+        let (refs, current) = (&current_refs, current.as_ref());
+        let context = PushContext { repo_path: &repo_path, refs, held_states: &held_states, current };
         match authorise(&context, &commands(texts), |_| RefEvent::Unknown) {
             Ok(permit) => Ok(permit.state.map(|version| version.id.0[0])),
             Err(rejection) => {
@@ -519,10 +574,15 @@ mod tests {
     fn rejection_text_says_what_was_expected_and_what_to_do() {
         let current_refs = refs(&[("heads/main", '1')]);
         let repo_path = repo_path();
-        let reject = |declared: &[(&str, char)], push: &[&str]| {
-            let held = [state(50, 2, declared)];
+        let reject = |refs: &[(&str, char)], push: &[&str]| {
+            let newest = state(50, 2, refs);
+            let held = [declared(&newest)];
             let context = PushContext { repo_path: &repo_path, refs: &current_refs, held_states: &held, current: None };
-            authorise(&context, &commands(push), |_| RefEvent::Unknown).expect_err("rejected")
+            let rejection = authorise(&context, &commands(push), |_| RefEvent::Unknown).expect_err("rejected");
+            assert!(matches!(&rejection, PushRejection::UnmatchedState { newest: id, .. } if *id == newest.version.id));
+            let gone = rejection.clone().explain(|_| None);
+            assert_eq!((gone.code(), gone.ref_name()), ("E-STATE-MISMATCH", None));
+            rejection.explain(|id| (id == newest.version.id).then_some(newest))
         };
         let wrong = reject(&[("heads/main", '2')], &["heads/main:13"]);
         assert_eq!(wrong.ref_name(), Some("refs/heads/main"));

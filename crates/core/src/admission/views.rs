@@ -3,9 +3,10 @@
 use super::Admission;
 use super::io::{EarlyRequest, PendingUpload};
 use super::purgatory::{HeldEvent, HeldKind};
+use super::push::DeclaredState;
 use crate::limits;
 use crate::nostr::PublicKey;
-use crate::nostr::event::{Event, EventId};
+use crate::nostr::event::{Event, EventId, EventVersion};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
 use crate::repo::{Announcement, RepoId, RepoPath};
@@ -123,6 +124,22 @@ impl Admission {
     /// [`limits::MAX_CANDIDATE_STATES`] and the served ones are considered.
     #[must_use]
     pub fn states_for(&self, repo_path: &RepoPath) -> Vec<(EventId, EventStatus)> {
+        self.state_versions_for(repo_path).into_iter().map(|(version, status)| (version.id, status)).collect()
+    }
+
+    /// Returns the states that apply to a repository with their digests, newest first, as many as are
+    /// [considered](Self::states_for).
+    pub(super) fn declared_states(&self, repo_path: &RepoPath) -> Vec<(DeclaredState, EventStatus)> {
+        let RepoPath::Announced(repo) = repo_path else { return Vec::new() };
+        let Some(group) = self.catalog.group(&repo.identifier) else { return Vec::new() };
+        let declared = |(version, status): (EventVersion, EventStatus)| {
+            let digest = group.digest_of(repo.owner, version.id, self.policy.strict_maintainers)?.clone();
+            Some((DeclaredState { version, digest }, status))
+        };
+        self.state_versions_for(repo_path).into_iter().filter_map(declared).collect()
+    }
+
+    fn state_versions_for(&self, repo_path: &RepoPath) -> Vec<(EventVersion, EventStatus)> {
         let RepoPath::Announced(repo) = repo_path else { return Vec::new() };
         let group = self.catalog.group(&repo.identifier).into_iter();
         let states = group.flat_map(|group| group.states_for(repo.owner, self.policy.strict_maintainers));
@@ -130,7 +147,7 @@ impl Admission {
         let is_considered = |(nth, (_, status)): &(usize, (_, EventStatus))| {
             *nth < limits::MAX_CANDIDATE_STATES || *status == EventStatus::Served
         };
-        states.enumerate().filter(is_considered).map(|(_, (version, status))| (version.id, status)).collect()
+        states.enumerate().filter(is_considered).map(|(_, state)| state).collect()
     }
 
     /// Returns the repositories whose objects a repository may read: those of the hosted members of its maintainer set.

@@ -6,10 +6,12 @@
 //! identifier form one [`RepoGroup`], because a state names an identifier only.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::announcement::Announcement;
 use super::id::{Identifier, RepoId};
 pub use super::repo_group::RepoGroup;
+use super::state::StateDigest;
 use super::work_counter::WorkCounter;
 use crate::nostr::PublicKey;
 use crate::nostr::event::{EventId, EventVersion, supersedes};
@@ -72,6 +74,23 @@ pub struct AuthorStates {
     /// The states in purgatory, newest first. Several are held side by side: a newer one whose data never arrives must
     /// not hide an older one whose data does.
     pub held: Vec<EventVersion>,
+    /// The digests of these states.
+    digests: BTreeMap<EventId, Arc<StateDigest>>,
+}
+
+impl AuthorStates {
+    /// Returns the digest of a served or held state.
+    #[must_use]
+    pub fn digest(&self, id: EventId) -> Option<&Arc<StateDigest>> {
+        self.digests.get(&id)
+    }
+
+    /// Removes the digests of states that are gone.
+    fn drop_digests(&mut self) {
+        let Self { served, held, digests } = self;
+        let is_kept = |id: &EventId| served.iter().chain(&*held).any(|version| version.id == *id);
+        digests.retain(|id, _| is_kept(id));
+    }
 }
 
 pub(super) fn newest_first(left: EventVersion, right: EventVersion) -> std::cmp::Ordering {
@@ -156,6 +175,13 @@ impl Catalog {
         })
     }
 
+    /// Sets the digest of a state that is held or served next.
+    pub fn set_digest(&mut self, author: PublicKey, identifier: &Identifier, id: EventId, digest: StateDigest) {
+        self.update_group(author, identifier, |group| {
+            group.states.entry(author).or_default().digests.insert(id, Arc::new(digest));
+        });
+    }
+
     /// Inserts a held state. If the author has more than `most` held states with this identifier, removes and returns
     /// the oldest.
     pub fn hold_state(
@@ -166,13 +192,16 @@ impl Catalog {
         most: usize,
     ) -> Option<EventVersion> {
         self.update_group(author, identifier, |group| {
-            let held = &mut group.states.entry(author).or_default().held;
+            let states = group.states.entry(author).or_default();
+            let held = &mut states.held;
             if held.contains(&version) {
                 return None;
             }
             held.push(version);
             held.sort_by(|left, right| newest_first(*left, *right));
-            (held.len() > most).then(|| held.pop()).flatten()
+            let oldest = (held.len() > most).then(|| held.pop()).flatten();
+            states.drop_digests();
+            oldest
         })
     }
 
@@ -186,7 +215,9 @@ impl Catalog {
         self.update_group(author, identifier, |group| {
             let states = group.states.entry(author).or_default();
             states.served = Some(version);
-            states.held.extract_if(.., |held| *held == version || supersedes(version, *held)).collect()
+            let replaced = states.held.extract_if(.., |held| *held == version || supersedes(version, *held)).collect();
+            states.drop_digests();
+            replaced
         })
     }
 
@@ -196,6 +227,7 @@ impl Catalog {
             if let Some(states) = group.states.get_mut(&author) {
                 states.served.take_if(|version| version.id == id);
                 states.held.retain(|version| version.id != id);
+                states.drop_digests();
                 if states.served.is_none() && states.held.is_empty() {
                     group.states.remove(&author);
                 }

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use super::announcement::Announcement;
 use super::catalog::{AuthorStates, EventStatus, Versions, newest_first};
 use super::maintainers::{self, MaintainerRoles};
+use super::state::StateDigest;
 use super::work_counter::WorkCounter;
 use crate::limits;
 use crate::nostr::PublicKey;
-use crate::nostr::event::EventVersion;
+use crate::nostr::event::{EventId, EventVersion};
 
 /// All announcements and states with one identifier.
 #[derive(Clone, Debug, Default)]
@@ -220,6 +221,13 @@ impl RepoGroup {
         }
         found.sort_by(|(left, _), (right, _)| newest_first(*left, *right));
         found
+    }
+
+    /// Returns the digest of a state that applies to `owner`'s repository.
+    #[must_use]
+    pub fn digest_of(&self, owner: PublicKey, id: EventId, strict: bool) -> Option<&Arc<StateDigest>> {
+        let members = self.maintainers(owner, strict);
+        members.iter().find_map(|member| self.states.get(member)?.digest(id))
     }
 
     /// Returns the authors with an announcement that is here only by the maintainer exception: it does not name this

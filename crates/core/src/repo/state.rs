@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use bitcoin_hashes::sha256;
+
 use super::id::Identifier;
 use super::ref_name;
-use crate::nostr::PublicKey;
 use crate::nostr::event::{Event, EventVersion};
+use crate::nostr::{PublicKey, kinds};
 
 /// A parsed state event.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +24,38 @@ pub struct RepoState {
     /// The branch that HEAD should point to. `None` if the state names none, or one that it does not declare
     /// (docs/protocol.md#repository-state).
     pub head: Option<String>,
+}
+
+/// What push authorisation needs of a state. A state may declare thousands of refs; this is small enough to be kept in
+/// memory, so that a push does not have to read all states of its repository.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StateDigest {
+    /// The hash of its branches and tags with their object ids ([`refs_hash`]).
+    pub refs_hash: [u8; 32],
+    /// Whether a git repository can have its refs ([`RepoState::is_satisfiable`]).
+    pub is_satisfiable: bool,
+    /// The branch that HEAD should point to.
+    pub head: Option<String>,
+}
+
+impl StateDigest {
+    /// Computes the digest of a state, or returns `None` if the event is not a valid state.
+    #[must_use]
+    pub fn from_event(event: &Event) -> Option<Self> {
+        (event.kind == kinds::STATE).then(|| RepoState::from_event(event).map(|state| state.digest())).flatten()
+    }
+}
+
+/// Returns a hash of refs with their object ids. Two sets of refs have the same hash only if they are equal.
+#[must_use]
+pub fn refs_hash(refs: &BTreeMap<String, String>) -> [u8; 32] {
+    let mut bytes = Vec::new();
+    for text in refs.iter().flat_map(|(name, oid)| [name, oid]) {
+        // The lengths make sure that other texts do not give the same bytes.
+        bytes.extend_from_slice(&(text.len() as u64).to_be_bytes());
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    sha256::Hash::hash(&bytes).to_byte_array()
 }
 
 impl RepoState {
@@ -51,6 +85,12 @@ impl RepoState {
     pub fn is_satisfiable(&self) -> bool {
         self.refs.iter().all(|(name, oid)| ref_name::is_valid(name) && is_oid(oid))
             && !ref_name::has_conflict(self.refs.keys().map(String::as_str))
+    }
+
+    /// Returns what push authorisation needs of the state.
+    #[must_use]
+    pub fn digest(&self) -> StateDigest {
+        StateDigest { refs_hash: refs_hash(&self.refs), is_satisfiable: self.is_satisfiable(), head: self.head.clone() }
     }
 
     /// Returns the object ids that the repository needs, sorted and without duplicates.
@@ -91,6 +131,31 @@ mod tests {
             content: String::new(),
             sig: [0; 64],
         })
+    }
+
+    /// The hash depends on every name, every object id and which belong together.
+    #[test]
+    fn digests_are_equal_only_for_equal_refs() {
+        let (one, two) = ("a".repeat(40), "b".repeat(40));
+        let digest = |pairs: &[(&str, &str)]| {
+            let refs = pairs.iter().map(|(name, oid)| ((*name).to_owned(), (*oid).to_owned())).collect();
+            refs_hash(&refs)
+        };
+        let all = [
+            digest(&[]),
+            digest(&[("refs/heads/a", &one)]),
+            digest(&[("refs/heads/a", &two)]),
+            digest(&[("refs/heads/b", &one)]),
+            digest(&[("refs/heads/a", &one), ("refs/heads/b", &two)]),
+            digest(&[("refs/heads/a", &two), ("refs/heads/b", &one)]),
+            digest(&[("refs/heads/a", ""), (&one, "refs/heads/b")]),
+            digest(&[("refs/heads/a", &format!("{one}refs/heads/b{two}"))]),
+        ];
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
+        let read = state(&[&["d", "x"], &["refs/heads/a", &one], &["HEAD", "ref: refs/heads/a"]]).expect("a state");
+        let head = Some("refs/heads/a".to_owned());
+        assert_eq!(read.digest(), StateDigest { refs_hash: all[1], is_satisfiable: true, head });
     }
 
     /// A peeled entry, a symbolic value and a ref outside of `refs/heads/` and `refs/tags/` are not refs of the state.

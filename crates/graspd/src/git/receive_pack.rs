@@ -13,7 +13,7 @@ use grasp_core::admission::io::{ReceivedPush, ReceivedUpload, RequestedPush};
 use grasp_core::admission::push::{PushPermit, PushRejection};
 use grasp_core::limits;
 use grasp_core::nostr::EventId;
-use grasp_core::repo::RepoPath;
+use grasp_core::repo::{RepoPath, RepoState};
 use grasp_git::crash_point;
 use grasp_git::layout::Layout;
 use grasp_git::process::Git;
@@ -22,6 +22,7 @@ use grasp_git::receive::report::RejectionReport;
 use grasp_git::receive::{
     PackChecker, PackData, PackError, PackLimits, Quarantine, RequiredTips, VisibleObjects, report,
 };
+use grasp_store::Store;
 use hyper::body::Incoming as HttpBody;
 use hyper::{Request, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -110,7 +111,10 @@ pub(crate) struct ReceivePackHandler {
     layout: Arc<Layout>,
     ref_cache: Arc<RefCache>,
     writer: Arc<EventQueue>,
+    store: Store,
     packs: PackReceiver,
+    /// Limits the states that are read at the same time to explain why a push is rejected.
+    explain_permits: Arc<Semaphore>,
     /// Limits pushes that are being received.
     receive_permits: Arc<FairSemaphore>,
     /// Limits git processes that check packs.
@@ -131,7 +135,7 @@ impl ReceivePackHandler {
         git: Git,
         layout: Arc<Layout>,
         ref_cache: Arc<RefCache>,
-        writer: Arc<EventQueue>,
+        (writer, store): (Arc<EventQueue>, Store),
         packs: PackReceiver,
         metrics: Metrics,
     ) -> Self {
@@ -143,7 +147,9 @@ impl ReceivePackHandler {
             layout,
             ref_cache,
             writer,
+            store,
             packs,
+            explain_permits: Arc::new(Semaphore::new(1)),
             receive_permits: FairSemaphore::new(
                 limits::MAX_PUSHES,
                 limits::MAX_WAITING_PUSHES,
@@ -222,7 +228,10 @@ impl ReceivePackHandler {
         self.metrics.git().count_authorization(permitted.is_ok());
         let (push, permit) = match permitted {
             Ok(permitted) => permitted,
-            Err(rejection) => return (self.rejection_response(&repo_path, &request, &rejection.into()), Some(body)),
+            Err(rejection) => {
+                let error = self.explain(rejection).await.into();
+                return (self.rejection_response(&repo_path, &request, &error), Some(body));
+            }
         };
         if permit.is_empty() {
             info!(target: "git", refs = ref_names(&request), bytes = 0, "push accepted, nothing to change");
@@ -349,7 +358,24 @@ impl ReceivePackHandler {
         let (received_push, packs) = tokio::task::spawn_blocking(check).await.map_err(|_| PushError::internal())??;
         drop(check_permit);
         crash_point::point("push.checked");
-        Ok(self.writer.deliver_push(received_push, packs).await?)
+        match self.writer.deliver_push(received_push, packs).await {
+            Ok(()) => Ok(()),
+            Err(rejection) => Err(self.explain(rejection).await.into()),
+        }
+    }
+
+    /// Finds the difference between a rejected push and the newest state. The writer compares only hashes, because states
+    /// may have thousands of refs; the state is read here.
+    async fn explain(&self, rejection: PushRejection) -> PushRejection {
+        let PushRejection::UnmatchedState { .. } = &rejection else { return rejection };
+        let Ok(permit) = self.explain_permits.clone().acquire_owned().await else { return rejection };
+        let (store, unexplained) = (self.store.clone(), rejection.clone());
+        let explain = move || {
+            let _permit = permit;
+            let read = |id| store.stored_event(id).ok().flatten().and_then(|event| RepoState::from_event(&event));
+            rejection.explain(read)
+        };
+        tokio::task::spawn_blocking(explain).await.unwrap_or(unexplained)
     }
 
     /// Checks the pack of a push. Returns what admission needs to know about it, and the packs. Waits for git

@@ -140,7 +140,7 @@ impl Resources {
             self.git.clone(),
             self.layout.clone(),
             self.ref_cache.clone(),
-            writer,
+            (writer, self.store.clone()),
             self.packs.clone(),
             self.metrics.clone(),
         );

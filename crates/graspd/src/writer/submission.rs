@@ -8,6 +8,7 @@ use grasp_core::admission::purgatory::HeldSubmitter;
 use grasp_core::nostr::rejection::{Decision, Rejection};
 use grasp_core::nostr::signed_event::VerifyError;
 use grasp_core::nostr::{Event, EventId, PublicKey, SignedEvent, Verifier, kinds};
+use grasp_core::repo::state::StateDigest;
 use grasp_core::sync::io::{SyncSource, SyncSubmission, SyncSubmissionId};
 use grasp_core::sync::relay_url::RelayUrl;
 use tokio::sync::OwnedSemaphorePermit;
@@ -92,6 +93,8 @@ pub(crate) struct CheckedEvent {
     pub(crate) submitter: Submitter,
     pub(crate) result: Verified,
     pub(crate) bytes: usize,
+    /// The digest of a state. It is computed here, and not by the writer, because a state may have thousands of refs.
+    pub(crate) digest: Option<StateDigest>,
 }
 
 /// A verified event; or the id, if the text claims one, and the reason why the event was rejected before admission.
@@ -144,7 +147,8 @@ impl QueuedEvent {
                 (result, bytes)
             }
         };
-        CheckedEvent { submitter: self.submitter, result, bytes }
+        let digest = result.as_ref().ok().and_then(|event| StateDigest::from_event(event));
+        CheckedEvent { submitter: self.submitter, result, bytes, digest }
     }
 }
 

@@ -150,8 +150,9 @@ impl Writer {
             let lookups = transaction.txn.lookups(event, transaction.admission.policy().needed_lookups(event))?;
             let source = checked.submitter.source(event.pubkey);
             let (network, submitter) = (checked.submitter.network(), checked.submitter.held_submitter());
-            let event = event.clone();
-            transaction.handle(AdmissionInput::EventSubmitted { event, source, network, submitter, lookups })?;
+            let (event, digest) = (event.clone(), checked.digest.clone());
+            let input = AdmissionInput::EventSubmitted { event, source, network, submitter, digest, lookups };
+            transaction.handle(input)?;
         }
         transaction.effects.is_purging = transaction.txn.purge_slice()?;
         for summary in transaction.txn.take_removed_pull_requests() {

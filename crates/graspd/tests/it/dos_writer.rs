@@ -1,17 +1,20 @@
-//! Attacks on the writer thread: single events that concern very many repositories. All other events and pushes would
-//! wait for them.
+//! Attacks on the writer thread: single events that concern very many repositories, and requests to push to repositories
+//! with very large states. All other events and pushes would wait for them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use grasp_core::limits;
 use grasp_core::nostr::SignedEvent;
 use grasp_sim::signer::Author;
 
 use crate::dos_admission::{connect, publish_all};
-use crate::support::BEHIND_PROXY;
 use crate::support::bystander::Bystander;
-use crate::support::git::{BASE_TIME, Maintainer};
+use crate::support::git::{BASE_TIME, MAIN, Maintainer, repo_path};
 use crate::support::test_server::TestServer;
+use crate::support::{BEHIND_PROXY, eventually, wire};
 
 const HELD: &str = "purgatory: won't be served until git data arrives";
 const HELD_EXCEPTION: &str =
@@ -102,4 +105,52 @@ fn graph_of_exceptions_does_not_block_the_writer() {
     bystander.expect_unaffected(&server, "a graph of announcements");
     let events = (0..owners).map(|nth| announce_owner(nth, BASE_TIME + 1)).collect();
     publish_during(&server, &mut bystander, "announcements in the graph", events);
+}
+
+/// The number of refs in a state of about a megabyte.
+const LARGE_STATE_REFS: usize = 12_000;
+
+/// Clients that repeat a request to push to a repository with many large states. Each request used to read and parse all
+/// of them in the writer.
+#[test]
+fn push_requests_do_not_delay_events() {
+    let mut server = TestServer::with_settings(&[BEHIND_PROXY, ("NETWORK_EVENTS_PER_MINUTE", "0")]);
+    let mut bystander = Bystander::new(&mut server, 1, "tool");
+    let (owner, other) = (server.maintainer(2), server.maintainer(3));
+    server.publish(&owner.announce("large", BASE_TIME, &[&other]));
+    let names: Vec<String> = (0..LARGE_STATE_REFS).map(|nth| format!("refs/heads/branch-{nth}")).collect();
+    for (network, author) in [&owner, &other].into_iter().enumerate() {
+        let mut client = connect(&server, &format!("203.0.{network}.5"));
+        for nth in 0..limits::MAX_HELD_STATE_VERSIONS as u64 {
+            let oid = format!("{:040x}", nth + 1);
+            let refs: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), oid.as_str())).collect();
+            let (is_accepted, text) = client.publish(&author.state("large", BASE_TIME + nth, &refs));
+            assert!(is_accepted && text == HELD, "{text}");
+        }
+    }
+    let path = repo_path(&owner.npub(), "large");
+    let oid = "c".repeat(40);
+    let body = wire::push_body(&[[wire::ZERO, &oid, MAIN]], wire::CAPABILITIES, wire::EMPTY_PACK);
+    let is_over = AtomicBool::new(false);
+    let requests = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for nth in 0..64 {
+            let (server, path, body, is_over, requests) = (&server.process, &path, &body, &is_over, &requests);
+            scope.spawn(move || {
+                let from = format!("X-Forwarded-For: 203.3.{}.7", nth / 8);
+                while !is_over.load(Ordering::Relaxed) {
+                    let target = format!("{path}/git-receive-pack");
+                    let text = wire::request_with_body(server, &target, &[wire::RECEIVE_REQUEST, &from], body).text();
+                    assert!(text.contains("E-STATE-MISMATCH") && text.contains("refs/heads/branch-0"), "{text}");
+                    requests.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        eventually("all clients repeat requests", || (requests.load(Ordering::Relaxed) > 100).then_some(()));
+        let result = catch_unwind(AssertUnwindSafe(|| bystander.expect_unaffected(&server, "requests to push")));
+        is_over.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| resume_unwind(panic));
+    });
+    eprintln!("{} requests", requests.load(Ordering::Relaxed));
+    print_turns(&server);
 }

@@ -6,10 +6,11 @@ use grasp_core::admission::git_job::ReceivedPack;
 use grasp_core::admission::io::{AdmissionInput, PushId, ReceivedPush, ReceivedUpload, RequestedPush};
 use grasp_core::admission::push::{PushCommand, PushPermit, PushRejection};
 use grasp_core::nostr::EventId;
-use grasp_core::repo::RepoPath;
+use grasp_core::repo::{RepoPath, RepoState};
 
 use super::{Crashed, TestServer};
 use crate::git_model::{Oids, is_branch_or_tag, pull_ref};
+use crate::store_contract::StoreUnderTest;
 
 /// A push as a client wants to make it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -226,12 +227,19 @@ impl TestServer {
         self.finish_batch(batch).map(|_| ())
     }
 
+    /// Finds the difference to the newest state, as the git handler does outside of the writer.
+    fn explain(&mut self, rejection: PushRejection) -> PushRejection {
+        rejection.explain(|newest| self.store.event(newest).and_then(|(event, _)| RepoState::from_event(&event)))
+    }
+
     pub(super) fn set_permit(&mut self, id: PushId, result: Result<PushPermit, PushRejection>) {
+        let result = result.map_err(|rejection| self.explain(rejection));
         let push = self.pushes.get_mut(&id).expect("push is in progress");
         assert_eq!(push.permit.replace(result), None, "{id:?} was permitted twice");
     }
 
     pub(super) fn set_push_result(&mut self, id: PushId, result: PushResult) {
+        let result = result.map_err(|rejection| self.explain(rejection));
         let push = self.pushes.get_mut(&id).expect("push is in progress");
         assert!(push.arrived, "{id:?} has a result before its packs were received");
         assert_eq!(push.done.replace(result), None, "{id:?} has two results");

@@ -55,7 +55,8 @@ impl Machine {
         let (event, lookups) = (event.clone(), EventLookups::default());
         self.admission.wake(self.now);
         self.drain();
-        let input = AdmissionInput::EventSubmitted { event, source, network: None, submitter: None, lookups };
+        let input =
+            AdmissionInput::EventSubmitted { event, source, network: None, submitter: None, digest: None, lookups };
         let decision = self.turn(Some(input)).expect("a submission is answered");
         self.run();
         decision

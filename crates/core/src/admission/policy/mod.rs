@@ -24,6 +24,7 @@ use crate::nostr::rejection::{AwaitedData, Decision, KnownAs, Rejection};
 use crate::nostr::{PublicKey, SignedEvent, kinds, supersedes};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
+use crate::repo::state::StateDigest;
 use crate::repo::{Announcement, Catalog, Identifier, RepoId, RepoPath, ServiceAddress};
 use crate::time::Timestamp;
 
@@ -78,13 +79,15 @@ pub(super) struct Submission<'a> {
     pub(super) announcement: Option<Announcement>,
     /// The network or relay that has submitted it, if it has a share of purgatory.
     pub(super) submitter: Option<HeldSubmitter>,
+    /// The digest of a state, if it was computed before.
+    pub(super) digest: Option<StateDigest>,
 }
 
 impl<'a> Submission<'a> {
     pub(super) fn new(policy: &AdmissionPolicy, event: &'a Arc<SignedEvent>) -> Self {
         let is_announcement = event.kind == kinds::ANNOUNCEMENT && policy.mode == AdmissionMode::Grasp;
         let announcement = is_announcement.then(|| policy.announcement(event)).flatten();
-        Self { event, announcement, submitter: None }
+        Self { event, announcement, submitter: None, digest: None }
     }
 }
 
@@ -263,7 +266,7 @@ impl<'a> PolicyContext<'a> {
     where
         'a: 's,
     {
-        let Submission { event, announcement, submitter } = submission;
+        let Submission { event, announcement, submitter, .. } = submission;
         let (bytes, submitter) = (event.json().len(), submitter.as_ref());
         let versions = announcement.as_ref().and_then(|new| self.catalog.announcement(&new.repo));
         let replaced = versions.and_then(|versions| self.purgatory.get(versions.held.as_ref()?.version.id));
