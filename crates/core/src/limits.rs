@@ -182,7 +182,7 @@ pub const MAX_CACHED_SEARCHES: usize = 64;
 
 /// Units of work ([`WORK_PER_TURN`]) after which the search for repositories that may have an author's objects ends. Usual
 /// maintainer sets take a few units each; only repositories with hundreds of maintainers each exceed this.
-pub const MAX_SEARCH_WORK: u64 = 20_000;
+pub const MAX_SEARCH_WORK: u64 = 10_000;
 
 /// Target repositories of a held pull request that are checked for its commit. They are kept in memory while it is
 /// held.
@@ -284,9 +284,9 @@ pub const EXPIRY_SLICE_EVENTS: usize = 256;
 /// Versions of one author's state of one repository that are held side by side. The oldest is dropped first.
 pub const MAX_HELD_STATE_VERSIONS: usize = 16;
 
-/// Work that one turn of the writer does before it leaves the rest to the next turns: about twenty milliseconds. One unit
-/// is the time of a lookup in a large map.
-pub const WORK_PER_TURN: u64 = 50_000;
+/// Work that one turn of the writer does before it leaves the rest to the next turns: ten to thirty milliseconds. One unit
+/// is the time of a lookup in a large map, half a microsecond to a bit more than a microsecond.
+pub const WORK_PER_TURN: u64 = 20_000;
 
 /// Units of work of one write to the store.
 pub const WORK_PER_WRITE: usize = 20;
