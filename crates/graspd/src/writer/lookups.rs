@@ -23,8 +23,8 @@ use tracing::warn;
 use super::command::{HeldEventView, NeededEvents, RepoHeldEvent, RepoSummary, RepoView};
 use crate::repos::ref_cache::RefCache;
 
-/// Bytes of states that are read for one decision: a few very large ones.
-const MAX_DECISION_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes of states that are read for one decision: a few very large ones, which take about thirty milliseconds.
+const MAX_DECISION_BYTES: usize = 3 * 1024 * 1024;
 
 /// Held events that a repository page shows, and their bytes.
 const MAX_VIEW_EVENTS: usize = 200;
@@ -33,10 +33,10 @@ const MAX_VIEW_BYTES: usize = 2 * 1024 * 1024;
 /// Held events in one page of the operator's list. The page also ends when its events exceed [`MAX_VIEW_BYTES`].
 const MAX_PAGE_EVENTS: usize = 200;
 
-/// States that are read for the maintenance of one pool, and their bytes: a tenth of a second of the writer's time. A
+/// States that are read for the maintenance of one pool, and their bytes: some tens of milliseconds of the writer's time. A
 /// pool that is read by repositories with more states than this is not pruned.
 const MAX_NEEDED_STATES: usize = 1_000;
-const MAX_NEEDED_BYTES: usize = 16 * 1024 * 1024;
+const MAX_NEEDED_BYTES: usize = 4 * 1024 * 1024;
 
 /// Answers a lookup of admission. `newer_refs` are refs, and whether there is a folder, that the ref cache does not
 /// have yet.
