@@ -24,6 +24,9 @@ pub(super) struct DependentQueue {
     /// Maintainers of such repositories. A repository may have the objects that their held states wait for. After a start
     /// all held states are checked, so that these need no record.
     authors: BTreeSet<(Identifier, PublicKey)>,
+    /// Repositories whose deletion was put behind the slices of their identifier. That happens once, so that others cannot
+    /// delay a deletion for ever.
+    postponed: BTreeSet<RepoId>,
 }
 
 /// The dependent repositories of one identifier.
@@ -49,6 +52,21 @@ impl DependentQueue {
     /// Whether dependents of this repository are left.
     pub(super) fn has_dependents_of(&self, repo: &RepoId) -> bool {
         self.groups.get(&repo.identifier).is_some_and(|group| group.changed.contains(&repo.owner))
+    }
+
+    /// Puts the deletion of a repository behind the slices of its identifier, if there are any. Returns false if it need not
+    /// wait, or has waited before.
+    pub(super) fn postpone(&mut self, repo: &RepoId) -> bool {
+        match self.groups.get_mut(&repo.identifier) {
+            Some(group) if self.postponed.insert(repo.clone()) => {
+                group.changed.insert(repo.owner);
+                true
+            }
+            _ => {
+                self.postponed.remove(repo);
+                false
+            }
+        }
     }
 
     fn add(&mut self, identifier: &Identifier, changed: BTreeSet<PublicKey>, owners: BTreeSet<PublicKey>) {

@@ -75,14 +75,16 @@ impl Admission {
     }
 
     /// Takes the next task, unless this turn has done enough work. Tasks that need no git job end at once, so that any
-    /// number of them could follow each other.
+    /// number of them could follow each other. One task is always taken, so that other work cannot delay all of them.
     fn next_task(&mut self) -> Option<RepoTask> {
-        if self.is_turn_used_up() {
+        if self.is_turn_used_up() && self.has_taken_task {
             self.has_deferred_tasks |= self.queues.has_ready_task();
             return None;
         }
         self.catalog.work().add(limits::WORK_PER_TASK);
-        self.queues.next_task()
+        let task = self.queues.next_task();
+        self.has_taken_task |= task.is_some();
+        task
     }
 
     fn lookup_for(&self, purpose: &LookupPurpose) -> RepoLookup {
@@ -393,6 +395,10 @@ impl Admission {
         let operation = match &task {
             // Its pull requests are being held again. Then the task is added again.
             RepoTask::Align(RepoPath::Announced(repo)) if self.ended_repos.contains(repo) => None,
+            // A repository that follows a state of this one may still have to take its objects.
+            RepoTask::Align(RepoPath::Announced(repo)) if !self.is_hosted(repo) && self.dependents.postpone(repo) => {
+                None
+            }
             RepoTask::Align(RepoPath::Announced(repo)) if !self.is_hosted(repo) => self.deletion(repo, lookup),
             RepoTask::Align(_) => self.alignment(&repo_path, lookup),
             RepoTask::Adopt(fetched_pack) => self.adoption(fetched_pack, lookup),

@@ -79,18 +79,20 @@ pub struct Admission {
     changed_identifiers: BTreeSet<Identifier>,
     /// Repositories whose maintainer set, or whether they are hosted, may have changed during this input.
     affected_repos: BTreeSet<RepoId>,
-    /// Repositories whose announcements changed during this input, and the affected ones.
+    /// Repositories whose own announcements changed during this input.
     touched_repos: BTreeSet<RepoId>,
     /// Changes of hosting during this input.
     hosting_changes: HostingChanges,
     /// Repositories that depend on a changed announcement or state and are aligned in slices.
     dependents: DependentQueue,
-    /// Announcements of the maintainer exception about which is decided again.
+    /// Announcements by the maintainer exception that are to be reviewed.
     exceptions: ExceptionReview,
     /// Held events that were restored and whose git data is still to be checked.
     held_to_check: VecDeque<EventId>,
     /// Whether git tasks wait because this turn has done enough work.
     has_deferred_tasks: bool,
+    /// Whether a git task was taken in this turn.
+    has_taken_task: bool,
     /// Repositories that are no longer kept and whose pull requests are being searched. Their folders stay meanwhile.
     ended_repos: BTreeSet<RepoId>,
     /// Where these searches continue.
@@ -135,6 +137,7 @@ impl Admission {
             exceptions: ExceptionReview::default(),
             held_to_check: VecDeque::new(),
             has_deferred_tasks: false,
+            has_taken_task: false,
             ended_repos: BTreeSet::new(),
             next_pages: Vec::new(),
             uploads: PendingUploads::default(),
@@ -605,7 +608,7 @@ impl StateMachine for Admission {
 
     fn wake(&mut self, now: Now) {
         self.catalog.work().reset();
-        self.has_deferred_tasks = false;
+        (self.has_deferred_tasks, self.has_taken_task) = (false, false);
         self.queues.wake(now.mono);
         self.review_slice();
         self.align_dependents();
