@@ -1,5 +1,6 @@
 //! Runs `git upload-pack` for fetches.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -81,7 +82,10 @@ pub fn upload_pack(
     let error = match result {
         Ok(()) => return Ok(()),
         Err(error) if is_silent => error,
-        Err(error @ GitError::Failed { .. }) => return Err(UploadPackError::Reported(error)),
+        // A process that a signal ended, for example out of memory, has reported nothing.
+        Err(error @ GitError::Failed { status, .. }) if status.signal().is_none() => {
+            return Err(UploadPackError::Reported(error));
+        }
         Err(error) => return Err(UploadPackError::Interrupted(error)),
     };
     // `fetch::client::negotiation` of graspd recognises the first and the last of these texts.
