@@ -151,7 +151,7 @@ pub const MAX_EVENT_REFERENCES: usize = 64;
 /// Members of one maintainer set. Computing the set costs at most the square of this.
 pub const MAX_MAINTAINERS: usize = 256;
 
-/// Announcements by the maintainer exception per hosted repository: as many as its maintainer set has members. They are
+/// Announcements by the maintainer exception per hosted repository: as many as a maintainer set may have members. They are
 /// reviewed whenever an announcement with the same identifier changes.
 pub const MAX_EXCEPTIONS_PER_REPOSITORY: usize = MAX_MAINTAINERS;
 

@@ -180,7 +180,7 @@ pub enum PushRejection {
     /// Too many pushes to repositories with this identifier are waiting.
     #[error("too many pushes are waiting: try again in a moment")]
     Busy,
-    /// The server failed to carry out the push. Nothing that is served was changed so far.
+    /// The server failed to carry out the push. It may be completed by a restart or by another attempt.
     #[error("{0}; the push is not complete, try again later")]
     Failed(String),
 }

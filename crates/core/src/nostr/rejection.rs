@@ -217,16 +217,16 @@ pub enum Rejection {
     /// The author has reached the repository quota, which is given.
     #[error("restricted: repository quota reached, this key has {0} repositories here")]
     TooManyRepositories(u64),
-    /// The repositories that name the author as a maintainer have too many announcements that name no repository here.
+    /// The repositories that list the author as a maintainer have too many announcements by the maintainer exception.
     #[error(
-        "restricted: the repositories that name this key as a maintainer have more than {} announcements of maintainers \
-         that do not name this service",
+        "restricted: the repositories that list this key as a maintainer have {} announcements that do not name this \
+         service, which is the limit: name this service in the announcement",
         limits::MAX_EXCEPTIONS_PER_REPOSITORY
     )]
     TooManyExceptions,
-    /// Too many repositories have the same identifier.
+    /// Too many announcements have the same identifier.
     #[error(
-        "restricted: {} repositories here have this identifier, which is the limit: choose another identifier",
+        "restricted: {} announcements here have this identifier, which is the limit: choose another identifier",
         limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER
     )]
     TooManyWithIdentifier,

@@ -1,7 +1,7 @@
 //! A counter of work, in units that take about the same time.
 //!
-//! The time that one input may take is bounded in these units and not in milliseconds, so that a decision does not depend
-//! on a clock ([`limits::WORK_PER_TURN`](crate::limits::WORK_PER_TURN)).
+//! The work of one turn of the writer, that is one transaction, is bounded in these units and not in milliseconds, so that a
+//! decision does not depend on a clock ([`limits::WORK_PER_TURN`](crate::limits::WORK_PER_TURN)).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

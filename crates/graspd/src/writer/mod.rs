@@ -332,7 +332,7 @@ impl Writer {
                 // acknowledged is on disk and is found at the next start.
                 let is_unusable = error.is_fatal() || self.store.begin().is_err_and(|error| error.is_fatal());
                 if is_unusable {
-                    error!(target: "writer", %error, "the store needs a restart, shutting down");
+                    error!(target: "writer", %error, "unrecoverable store error, shutting down");
                 }
                 self.metrics.server().observe_commit(started.elapsed(), event_count, false);
                 state.retry_at = Some(Instant::now() + RETRY_DELAY);

@@ -287,12 +287,17 @@ impl Drop for FaultyServer {
 /// What a client reports if the server closes the connection without an answer.
 const CONNECTION_ENDED: &str = "the connection ended";
 
-/// Lets the nth call of a kind fail during an operation, and checks everything afterwards. Returns the message if the
-/// operation failed.
-fn expect_recovery(server: &mut FaultyServer, operation: Operation, call: SystemCall, nth: u32) -> Option<String> {
+/// Lets the nth call of a kind fail during an operation, and checks everything afterwards. Returns whether there were so many
+/// calls, and the message if the operation failed.
+fn expect_recovery(
+    server: &mut FaultyServer,
+    operation: Operation,
+    call: SystemCall,
+    nth: u32,
+) -> (bool, Option<String>) {
     server.prepare(operation);
     let faults = server.faults.clone();
-    let (result, _) = faults.with_failing(call, nth, || server.attempt(operation));
+    let (result, count) = faults.with_failing(call, nth, || server.attempt(operation));
     let log = server.log();
     assert!(!log.contains("panicked"), "the server panicked: {log}");
     if log.contains("shutting down") {
@@ -314,12 +319,12 @@ fn expect_recovery(server: &mut FaultyServer, operation: Operation, call: System
         }
     };
     server.expect_done(operation);
-    message
+    (count >= nth, message)
 }
 
 /// Lets calls of every kind fail during an operation; `choose` selects them from the number of calls.
 fn sweep(operation: Operation, choose: impl Fn(u32) -> Vec<u32>) {
-    let mut server = FaultyServer::new();
+    let (mut server, mut failed_calls) = (FaultyServer::new(), 0);
     for call in SystemCall::ALL {
         server.prepare(operation);
         let faults = server.faults.clone();
@@ -328,13 +333,16 @@ fn sweep(operation: Operation, choose: impl Fn(u32) -> Vec<u32>) {
         server.expect_done(operation);
         for nth in choose(count) {
             eprintln!("{operation:?}: {call} {nth} of {count}");
-            if let Some(message) = expect_recovery(&mut server, operation, call, nth) {
+            let (is_failed, message) = expect_recovery(&mut server, operation, call, nth);
+            failed_calls += usize::from(is_failed);
+            if let Some(message) = message {
                 eprintln!("{}", message.trim_end());
                 assert!(operation.is_clear(call, &message), "unclear message: {message}");
             }
         }
         expect_intact_repos(&server.git_folder());
     }
+    assert!(failed_calls > 0, "no call failed: is the library loaded?");
 }
 
 /// Returns some of `count` calls: the first, the last, and some between them.
