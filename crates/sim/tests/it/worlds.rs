@@ -55,12 +55,12 @@ fn check_determinism<W: World>(count: u64, soak_count: u64, nth: usize) {
 
 #[test]
 fn sync_worlds_converge() {
-    check_seeds::<SyncWorld>(100, 1_000, 5_000);
+    check_seeds::<SyncWorld>(100, 500, 5_000);
 }
 
 #[test]
 fn sync_seed_is_deterministic() {
-    check_determinism::<SyncWorld>(100, 1_000, 20);
+    check_determinism::<SyncWorld>(100, 500, 20);
 }
 
 #[test]
