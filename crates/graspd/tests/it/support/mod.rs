@@ -98,13 +98,13 @@ impl Server {
         Self { child, address: address.expect("graspd prints its address"), base, startup_output, folder: None }
     }
 
-    /// Runs a command that starts a server at this address, and waits until the server listens. Returns how it ended if it
-    /// does not listen.
+    /// Runs a command that starts a server at this address, and waits until the server answers. Returns how it ended if it
+    /// does not answer.
     pub fn try_spawn_at(address: SocketAddr, mut command: Command) -> Result<Self, ExitStatus> {
         let mut child = command.stdout(Stdio::null()).spawn().expect("cannot start graspd");
-        let ended = eventually("graspd listens or ends", || {
+        let ended = eventually("graspd answers or ends", || {
             let ended = child.try_wait().expect("cannot wait for graspd");
-            (ended.is_some() || TcpStream::connect(address).is_ok()).then_some(ended)
+            (ended.is_some() || is_answering(address)).then_some(ended)
         });
         let server = || Self { child, address, base: String::new(), startup_output: Vec::new(), folder: None };
         ended.map_or_else(|| Ok(server()), Err)
@@ -186,6 +186,17 @@ pub fn command(folder: &Path, settings: &[(&str, &str)]) -> Command {
         command.env(format!("{prefix}{name}"), value);
     }
     command
+}
+
+/// Returns whether an HTTP server answers at this address. It may listen before it does.
+fn is_answering(address: SocketAddr) -> bool {
+    let answer = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_millis(100)))?;
+        std::io::Write::write_all(&mut stream, b"GET /healthz HTTP/1.0\r\n\r\n")?;
+        stream.read(&mut [0; 16])
+    };
+    answer().is_ok_and(|bytes| bytes > 0)
 }
 
 /// A websocket client that sends and receives JSON arrays.
