@@ -1,4 +1,4 @@
-//! Repositories that depend on a changed announcement, or follow a changed state, are aligned.
+//! Alignment of the repositories that depend on a changed announcement or follow a changed state.
 //!
 //! One event may concern thousands of repositories, because any author can list any other as a maintainer. If there are
 //! many, they are processed in slices, one per turn of the writer. The changed repository's todo is the durable record

@@ -13,9 +13,13 @@ const SIGXFSZ: i32 = 25;
 /// The signal that ends a process that exceeds its processor time.
 const SIGXCPU: i32 = 24;
 
-/// Signals that end a process without its fault: the kernel is out of memory, a pipe is lost, the server ends.
+/// The signal with which the kernel ends a process when memory is short.
 const SIGKILL: i32 = 9;
+
+/// The signal that ends a process whose pipe has no reader any more.
 const SIGPIPE: i32 = 13;
+
+/// The signal that asks a process to end.
 const SIGTERM: i32 = 15;
 
 /// Texts of system errors in messages of git, for which the pack is not to blame.

@@ -92,7 +92,7 @@ pub fn upload_pack(
     let reason = match error {
         GitError::Timeout(_) => "this took too long",
         // Standard error is not passed on: it may name folders.
-        GitError::Failed { .. } => "git refuses this request",
+        GitError::Failed { status, .. } if status.signal().is_none() => "git refuses this request",
         _ => "the server cannot start git",
     };
     on_output(&error_response(reason)).map_err(UploadPackError::Interrupted)?;

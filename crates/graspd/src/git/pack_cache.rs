@@ -55,7 +55,7 @@ pub(crate) enum PackStatus {
     /// The response is complete and can be cached.
     Complete,
     /// The response is complete, but contains an error message. It is sent and not cached.
-    GitError,
+    ErrorReported,
     /// The response could not be computed, or not to its end.
     Failed,
     /// Too many requests wait for a git process.

@@ -346,7 +346,7 @@ impl UploadPackJob {
         drop(permit);
         writer.finish(match result {
             Ok(()) => PackStatus::Complete,
-            Err(UploadPackError::Reported(_)) => PackStatus::GitError,
+            Err(UploadPackError::Reported(_)) => PackStatus::ErrorReported,
             Err(UploadPackError::Interrupted(_)) => PackStatus::Failed,
         });
     }
@@ -449,7 +449,7 @@ async fn next_chunk(fetch: Option<CachedFetch>) -> Option<(io::Result<Bytes>, Op
             }
             None
         }
-        Err(PackStatus::GitError) => None,
+        Err(PackStatus::ErrorReported) => None,
         Err(_) => Some((Err(io::Error::other("the response could not be completed")), None)),
     }
 }

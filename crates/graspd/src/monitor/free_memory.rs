@@ -15,7 +15,8 @@ const MIN_GROWTH_BYTES: u64 = 32 << 20;
 /// memory.
 const MIN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time between two attempts that return nothing, because the server needs the memory that it has.
+/// Longest time between two attempts that return nothing, because the server needs the memory that it has. After a load spike
+/// its memory is returned within about five minutes even then.
 const MAX_INTERVAL: Duration = Duration::from_secs(320);
 
 /// Memory that an attempt returns at least if it was worth it.
