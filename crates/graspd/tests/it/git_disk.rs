@@ -65,6 +65,11 @@ impl SmallDiskServer {
         assert!(accepted, "{text}");
     }
 
+    /// Publishes an event as soon as the server has noticed that there is space.
+    fn publish_when_accepted(&self, event: &SignedEvent) {
+        eventually("the event is accepted", || self.process.connect().publish(event).0.then_some(()));
+    }
+
     fn is_served(&self, event: &SignedEvent) -> bool {
         is_served(&mut self.process.connect(), event)
     }
@@ -168,18 +173,32 @@ fn large_push_succeeds_when_there_is_space_again() {
 #[test]
 fn folder_of_a_failed_first_push_is_removed_on_expiry() {
     let Some(server) = SmallDiskServer::new(&[("PURGATORY_EXPIRY_SECS", "15")]) else { return };
-    let (_, commit) = server.publish_next_state(0, "one");
     let folder = server.disk.path().join("git");
-    for pages in 0.. {
-        assert!(pages < MAX_PAGES, "no push creates the repository folder");
+    let commit = server.work.commit("file", "one");
+    let mut pages = 0;
+    // Which number of free pages lets a push fail late depends on what else the server does. Every attempt has its own
+    // repository, since a waiting announcement expires soon and an accepted push keeps its folder.
+    let created = (0..4 * MAX_PAGES).find_map(|nth| {
+        let identifier = format!("tool-{nth}");
+        server.publish_when_accepted(&server.owner.announce(&identifier, BASE_TIME, &[]));
+        let state = server.owner.state(&identifier, BASE_TIME, &main_at(&commit));
+        server.publish_when_accepted(&state);
+        let before = repo_folders(&folder);
         server.fill_disk_except(pages);
-        let output = server.push(&commit);
-        assert!(!output.success, "{}", output.stderr);
-        if !repo_folders(&folder).is_empty() {
-            break;
-        }
-    }
-    eventually("the folder is removed", || repo_folders(&folder).is_empty().then_some(()));
+        let url = format!("http://{}{}", server.process.address, repo_path(&server.owner.npub(), &identifier));
+        let output = server.work.push(&url, &[&format!("{commit}:{MAIN}")]);
+        let created = repo_folders(&folder).into_iter().find(|path| !before.contains(path));
+        server.disk.fill_except(0);
+        // The server itself retries a failed push if there is space.
+        let accepted = output.success || server.is_served(&state);
+        pages = if accepted { 0 } else { pages + 1 };
+        created.filter(|_| !accepted).or_else(|| {
+            server.disk.free();
+            None
+        })
+    });
+    let created = created.expect("some push fails after it has created the repository folder");
+    eventually("the folder is removed", || (!created.exists()).then_some(()));
     server.expect_intact_repos();
 }
 
