@@ -191,7 +191,7 @@ fn backup_under_load_is_complete_and_can_be_restored() {
         }
         // Every served state has exactly its git data.
         let states = query_events(&mut client, &json!({"kinds": [kinds::STATE]}));
-        assert!(states.len() >= pushed.iter().map(Vec::len).sum::<usize>() / 4, "{}", states.len());
+        assert!(states.len() >= acknowledged(name).iter().sum(), "{name}: {}", states.len());
         for state in &states {
             let d = tag(state, "d").expect("no name");
             let n = [31, 32].into_iter().find(|n| {
