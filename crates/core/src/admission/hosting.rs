@@ -68,9 +68,15 @@ impl Admission {
         // A maintainer's repository may have refs of pull requests for this one.
         let ended = before.is_kept && !group.keeps_git_data(repo.owner);
         let hosted = members.iter().filter(|owner| ended && group.is_hosted(**owner));
-        self.affected_repos.extend(hosted.map(|owner| RepoId { owner: *owner, identifier: repo.identifier.clone() }));
+        let hosted: Vec<RepoId> =
+            hosted.map(|owner| RepoId { owner: *owner, identifier: repo.identifier.clone() }).collect();
         let authors = members.iter().chain(dependents).filter(|author| group.states(**author).is_some());
         self.hosting_changes.authors.extend(authors.map(|author| (repo.identifier.clone(), *author)));
+        for member in hosted {
+            // After a crash, the todo of the ended repository would only lead to those that depend on it.
+            self.record_todo(Todo { repo_path: RepoPath::Announced(member.clone()), pull_request: None });
+            self.affected_repos.insert(member);
+        }
     }
 
     /// Discards the recorded changes.

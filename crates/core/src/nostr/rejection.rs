@@ -217,11 +217,13 @@ pub enum Rejection {
     /// The author has reached the repository quota, which is given.
     #[error("restricted: repository quota reached, this key has {0} repositories here")]
     TooManyRepositories(u64),
-    /// The repositories that list the author as a maintainer have too many announcements by the maintainer exception.
+    /// The repositories that list the author as a maintainer, or all with the identifier, have too many announcements by the
+    /// maintainer exception.
     #[error(
-        "restricted: the repositories that list this key as a maintainer have {} announcements that do not name this \
-         service, which is the limit: name this service in the announcement",
-        limits::MAX_EXCEPTIONS_PER_REPOSITORY
+        "restricted: too many announcements that do not name this service have this identifier (limits: {} per \
+         repository, {} in total): name this service in the announcement",
+        limits::MAX_EXCEPTIONS_PER_REPOSITORY,
+        limits::MAX_EXCEPTIONS_PER_IDENTIFIER
     )]
     TooManyExceptions,
     /// Too many announcements have the same identifier.

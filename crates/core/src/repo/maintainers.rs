@@ -160,6 +160,21 @@ pub(super) fn members_of_lead<'a>(
     members
 }
 
+/// Whether a key is a member of the set of a lead because the lead itself lists it. That needs no computation of the set.
+pub(super) fn is_direct_member<'a>(
+    lead: PublicKey,
+    key: PublicKey,
+    strict: bool,
+    roles: impl Fn(PublicKey) -> Option<&'a MaintainerRoles>,
+) -> bool {
+    let own = roles(key);
+    roles(lead).is_some_and(|list| {
+        list.lists(key)
+            && !own.is_some_and(MaintainerRoles::has_left)
+            && (!list.is_reciprocal(strict) || own.is_some_and(|own| own.lists(lead)))
+    })
+}
+
 /// Returns the key where the walk starts: the owner, or the only lead that its announcement names, followed until a key
 /// that names itself (docs/protocol.md#role-tags).
 pub(super) fn resolve_lead<'a>(

@@ -102,8 +102,15 @@ impl RepoGroup {
     /// Whether a key is in the maintainer set of `owner`'s repository.
     #[must_use]
     pub fn is_maintainer(&self, owner: PublicKey, key: PublicKey, strict: bool) -> bool {
-        // Every set contains its lead. Most repositories are led by their owner, so that most sets are not needed.
-        self.lead_of(owner).is_some_and(|lead| lead == key || self.members_of_lead(lead, strict).contains(&key))
+        // Most repositories are led by their owner, or list their maintainers directly, so that most sets are not needed.
+        self.lead_of(owner).is_some_and(|lead| {
+            self.is_direct_member(lead, key, strict) || self.members_of_lead(lead, strict).contains(&key)
+        })
+    }
+
+    /// Whether a key is the lead, or a maintainer because the lead's announcement lists it.
+    fn is_direct_member(&self, lead: PublicKey, key: PublicKey, strict: bool) -> bool {
+        lead == key || maintainers::is_direct_member(lead, key, strict, |key| self.roles(key))
     }
 
     fn lead_of(&self, owner: PublicKey) -> Option<PublicKey> {
@@ -144,20 +151,21 @@ impl RepoGroup {
 
     /// Returns the owners of the hosted repositories in which the objects of an author's state are searched for, at most
     /// [`limits::MAX_OBJECT_CHECK_REPOS`]. The author's own repository and served ones come first, so that others who list
-    /// the author as a maintainer cannot displace them. The search ends early if the maintainer sets are very large
-    /// ([`limits::MAX_SEARCH_WORK`]).
+    /// the author as a maintainer cannot displace them; among these, the ones that list the author directly. The search in
+    /// the others ends early if their maintainer sets are very large ([`limits::MAX_SEARCH_WORK`]).
     #[must_use]
     pub fn search_owners(&self, author: PublicKey, strict: bool) -> Arc<Vec<PublicKey>> {
         if let Some(owners) = self.search_owners.borrow().get(&author) {
             return owners.clone();
         }
-        // The nearest come first, because the author is probably in their maintainer sets.
-        let (served, held): (Vec<PublicKey>, Vec<PublicKey>) = self
-            .reaching(author)
-            .filter(|owner| self.is_hosted(*owner))
-            .partition(|owner| *owner == author || self.is_served(*owner));
+        let mut ranked: Vec<PublicKey> = self.reaching(author).filter(|owner| self.is_hosted(*owner)).collect();
+        let is_direct = |owner: PublicKey| {
+            self.lead_of(owner).is_some_and(|lead| self.is_direct_member(lead, author, strict))
+        };
+        // Within a rank the nearest come first, because the author is probably in their maintainer sets.
+        ranked.sort_by_cached_key(|owner| (*owner != author, !self.is_served(*owner), !is_direct(*owner)));
         let work_before = self.work.get();
-        let ranked = served.into_iter().chain(held);
+        let ranked = ranked.into_iter();
         let ranked = ranked.take_while(|_| self.work.get() - work_before < limits::MAX_SEARCH_WORK);
         let maintained = ranked.filter(|owner| self.is_maintainer(*owner, author, strict));
         let owners: Arc<Vec<PublicKey>> = Arc::new(maintained.take(limits::MAX_OBJECT_CHECK_REPOS).collect());
@@ -271,33 +279,35 @@ impl RepoGroup {
         }
     }
 
-    /// Whether another announcement of the maintainer exception by `author` is within the limits: all repositories
-    /// together have fewer than the limit allows, or one does that the author is invited to.
+    /// Whether another announcement of the maintainer exception by `author` is within the limits. A repository that the
+    /// author is invited to must have fewer than [`limits::MAX_EXCEPTIONS_PER_REPOSITORY`], or fewer than
+    /// [`limits::RESERVED_EXCEPTIONS_PER_REPOSITORY`] if there are many with this identifier.
     #[must_use]
     pub fn has_exception_capacity(&self, author: PublicKey, strict: bool) -> bool {
-        if self.exceptions.contains(&author)
-            || self.exceptions.len() < self.hosted_total * limits::MAX_EXCEPTIONS_PER_REPOSITORY
-        {
+        let total = self.exceptions.len();
+        let most = if total < limits::MAX_EXCEPTIONS_PER_IDENTIFIER {
+            limits::MAX_EXCEPTIONS_PER_REPOSITORY
+        } else {
+            limits::RESERVED_EXCEPTIONS_PER_REPOSITORY
+        };
+        if self.exceptions.contains(&author) || total < self.hosted_total * most {
             return true;
         }
         let owners = |lister: PublicKey| self.maintained_by(lister, strict).take(1);
         // Owners that list the author directly come first.
         let direct = self.listers_of(author).filter(|lister| self.is_hosted(*lister));
         let hosting = direct.chain(self.listers_of(author).flat_map(owners));
-        hosting.take(limits::MAX_EXCEPTION_OWNERS_CHECKED).any(|owner| self.has_few_exceptions(owner, strict))
+        hosting.take(limits::MAX_EXCEPTION_OWNERS_CHECKED).any(|owner| self.has_fewer_exceptions(owner, most, strict))
     }
 
-    /// Whether fewer exceptions than the limit are listed by the maintainers of a repository.
-    fn has_few_exceptions(&self, owner: PublicKey, strict: bool) -> bool {
+    /// Whether the maintainers of a repository list fewer than `most` exceptions.
+    fn has_fewer_exceptions(&self, owner: PublicKey, most: usize, strict: bool) -> bool {
         let mut found = BTreeSet::new();
         let members = self.maintainers(owner, strict);
         for member in members.iter().chain([&owner]) {
             for key in self.roles(*member).into_iter().flat_map(MaintainerRoles::members) {
                 self.work.add(1);
-                if self.exceptions.contains(key)
-                    && found.insert(*key)
-                    && found.len() >= limits::MAX_EXCEPTIONS_PER_REPOSITORY
-                {
+                if self.exceptions.contains(key) && found.insert(*key) && found.len() >= most {
                     return false;
                 }
             }

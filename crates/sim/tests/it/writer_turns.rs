@@ -42,9 +42,13 @@ impl Machine {
 
     /// Restores held announcements and continues as after a start.
     fn restore(&mut self, events: impl Iterator<Item = Arc<SignedEvent>>) {
-        for event in events {
-            let restored = RestoredItem::Held(event, Timestamp(10_600));
-            self.admission.handle(self.now, AdmissionInput::Restored(restored));
+        self.restore_items(events.map(|event| RestoredItem::Held(event, Timestamp(10_600))));
+    }
+
+    /// Restores what the store has and continues as after a start.
+    fn restore_items(&mut self, items: impl Iterator<Item = RestoredItem>) {
+        for item in items {
+            self.admission.handle(self.now, AdmissionInput::Restored(item));
         }
         self.turn(Some(AdmissionInput::Ready));
         self.run();
@@ -241,6 +245,39 @@ fn exceptions_per_repository_are_limited() {
     assert!(matches!(machine.submit(&again), Decision::Hold(_)));
     // What is there can be replaced.
     assert!(matches!(machine.submit(&announcement(key(1_000), 101, &[], false)), Decision::Hold(_)));
+}
+
+/// Announcements by the maintainer exception cannot displace repositories with the same identifier, or use up what each of
+/// these may have.
+#[test]
+fn exceptions_per_identifier_are_limited() {
+    let mut machine = Machine::new();
+    let (owners, each) = (100, limits::MAX_EXCEPTIONS_PER_IDENTIFIER / 100);
+    let listed = |nth: usize| (0..each).map(|other| key(1_000 + each * nth + other)).collect::<Vec<_>>();
+    let hosted = (0..owners).map(|nth| RestoredItem::Served(announcement(key(nth), 100, &listed(nth), true)));
+    let exceptions = (0..owners).flat_map(listed).map(|key| RestoredItem::Exception(announcement(key, 100, &[], false)));
+    machine.restore_items(hosted.chain(exceptions));
+    let listed: Vec<PublicKey> = (0..20).map(|nth| key(20_000 + nth)).collect();
+    // The repository of another owner is accepted, and so are a few announcements of its maintainers.
+    assert!(matches!(machine.submit(&announcement(key(10_000), 100, &listed, true)), Decision::Hold(_)));
+    let answers: Vec<Decision> =
+        listed.iter().map(|maintainer| machine.submit(&announcement(*maintainer, 100, &[], false))).collect();
+    let (held, others) = answers.split_at(limits::RESERVED_EXCEPTIONS_PER_REPOSITORY);
+    assert!(held.iter().all(|answer| matches!(answer, Decision::Hold(_))), "{answers:?}");
+    assert!(others.iter().all(|answer| *answer == Decision::Reject(Rejection::TooManyExceptions)), "{answers:?}");
+    machine.expect_bounded("announcements");
+}
+
+/// Served repositories are not displaced by others with the same identifier.
+#[test]
+fn repositories_with_one_identifier_are_limited() {
+    let mut machine = Machine::new();
+    let most = limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER;
+    machine.restore_items((0..most).map(|nth| RestoredItem::Served(announcement(key(nth), 100, &[], true))));
+    let rejected = Decision::Reject(Rejection::TooManyWithIdentifier);
+    assert_eq!(machine.submit(&announcement(key(most), 100, &[], true)), rejected);
+    assert_eq!(machine.submit(&announcement(key(0), 101, &[], true)), Decision::Accept);
+    machine.expect_bounded("announcement");
 }
 
 /// Repositories with the same identifier are limited. A new one takes the place of the oldest one without a state.

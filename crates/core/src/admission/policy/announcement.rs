@@ -58,7 +58,7 @@ impl PolicyContext<'_> {
                 return Decision::Reject(Rejection::TooManyExceptions);
             }
             return match status {
-                EventStatus::Served => self.accept_exception(new),
+                EventStatus::Served => Decision::Accept,
                 EventStatus::Held => self.hold_until_invited(submission, new, versions),
             };
         }
@@ -71,21 +71,15 @@ impl PolicyContext<'_> {
         }
     }
 
-    fn accept_exception(self, new: &Announcement) -> Decision {
-        if self.identifier_space(new) == IdentifierSpace::Full {
-            return Decision::Reject(Rejection::TooManyWithIdentifier);
-        }
-        Decision::Accept
-    }
-
-    /// Returns whether an announcement fits into the limit of announcements with its identifier.
+    /// Returns whether an announcement fits into the limit of announcements with its identifier. Those by the maintainer
+    /// exception have a limit of their own, so that they cannot displace repositories.
     pub(in crate::admission) fn identifier_space(self, new: &Announcement) -> IdentifierSpace {
         let RepoId { owner, identifier } = &new.repo;
         let is_free = self.catalog.group(identifier).is_none_or(|group| {
-            group.announcement_count() < limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER
-                || group.announcement(*owner).is_some()
+            group.announcement_count() - group.exceptions().len() < limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER
+                || group.newest_announcement(*owner).is_some_and(Announcement::is_hosted)
         });
-        if is_free {
+        if is_free || !new.is_hosted() {
             return IdentifierSpace::Free;
         }
         let evicted = self.purgatory.oldest_evictable(identifier, |id| self.is_in_transfer(id));
@@ -144,9 +138,6 @@ impl PolicyContext<'_> {
         match &versions.held {
             Some(held) if !supersedes(new.version, held.version) => {
                 Decision::Known(KnownAs::superseded(new.version, held.version))
-            }
-            _ if self.identifier_space(new) == IdentifierSpace::Full => {
-                Decision::Reject(Rejection::TooManyWithIdentifier)
             }
             _ => self.hold(submission, AwaitedData::Invitation),
         }

@@ -139,3 +139,36 @@ fn indexes_and_caches_equal_a_naive_computation_on_random_graphs() {
         }
     }
 }
+
+/// Announces a hosted repository.
+fn host(group: &mut RepoGroup, owner: PublicKey, roles: MaintainerRoles) {
+    let mut announcement = random_announcement(&mut Rng::new(0), owner, 1);
+    (announcement.is_listed, announcement.is_exception, announcement.roles) = (true, false, roles);
+    group.update_announcements(owner, |versions| versions.slot(EventStatus::Served).replace(announcement));
+}
+
+/// Repositories with very large maintainer sets, which list the author of a state, do not hide one that lists it as its
+/// maintainer.
+#[test]
+fn costly_maintainer_sets_hide_no_repository() {
+    let numbered = |nth: u16| {
+        let mut bytes = [0; 32];
+        bytes[..2].copy_from_slice(&nth.to_be_bytes());
+        PublicKey(bytes)
+    };
+    let (author, owner) = (numbered(60_000), numbered(60_001));
+    let mut group = RepoGroup::default();
+    host(&mut group, owner, MaintainerRoles::Plain(vec![author]));
+    for nth in 0..300 {
+        // The author does not list them, so that their sets must be computed.
+        let mut members: Vec<PublicKey> = (0..60).map(|other| numbered((nth * 7 + other * 5) % 300)).collect();
+        members.push(author);
+        members.sort_unstable();
+        members.dedup();
+        host(&mut group, numbered(nth), MaintainerRoles::Tagged { leads: Vec::new(), members, is_author_active: true });
+    }
+    let before = group.work.get();
+    let found = group.search_owners(author, false);
+    assert_eq!(*found, vec![owner]);
+    assert!(group.work.get() - before > limits::MAX_SEARCH_WORK, "the search was not costly");
+}
