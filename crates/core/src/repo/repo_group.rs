@@ -159,9 +159,8 @@ impl RepoGroup {
             return owners.clone();
         }
         let mut ranked: Vec<PublicKey> = self.reaching(author).filter(|owner| self.is_hosted(*owner)).collect();
-        let is_direct = |owner: PublicKey| {
-            self.lead_of(owner).is_some_and(|lead| self.is_direct_member(lead, author, strict))
-        };
+        let is_direct =
+            |owner: PublicKey| self.lead_of(owner).is_some_and(|lead| self.is_direct_member(lead, author, strict));
         // Within a rank the nearest come first, because the author is probably in their maintainer sets.
         ranked.sort_by_cached_key(|owner| (*owner != author, !self.is_served(*owner), !is_direct(*owner)));
         let work_before = self.work.get();

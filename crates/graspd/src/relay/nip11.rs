@@ -97,6 +97,7 @@ fn render(config: &Config, lists: &ModerationLists, owner: &str, instance: &str)
     limitation["grasp_storage"] = storage_limits(config);
     limitation["max_announcements_per_identifier"] = json!(limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER);
     limitation["max_exception_announcements_per_repository"] = json!(limits::MAX_EXCEPTIONS_PER_REPOSITORY);
+    limitation["max_exception_announcements_per_identifier"] = json!(limits::MAX_EXCEPTIONS_PER_IDENTIFIER);
     if config.network_max_connections > 0 {
         limitation["max_connections_per_network"] = json!(config.network_max_connections);
     }

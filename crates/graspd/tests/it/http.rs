@@ -150,6 +150,7 @@ fn nip11_document_states_the_configured_limits() {
         ("max_held_bytes_per_network", json!(limits::MAX_HELD_BYTES_PER_NETWORK)),
         ("max_announcements_per_identifier", json!(limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER)),
         ("max_exception_announcements_per_repository", json!(limits::MAX_EXCEPTIONS_PER_REPOSITORY)),
+        ("max_exception_announcements_per_identifier", json!(limits::MAX_EXCEPTIONS_PER_IDENTIFIER)),
         ("max_neg_items", json!(limits::MAX_NEGENTROPY_ITEMS)),
         ("max_neg_frame_bytes", json!(limits::NEGENTROPY_FRAME_BYTES)),
         ("created_at_upper_limit", json!(limits::MAX_FUTURE_SECS)),

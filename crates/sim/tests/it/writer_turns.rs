@@ -255,7 +255,8 @@ fn exceptions_per_identifier_are_limited() {
     let (owners, each) = (100, limits::MAX_EXCEPTIONS_PER_IDENTIFIER / 100);
     let listed = |nth: usize| (0..each).map(|other| key(1_000 + each * nth + other)).collect::<Vec<_>>();
     let hosted = (0..owners).map(|nth| RestoredItem::Served(announcement(key(nth), 100, &listed(nth), true)));
-    let exceptions = (0..owners).flat_map(listed).map(|key| RestoredItem::Exception(announcement(key, 100, &[], false)));
+    let exceptions =
+        (0..owners).flat_map(listed).map(|key| RestoredItem::Exception(announcement(key, 100, &[], false)));
     machine.restore_items(hosted.chain(exceptions));
     let listed: Vec<PublicKey> = (0..20).map(|nth| key(20_000 + nth)).collect();
     // The repository of another owner is accepted, and so are a few announcements of its maintainers.
