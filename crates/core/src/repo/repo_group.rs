@@ -87,6 +87,12 @@ impl RepoGroup {
         self.served_announcement(owner).is_some_and(Announcement::is_hosted)
     }
 
+    /// Returns the number of hosted repositories.
+    #[must_use]
+    pub fn hosted_count(&self) -> usize {
+        self.hosted_total
+    }
+
     /// Whether any repository with this identifier is hosted here.
     #[must_use]
     pub fn has_hosted(&self) -> bool {
@@ -289,7 +295,7 @@ impl RepoGroup {
         } else {
             limits::RESERVED_EXCEPTIONS_PER_REPOSITORY
         };
-        if self.exceptions.contains(&author) || total < self.hosted_total * most {
+        if self.exceptions.contains(&author) || total < most {
             return true;
         }
         let owners = |lister: PublicKey| self.maintained_by(lister, strict).take(1);

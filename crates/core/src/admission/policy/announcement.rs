@@ -76,7 +76,7 @@ impl PolicyContext<'_> {
     pub(in crate::admission) fn identifier_space(self, new: &Announcement) -> IdentifierSpace {
         let RepoId { owner, identifier } = &new.repo;
         let is_free = self.catalog.group(identifier).is_none_or(|group| {
-            group.announcement_count() - group.exceptions().len() < limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER
+            group.hosted_count() < limits::MAX_ANNOUNCEMENTS_PER_IDENTIFIER
                 || group.newest_announcement(*owner).is_some_and(Announcement::is_hosted)
         });
         if is_free || !new.is_hosted() {
