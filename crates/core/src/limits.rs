@@ -141,6 +141,10 @@ pub const MAX_EARLY_REQUESTS: usize = 20_000;
 /// Bytes of the requests of unknown keys in total, with the memory of their tag values. They are kept in memory.
 pub const MAX_EARLY_REQUEST_BYTES: usize = 16 * 1024 * 1024;
 
+/// Bytes of imported events that are deferred until the repository or pull request that they belong to is served. They are
+/// in a file; while it is rewritten, about as many bytes of ids and references are in memory.
+pub const MAX_DEFERRED_EVENT_BYTES: u64 = 128 * 1024 * 1024;
+
 /// Seconds after which a request whose key is still unknown is deleted: 210 days.
 pub const EARLY_REQUEST_EXPIRY_SECS: u64 = 210 * 24 * 3_600;
 

@@ -8,6 +8,7 @@
 //! | `staged/<n>` | uploads whose signed event is not known yet; each has a row in the store |
 //! | `trash/<n>` | what is being removed; emptied at every start |
 //! | `snapshot/<n>` | hard links to all git data, for a backup; emptied at every start |
+//! | `store-id` | the id of the event store that the folder belongs to |
 //! | `children.lock` | locked by the server and so by every git process that it starts |
 //! | `empty.git` | an empty repository, for git commands on object directories |
 //!
@@ -34,6 +35,9 @@ use crate::repo_lock::RepoLocks;
 /// Longest file name of an identifier before it is replaced by a hash. File systems allow 255 bytes, and a suffix is
 /// appended.
 const MAX_NAME: usize = 200;
+
+/// The file with the id of the event store.
+const STORE_ID: &str = "store-id";
 
 /// The content of every repository's `config`.
 pub const CONFIG: &[u8] = b"[core]\n\trepositoryformatversion = 0\n\tbare = true\n";
@@ -88,6 +92,43 @@ impl Layout {
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Returns the id of the event store that the folder belongs to; `None` if it has none yet.
+    pub fn store_id(&self) -> io::Result<Option<String>> {
+        let text = if_found(fs::read_to_string(self.root.join(STORE_ID)))?;
+        Ok(text.map(|text| text.trim().to_owned()))
+    }
+
+    /// Records the id of the event store that the folder belongs to.
+    pub fn set_store_id(&self, id: &str) -> io::Result<()> {
+        replace_file(&self.root, STORE_ID, format!("{id}\n").as_bytes())
+    }
+
+    /// Checks that the folder can be read and written, and is still the one that belongs to this store.
+    ///
+    /// # Errors
+    /// Fails if its disk was unmounted, is read-only or fails, or if another folder is at its place.
+    pub fn check_access(&self, store_id: &str) -> io::Result<()> {
+        match self.store_id()? {
+            Some(found) if found == store_id => {}
+            Some(_) => return Err(io::Error::other("it belongs to another event store")),
+            None => return Err(io::Error::other("its file store-id is missing, is its disk mounted?")),
+        }
+        for name in ["repos", "prs", "incoming"] {
+            let folder = self.root.join(name);
+            fs::read_dir(&folder)?;
+            rustix::fs::access(&folder, rustix::fs::Access::WRITE_OK)?;
+        }
+        Ok(())
+    }
+
+    /// Whether any repository has a folder. What cannot be read counts as none.
+    #[must_use]
+    pub fn has_repos(&self) -> bool {
+        let folders = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let owners = ["repos", "prs"].into_iter().flat_map(|parent| folders(&self.root.join(parent)));
+        owners.flat_map(|owner| folders(&owner)).any(|repository| repository.join("HEAD").exists())
     }
 
     /// Returns the folder of a repository, whether or not it exists.

@@ -61,12 +61,10 @@ fn lock_file(folder: &Path, name: &str, timeout: Duration, on_wait: impl FnOnce(
         .create(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let name = folder.join(name);
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&name)
-        .with_context(|| format!("cannot open {}", name.display()))?;
+    // Not open for writing, because that would keep an administrator from making the file system read-only.
+    let create = || OpenOptions::new().create(true).truncate(false).write(true).open(&name);
+    let file = File::open(&name).or_else(|_| create().and_then(|_| File::open(&name)));
+    let file = file.with_context(|| format!("cannot open {}", name.display()))?;
     let deadline = Instant::now() + timeout;
     let mut on_wait = Some(on_wait);
     loop {

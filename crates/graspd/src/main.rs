@@ -5,7 +5,8 @@
 //! - [`relay`], [`git`], [`web`]: what clients use; [`sync`], [`fetch`]: events and git data from other servers.
 //! - [`writer`]: the thread that decides and stores; [`repos`]: the refs and objects that are served.
 //! - [`http`], [`metrics`], [`monitor`], [`net`], [`config`]: used by all of them.
-//! - [`logging`], [`clock`], [`data_lock`], [`sd_notify`], [`socket_activation`]: the process and the system.
+//! - [`logging`], [`clock`], [`data_lock`], [`sd_notify`], [`socket_activation`], [`store_check`]: the process and
+//!   the system.
 //! - [`text_format`]: formatting of amounts.
 
 #![allow(clippy::print_stdout, reason = "commands print to standard output")]
@@ -31,6 +32,7 @@ mod repos;
 mod sd_notify;
 mod server;
 mod socket_activation;
+mod store_check;
 mod sync;
 mod text_format;
 mod web;

@@ -41,6 +41,19 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Returns whether the store is damaged: its pages or rows do not have the form that they should have.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        use heed::MdbError::{BadTxn, BadValSize, Corrupted, Invalid, PageNotFound, Panic};
+        match self {
+            Self::Damaged(_) => true,
+            Self::Engine(heed::Error::Mdb(error)) => {
+                matches!(error, BadTxn | BadValSize | Corrupted | Invalid | PageNotFound | Panic)
+            }
+            _ => false,
+        }
+    }
+
     /// Returns whether the LMDB environment can no longer be used by this process. Only a restart helps.
     #[must_use]
     pub fn is_fatal(&self) -> bool {

@@ -13,6 +13,7 @@
 //! [`Store::missing_ids`] for one id; scans, snapshots and transactions run on threads of their own or on blocking
 //! threads.
 
+mod check;
 mod disk_space;
 mod early_requests;
 mod error;

@@ -62,8 +62,8 @@ impl Store {
     /// Turns a restored copy into a store of its own, before it is used.
     ///
     /// The copy gets a new id, because other relays may have been asked on behalf of the original for events that are
-    /// not in the copy. `todos` are the repositories whose git data has to be brought into line.
-    pub fn prepare_restored_copy(path: &Path, todos: impl Iterator<Item = Todo>) -> Result<()> {
+    /// not in the copy. `todos` are the repositories whose git data has to be brought into line. Returns the id.
+    pub fn prepare_restored_copy(path: &Path, todos: impl Iterator<Item = Todo>) -> Result<[u8; 16]> {
         let store = Self::open(path, StoreOptions { readers: 0, reserve_bytes: 0 })?;
         let mut transaction = store.begin()?;
         store.tables.meta.delete(&mut transaction.txn, STORE_ID.as_bytes())?;
@@ -71,8 +71,9 @@ impl Store {
         for todo in todos {
             transaction.add_todo(&todo)?;
         }
+        let id = store.tables.get_secret(&transaction.txn, STORE_ID)?;
         transaction.commit()?;
-        Ok(())
+        Ok(id)
     }
 }
 

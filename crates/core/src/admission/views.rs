@@ -1,5 +1,7 @@
 //! Queries of the admission state, for the server and for the other files of this module.
 
+use std::collections::BTreeMap;
+
 use super::Admission;
 use super::io::{EarlyRequest, PendingUpload};
 use super::purgatory::{HeldEvent, HeldKind};
@@ -9,6 +11,7 @@ use crate::nostr::PublicKey;
 use crate::nostr::event::{Event, EventId, EventVersion};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
+use crate::repo::state::refs_hash;
 use crate::repo::{Announcement, RepoId, RepoPath};
 
 /// The status of a hosted repository.
@@ -30,6 +33,23 @@ impl Admission {
         let repo_path = RepoPath::Announced(repo.clone());
         let status = if self.is_served(&repo_path) { EventStatus::Served } else { EventStatus::Held };
         Some(HostedRepo { status, alternates: self.alternates_of(&repo_path) })
+    }
+
+    /// Iterates over the hosted repositories for which a served state declares refs. They have git data.
+    pub fn repos_with_refs(&self) -> impl Iterator<Item = RepoId> {
+        let no_refs = refs_hash(&BTreeMap::new());
+        let strict = self.policy.strict_maintainers;
+        self.catalog.groups().flat_map(move |(identifier, group)| {
+            let has_refs = move |owner: &PublicKey| {
+                let mut states = group.states_for(*owner, strict).into_iter();
+                states.any(|(version, status)| {
+                    let digest = group.digest_of(*owner, version.id, strict);
+                    status == EventStatus::Served && digest.is_some_and(|digest| digest.refs_hash != no_refs)
+                })
+            };
+            let owners = group.hosted_owners().filter(has_refs);
+            owners.map(|owner| RepoId { owner, identifier: identifier.clone() })
+        })
     }
 
     /// Returns the events that wait for git data of a repository, dormant ones last.

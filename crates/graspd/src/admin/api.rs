@@ -291,6 +291,9 @@ pub(crate) struct ExportResult {
 pub(crate) struct ImportRequest {
     /// Whether protected events are accepted.
     pub(crate) protected: bool,
+    /// Whether the server keeps events that are rejected only because a held event is not served yet, and submits them
+    /// again when it is.
+    pub(crate) defer: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -319,6 +322,8 @@ pub(crate) struct ImportCounts {
     pub(crate) accepted: u64,
     pub(crate) held: u64,
     pub(crate) known: u64,
+    /// Kept by the server until the events that they belong to are served or removed.
+    pub(crate) deferred: u64,
     /// By reason. Checkpoints of earlier versions have the other names of this and of the next field.
     #[serde(alias = "refused")]
     pub(crate) rejected: BTreeMap<String, u64>,

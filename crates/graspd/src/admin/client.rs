@@ -89,6 +89,12 @@ impl fmt::Display for TriedSockets {
     }
 }
 
+impl From<AdminError> for CommandError {
+    fn from(error: AdminError) -> Self {
+        Self::Rejected(error)
+    }
+}
+
 /// Keeps a [`CommandError`] that passed through `anyhow`; any other error becomes [`CommandError::Failed`].
 impl From<anyhow::Error> for CommandError {
     fn from(problem: anyhow::Error) -> Self {
@@ -171,7 +177,7 @@ impl AdminClient {
         events: impl Read + Send + 'static,
         on_line: impl FnMut(ResponseLine<ImportItem>) -> Result<(), CommandError>,
     ) -> Result<ImportProgress, CommandError> {
-        let path = format!("{}?protected={}", IMPORT.name, request.protected);
+        let path = format!("{}?protected={}&defer={}", IMPORT.name, request.protected, request.defer);
         self.send(&path, || stream_body(events), on_line)
     }
 

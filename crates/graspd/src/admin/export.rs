@@ -9,6 +9,7 @@ use grasp_store::{EventRecord, Store};
 
 use super::AdminState;
 use super::api::{ErrorCode, ExportFilter, ExportItem, ExportRequest, ExportResult, JobProgress};
+use super::client::ResponseLine;
 use super::wire::{AdminError, ResponseWriter};
 
 /// Number of events that are read in one transaction. No transaction is open while the client is slow.
@@ -31,26 +32,32 @@ pub(super) async fn export(
     request: ExportRequest,
     writer: ResponseWriter<ExportItem>,
 ) -> Result<ExportResult, AdminError> {
-    let mut selector = EventSelector::new(request.filter)?;
     let store = admin.store.clone();
+    let work = move || {
+        export_from(&store, request, &mut |line| match line {
+            ResponseLine::Item(item) => writer.send_item_blocking(&item),
+            ResponseLine::Progress(progress) => writer.send_progress_blocking(&progress),
+        })
+    };
+    tokio::task::spawn_blocking(work).await.map_err(AdminError::failed)?
+}
+
+/// Passes the events after a sequence number to `on_line`, and then the held events, if they are requested.
+pub(crate) fn export_from<E: From<AdminError>>(
+    store: &Store,
+    request: ExportRequest,
+    on_line: &mut impl FnMut(ResponseLine<ExportItem>) -> Result<(), E>,
+) -> Result<ExportResult, E> {
+    let mut selector = EventSelector::new(request.filter)?;
     let id = hex::encode(&store.id());
     if request.store.is_some_and(|known| known != id) {
         let text = "the server has another store than at the start of this export, with other sequence numbers; start \
                     a new export";
-        return Err(AdminError::new(ErrorCode::OtherStore, text));
+        return Err(AdminError::new(ErrorCode::OtherStore, text).into());
     }
-    writer.send_item(&ExportItem::Store { store: id }).await?;
-    let work = move || run(&store, &mut selector, request.after, &writer);
-    tokio::task::spawn_blocking(work).await.map_err(AdminError::failed)?
-}
-
-fn run(
-    store: &Store,
-    selector: &mut EventSelector,
-    after: u64,
-    writer: &ResponseWriter<ExportItem>,
-) -> Result<ExportResult, AdminError> {
+    on_line(ResponseLine::Item(ExportItem::Store { store: id }))?;
     // Which events belong to a repository depends on earlier events.
+    let after = request.after;
     let mut at = if selector.filter.repo.is_some() { 0 } else { after };
     let last = store.last_seq();
     let (mut next, mut events) = (at, 0_u64);
@@ -64,12 +71,12 @@ fn run(
         let Some(reached) = reached else { break };
         at = reached;
         for item in slice {
-            writer.send_item_blocking(&item)?;
+            on_line(ResponseLine::Item(item))?;
             events += 1;
         }
         if at >= next {
             let progress = JobProgress { what: "reading events".to_owned(), done: at, total: Some(last) };
-            writer.send_progress_blocking(&progress)?;
+            on_line(ResponseLine::Progress(progress))?;
             next = at + PROGRESS_EVERY_SEQS;
         }
     }
@@ -80,7 +87,7 @@ fn run(
         collected.map_err(AdminError::failed)?;
         drop(snapshot);
         for event in held_events {
-            writer.send_item_blocking(&ExportItem::Held { event })?;
+            on_line(ResponseLine::Item(ExportItem::Held { event }))?;
             events += 1;
         }
     }

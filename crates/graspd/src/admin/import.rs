@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::AdminState;
 use super::api::{ImportItem, ImportProgress};
+use super::deferred_events::DeferredEvent;
 use super::wire::{AdminError, AdminRequest, ResponseWriter};
 use crate::writer::submission::QueuedEvent;
 
@@ -32,6 +33,12 @@ pub(super) async fn import(
     let (arguments, mut body) = request.into_import();
     let (result_sender, mut results) = mpsc::unbounded_channel();
     let mut window = ImportWindow::default();
+    let mut deferred = None;
+    if arguments.defer {
+        let mut file = admin.deferred.begin(&admin.store).await.map_err(AdminError::failed)?;
+        tokio::task::block_in_place(|| file.add_current()).map_err(AdminError::failed)?;
+        deferred = Some(file);
+    }
     let mut lines = LineSplitter::default();
     let mut is_at_end = false;
     let mut due = Instant::now() + PROGRESS_INTERVAL;
@@ -68,16 +75,27 @@ pub(super) async fn import(
             }
             gone = writer.closed() => return Err(gone),
         }
-        for again in window.retry_texts.drain(..) {
-            writer.send_item(&ImportItem::Again { again }).await?;
+        for (again, why) in window.retryable.drain(..) {
+            match &mut deferred {
+                Some(file) => {
+                    let event = DeferredEvent { text: again, is_from_author: arguments.protected };
+                    file.add(&event, &why).map_err(AdminError::failed)?;
+                }
+                None => writer.send_item(&ImportItem::Again { again }).await?,
+            }
         }
-        if Instant::now() >= due {
+        // The client continues after the last reported event. Deferred events are on disk only at the end.
+        if Instant::now() >= due && deferred.is_none() {
             writer.send_item(&ImportItem::Progress(window.progress.clone())).await?;
             due = Instant::now() + PROGRESS_INTERVAL;
         }
     }
     // Without the line break that was added at the end.
     window.progress.done = lines.offset.saturating_sub(1);
+    if let Some(file) = deferred {
+        let kept = tokio::task::block_in_place(|| file.finish(&admin.store)).map_err(AdminError::failed)?;
+        window.progress.counts.mark_deferred(&kept);
+    }
     writer.send_item(&ImportItem::Progress(window.progress.clone())).await?;
     Ok(window.progress)
 }
@@ -89,8 +107,8 @@ struct ImportWindow {
     /// Number of the first pending event.
     first: u64,
     progress: ImportProgress,
-    /// The events counted as retryable that have not been sent to the client yet.
-    retry_texts: Vec<String>,
+    /// The events counted as retryable that have not been sent to the client or deferred yet.
+    retryable: Vec<(String, Rejection)>,
 }
 
 struct PendingEvent {
@@ -130,13 +148,12 @@ impl ImportWindow {
                     let text = format!("{why}. The events before it are imported; continue later");
                     return Err(AdminError::failed(text));
                 }
-                let list = if may_be_accepted_later(&why) {
-                    self.retry_texts.push(std::mem::take(&mut event.text));
-                    &mut counts.retryable
-                } else {
-                    &mut counts.rejected
-                };
+                let is_retryable = may_be_accepted_later(&why);
+                let list = if is_retryable { &mut counts.retryable } else { &mut counts.rejected };
                 *list.entry(why.label().to_owned()).or_default() += 1;
+                if is_retryable {
+                    self.retryable.push((std::mem::take(&mut event.text), why));
+                }
             }
         }
         self.advance();
@@ -154,7 +171,7 @@ impl ImportWindow {
 
 /// Returns whether an event may be accepted later: what it depends on may come later in the file, or there may be space
 /// when other events have their git data.
-fn may_be_accepted_later(why: &Rejection) -> bool {
+pub(super) fn may_be_accepted_later(why: &Rejection) -> bool {
     matches!(
         why,
         Rejection::NoAnnouncement
@@ -252,7 +269,7 @@ mod tests {
         assert_eq!(window.progress.done, 0);
         window.record_result(numbers[0], Decision::Reject(Rejection::Unrelated)).expect("fine");
         assert_eq!(
-            (window.progress.done, window.retry_texts.len(), window.progress.counts.retryable["unrelated"]),
+            (window.progress.done, window.retryable.len(), window.progress.counts.retryable["unrelated"]),
             (20, 1, 1)
         );
         assert!(window.record_result(numbers[2], Decision::Reject(Rejection::DiskFull)).is_err());
@@ -270,7 +287,7 @@ mod tests {
         window.skip(30, "too_long");
         assert_eq!(
             serde_json::json!(window.progress).to_string(),
-            r#"{"accepted":1,"done":30,"held":0,"known":0,"rejected":{"too_long":1},"retryable":{"unrelated":1}}"#
+            r#"{"accepted":1,"deferred":0,"done":30,"held":0,"known":0,"rejected":{"too_long":1},"retryable":{"unrelated":1}}"#
         );
     }
 }

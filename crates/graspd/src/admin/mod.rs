@@ -11,7 +11,8 @@
 pub(crate) mod api;
 mod check;
 pub(crate) mod client;
-mod export;
+pub(crate) mod deferred_events;
+pub(crate) mod export;
 mod import;
 pub(crate) mod proxy_probe;
 mod purgatory;
@@ -31,6 +32,7 @@ use grasp_store::Store;
 use serde_json::{Value, json};
 
 use self::api::{Address, ErrorCode, ServerSettings, ServiceSettings};
+use self::deferred_events::DeferredEvents;
 use self::proxy_probe::ProxyProbe;
 use self::wire::{AdminError, AdminRequest, ResponseWriter};
 use crate::clock::Clock;
@@ -121,6 +123,8 @@ pub(crate) struct AdminState {
     pub(crate) sync: Option<SyncHandle>,
     /// Handle of the fetch driver; `None` if sync is disabled.
     pub(crate) fetch: Option<FetchHandle>,
+    /// Deferred events of imports.
+    pub(crate) deferred: DeferredEvents,
     /// Reads the settings again.
     pub(crate) reloader: Arc<Reloader>,
     /// Jobs that are running and exclude a second one of the same kind. The lock is never held across an await.

@@ -1,5 +1,7 @@
 //! `snapshot`: a consistent copy of events and git data on disk, which exists while the client is connected.
 
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
@@ -11,6 +13,7 @@ use grasp_store::{DiskSpace, Store};
 
 use super::AdminState;
 use super::api::{JobProgress, Nothing, ServiceSettings, SnapshotContent, SnapshotInfo};
+use super::deferred_events::{self, DeferredEvents};
 use super::wire::{AdminError, ResponseWriter};
 use crate::config::Config;
 
@@ -29,6 +32,7 @@ pub(super) async fn snapshot(
     let config = &admin.config;
     let (service_and_reserve, progress_writer) =
         ((ServiceSettings::from_config(config), config.store_reserve_bytes), writer.clone());
+    let relay_folder = config.relay_data_path.clone();
     let work = move || {
         let cancelled = |_: AdminError| anyhow!("the client has disconnected");
         let check_wanted = || progress_writer.check_open().map_err(cancelled);
@@ -36,7 +40,7 @@ pub(super) async fn snapshot(
             let progress = JobProgress { what: what.to_owned(), done, total };
             progress_writer.send_progress_blocking(&progress).map_err(cancelled)
         };
-        take_snapshot(&store, &layout, service_and_reserve, &check_wanted, &mut on_progress)
+        take_snapshot(&store, &layout, &relay_folder, service_and_reserve, &check_wanted, &mut on_progress)
     };
     let snapshot = tokio::task::spawn_blocking(work).await.map_err(AdminError::failed)?.map_err(AdminError::failed)?;
     writer.send_item(&snapshot.info(config)).await?;
@@ -57,6 +61,7 @@ pub(crate) struct Snapshot {
 pub(crate) fn take_snapshot(
     store: &Store,
     layout: &Layout,
+    relay_folder: &Path,
     (service, reserve): (ServiceSettings, u64),
     check_wanted: &dyn Fn() -> Result<()>,
     on_progress: &mut ProgressFn<'_>,
@@ -72,10 +77,16 @@ pub(crate) fn take_snapshot(
     on_progress("linking repositories", 0, None)?;
     // This order makes the snapshot consistent: see `grasp_git::backup`.
     let removals_held = layout.pause_removals();
+    // Opened before: an event that is accepted meanwhile is in the file, or in the store.
+    let deferred = DeferredEvents::open_file(relay_folder)?;
     let store_snapshot = store.snapshot()?;
     let links = removals_held.link_all(|_| check_wanted())?;
     drop(removals_held);
     let counts = store_snapshot.counts()?;
+    if let Some(mut deferred) = deferred {
+        let mut copy = File::create(links.folder().join(deferred_events::FILE_NAME))?;
+        std::io::copy(&mut deferred, &mut copy)?;
+    }
     let events = links.folder().join("events");
     std::fs::create_dir(&events)?;
     store_snapshot.copy_to(&events, |done| on_progress("copying rows of the event store", done, Some(counts.rows)))?;

@@ -47,8 +47,8 @@ impl AdminRequest {
 
     /// Returns the arguments and the stream of an import.
     pub(super) fn into_import(self) -> (ImportRequest, Incoming) {
-        let protected = self.query.split('&').any(|pair| pair == "protected=true");
-        (ImportRequest { protected }, self.body)
+        let is_set = |name: &str| self.query.split('&').any(|pair| pair.strip_suffix("=true") == Some(name));
+        (ImportRequest { protected: is_set("protected"), defer: is_set("defer") }, self.body)
     }
 }
 

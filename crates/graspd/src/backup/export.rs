@@ -13,8 +13,11 @@ use serde_json::json;
 
 use super::checkpoint;
 use super::progress::Progress;
+use super::snapshot::open_stopped_store;
 use crate::admin::api::{EXPORT, ExportFilter, ExportItem, ExportRequest, ExportResult, JobProgress};
 use crate::admin::client::{AdminClient, CommandError, ResponseLine};
+use crate::admin::export::export_from;
+use crate::config::Config;
 
 /// Interval between two checkpoints.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
@@ -125,17 +128,30 @@ impl EventExport {
         Ok(())
     }
 
-    /// Requests the missing events from the server and writes them. Returns their number and the last sequence number.
-    pub(crate) fn run(mut self, client: &AdminClient) -> Result<ExportResult, CommandError> {
+    /// Requests the missing events from the server, or reads them from its store if it does not run, and writes them.
+    /// Returns their number and the last sequence number. `settings` are needed only for a server that does not run.
+    pub(crate) fn run(
+        mut self,
+        client: &AdminClient,
+        settings: impl FnOnce() -> Result<Config, CommandError>,
+    ) -> Result<ExportResult, CommandError> {
         let request = ExportRequest { filter: self.filter.clone(), after: self.seq, store: self.store.clone() };
         let mut progress = Progress::new();
-        let done = client.call(EXPORT, &request, |line| match line {
+        let mut on_line = |line: ResponseLine<ExportItem>| match line {
             ResponseLine::Progress(JobProgress { what, done, total }) => {
                 progress.show(&what, done, total);
                 Ok(())
             }
             ResponseLine::Item(item) => self.write_item(item),
-        });
+        };
+        let done = match client.call(EXPORT, &request, &mut on_line) {
+            Err(CommandError::NotRunning { tried }) => {
+                let why = format!("no server is running at {tried}");
+                let stopped = settings().and_then(|config| Ok(open_stopped_store(&config, &why)?));
+                stopped.and_then(|(_locks, store)| export_from(&store, request, &mut on_line))
+            }
+            done => done,
+        };
         drop(progress);
         match &done {
             Ok(done) => {

@@ -2,7 +2,8 @@
 //!
 //! A checkpoint next to the file records the byte offset up to which all events are decided. Events that were rejected
 //! because they depend on something that may come later in the file are written to another file and imported again at
-//! the end, in further passes as long as that helps. After an interruption the import continues at the last checkpoint;
+//! the end, in further passes as long as that helps. In the last pass the server defers those that belong to events in
+//! purgatory: it submits them again when these are served. After an interruption the import continues at the last checkpoint;
 //! events that are sent twice are already known.
 
 use std::collections::BTreeMap;
@@ -47,6 +48,8 @@ pub(crate) struct EventImport<'i> {
     fingerprint: Value,
     /// Whether protected events are accepted.
     protected: bool,
+    /// Whether the server defers events that belong to events in purgatory.
+    defer: bool,
     checkpoint_path: PathBuf,
     /// Number of the pass; pass 0 reads the file itself.
     pass: u64,
@@ -67,6 +70,7 @@ impl ImportCounts {
         sum.accepted += other.accepted;
         sum.held += other.held;
         sum.known += other.known;
+        sum.deferred += other.deferred;
         for (why, count) in &other.rejected {
             *sum.rejected.entry(why.clone()).or_default() += count;
         }
@@ -74,6 +78,17 @@ impl ImportCounts {
             *sum.retryable.entry(why.clone()).or_default() += count;
         }
         sum
+    }
+
+    /// Counts events that were rejected as deferred. `kept` is their number by reason.
+    pub(crate) fn mark_deferred(&mut self, kept: &BTreeMap<String, u64>) {
+        for (reason, count) in kept {
+            self.deferred += count;
+            if let Some(rejected) = self.retryable.get_mut(reason) {
+                *rejected = rejected.saturating_sub(*count);
+            }
+        }
+        self.retryable.retain(|_, count| *count > 0);
     }
 
     /// Returns the reasons of rejections after which the same events may be accepted later.
@@ -88,13 +103,13 @@ impl ImportCounts {
     /// Returns the number of decided events.
     pub(crate) fn total(&self) -> u64 {
         let sum = |list: &BTreeMap<String, u64>| list.values().sum::<u64>();
-        self.accepted + self.held + self.known + sum(&self.rejected) + sum(&self.retryable)
+        self.accepted + self.held + self.known + self.deferred + sum(&self.rejected) + sum(&self.retryable)
     }
 }
 
 impl<'i> EventImport<'i> {
     /// Starts an import, or continues an interrupted one.
-    pub(crate) fn open(client: &'i AdminClient, path: &'i Path, protected: bool) -> Result<Self> {
+    pub(crate) fn open(client: &'i AdminClient, path: &'i Path, protected: bool, defer: bool) -> Result<Self> {
         let checkpoint_path = checkpoint::sibling_path(path, ".graspd-import");
         let fingerprint =
             checkpoint::fingerprint(path, u64::MAX).with_context(|| format!("cannot read {}", path.display()))?;
@@ -107,7 +122,19 @@ impl<'i> EventImport<'i> {
         let (pass, offset, retry_bytes) = (number("pass"), number("offset"), number("kept"));
         let counts = |name: &str| serde_json::from_value(saved[name].clone()).unwrap_or_default();
         let (before, resumed) = (counts("before"), counts("so_far"));
-        Ok(Self { client, path, fingerprint, protected, checkpoint_path, pass, before, resumed, offset, retry_bytes })
+        Ok(Self {
+            client,
+            path,
+            fingerprint,
+            protected,
+            defer,
+            checkpoint_path,
+            pass,
+            before,
+            resumed,
+            offset,
+            retry_bytes,
+        })
     }
 
     /// Returns whether an interrupted import is continued.
@@ -117,18 +144,21 @@ impl<'i> EventImport<'i> {
 
     /// Imports all events.
     pub(crate) fn run(mut self, progress: &mut Option<Progress>) -> Result<ImportCounts, CommandError> {
+        let mut is_last = false;
         loop {
-            let counts = self.run_pass(progress)?;
+            let counts = self.run_pass(progress, is_last)?;
             let made_progress = self.pass == 0 || counts.accepted + counts.held > 0;
-            if self.retry_bytes == 0 || !made_progress || self.pass + 1 >= MAX_PASSES {
+            let is_done = !made_progress || self.pass + 2 >= MAX_PASSES;
+            if is_last || self.retry_bytes == 0 || (is_done && !self.defer) {
                 // The checkpoint is removed first, because it refers to the other files.
                 ignore_missing(fs::remove_file(&self.checkpoint_path))?;
                 crash_point::point("import.forgotten");
-                for pass in 1..=MAX_PASSES {
+                for pass in 1..=MAX_PASSES + 2 {
                     ignore_missing(fs::remove_file(self.input_path(pass)))?;
                 }
                 return Ok(self.before.plus(&counts));
             }
+            is_last = is_done;
             // Events that are imported again are counted in the next pass.
             self.before = self.before.plus(&ImportCounts { retryable: BTreeMap::new(), ..counts });
             self.resumed = ImportCounts::default();
@@ -146,11 +176,12 @@ impl<'i> EventImport<'i> {
         }
     }
 
-    fn run_pass(&mut self, progress: &mut Option<Progress>) -> Result<ImportCounts, CommandError> {
+    /// Sends the events of a pass. In the last one, the server defers those that wait for others.
+    fn run_pass(&mut self, progress: &mut Option<Progress>, is_last: bool) -> Result<ImportCounts, CommandError> {
         let mut retry_file = self.open_retry_file()?;
         let (resumed, start_offset) = (self.resumed.clone(), self.offset);
         let mut counts = resumed.clone();
-        let request = ImportRequest { protected: self.protected };
+        let request = ImportRequest { protected: self.protected, defer: is_last };
         let client = self.client;
         retry_while_busy(|| {
             let (input, size) = self.input()?;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::admin::api::SnapshotContent;
+use crate::admin::deferred_events;
 
 /// File that marks a folder as a complete backup.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -124,7 +125,8 @@ impl ManifestEntry {
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.splitn(3, ' ');
         let (checksum, bytes, path) = (parts.next()?, parts.next()?, PathBuf::from(parts.next()?));
-        let is_ours = path.starts_with("events") || path.starts_with("git") || path == Path::new(KEY);
+        let is_file = [KEY, deferred_events::FILE_NAME].iter().any(|name| path == Path::new(name));
+        let is_ours = path.starts_with("events") || path.starts_with("git") || is_file;
         let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
         (is_ours && is_plain).then_some(Self {
             checksum: FileChecksum::parse(checksum)?,
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn entries_round_trip_and_cannot_leave_the_backup() {
         let checksum = FileChecksum::Sha256([7; 32]);
-        for path in ["events/data.mdb", "git/repos/npub1x/my%20tool.git/HEAD", KEY] {
+        for path in ["events/data.mdb", "git/repos/npub1x/my%20tool.git/HEAD", KEY, deferred_events::FILE_NAME] {
             let entry = ManifestEntry { checksum, bytes: 5, path: PathBuf::from(path) };
             assert_eq!(ManifestEntry::parse(entry.to_line().trim_end()), Some(entry));
         }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 use grasp_core::admission::io::Todo;
 use grasp_core::admission::policy::AdmissionPolicy;
+use grasp_core::nostr::hex;
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoPath};
 use grasp_git::crash_point;
@@ -21,11 +22,12 @@ use grasp_store::Store;
 
 use super::manifest::{KEY, Manifest, ManifestEntry};
 use super::{ProgressFn, UNFINISHED, create, tree};
+use crate::admin::deferred_events;
 use crate::config::Config;
 use crate::data_lock::DataLocks;
 
 /// Files that an empty data folder may contain.
-const ALLOWED_FILES: [&str; 3] = ["lock", "children.lock", UNFINISHED];
+const ALLOWED_FILES: [&str; 5] = ["lock", "children.lock", "store-id", "store-id.new", UNFINISHED];
 
 /// Folders that a restore creates, in the relay's data folder and in that of git.
 const RESTORED_DIRS: [&[&str]; 2] =
@@ -53,7 +55,8 @@ pub(crate) fn restore(
     ensure!(done == manifest.files, "the list of files has {done} entries instead of {}", manifest.files);
     crash_point::point("restore.copied");
     let todos = startup_todos(config, policy)?;
-    Store::prepare_restored_copy(&relay.join("events"), todos.into_iter())?;
+    let store_id = Store::prepare_restored_copy(&relay.join("events"), todos.into_iter())?;
+    Layout::open(git)?.set_store_id(&hex::encode(&store_id))?;
     crash_point::point("restore.anew");
     for folder in [relay, git] {
         tree::sync(folder).with_context(|| format!("cannot sync {} to disk", folder.display()))?;
@@ -74,6 +77,7 @@ fn prepare_target(config: &Config) -> Result<()> {
             }
         }
         let _ = fs::remove_file(config.owner_file());
+        let _ = fs::remove_file(relay.join(deferred_events::FILE_NAME));
     }
     for folder in [relay, git] {
         for entry in fs::read_dir(folder)? {

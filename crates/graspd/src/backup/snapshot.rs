@@ -13,6 +13,7 @@ use crate::admin::client::{AdminClient, CommandError, ResponseLine};
 use crate::admin::snapshot::take_snapshot;
 use crate::config::Config;
 use crate::data_lock::DataLocks;
+use crate::store_check::{self, StopRecord};
 
 /// How long a command waits for another one to end.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -71,6 +72,18 @@ fn with_stopped_server<T>(
     on_progress: &mut ProgressFn<'_>,
     work: impl FnOnce(&SnapshotInfo, &mut ProgressFn<'_>) -> Result<T>,
 ) -> Result<T> {
+    let (_locks, store) = open_stopped_store(config, why_no_server)?;
+    // The command may run as another user than the server, so it must not leave files of its own.
+    let layout = Layout::open_existing(&config.git_data_path)
+        .with_context(|| format!("cannot use the folder {}", config.git_data_path.display()))?;
+    let service_and_reserve = (ServiceSettings::from_config(config), config.store_reserve_bytes);
+    let relay_folder = &config.relay_data_path;
+    let snapshot = take_snapshot(&store, &layout, relay_folder, service_and_reserve, &|| Ok(()), on_progress)?;
+    work(&snapshot.info(config), on_progress)
+}
+
+/// Opens the store of a server that does not run, for reading.
+pub(crate) fn open_stopped_store(config: &Config, why_no_server: &str) -> Result<(DataLocks, Store)> {
     let events = config.relay_data_path.join("events");
     if !events.join("data.mdb").exists() {
         bail!(
@@ -79,17 +92,13 @@ fn with_stopped_server<T>(
             config.relay_data_path.display()
         );
     }
-    let _locks = DataLocks::acquire(&config.relay_data_path, &config.git_data_path).with_context(|| {
+    let locks = DataLocks::acquire(&config.relay_data_path, &config.git_data_path).with_context(|| {
         format!("{why_no_server}; if a server runs, give its socket with --admin-socket or NGIT_ADMIN_SOCKET")
     })?;
     reject_unfinished_restore(&config.relay_data_path)?;
-    // The command may run as another user than the server, so it must not leave files of its own.
-    let layout = Layout::open_existing(&config.git_data_path)
-        .with_context(|| format!("cannot use the folder {}", config.git_data_path.display()))?;
-    let store = Store::open_read_only(&events)?;
-    let service_and_reserve = (ServiceSettings::from_config(config), config.store_reserve_bytes);
-    let snapshot = take_snapshot(&store, &layout, service_and_reserve, &|| Ok(()), on_progress)?;
-    work(&snapshot.info(config), on_progress)
+    StopRecord::check(&config.relay_data_path)?;
+    let store = Store::open_read_only(&events).map_err(|error| store_check::explain(error, &events))?;
+    Ok((locks, store))
 }
 
 /// Returns an error if a restore into the data folder was not finished.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use grasp_git::backup::RepoVerifier;
 use grasp_git::process::{Git, ProcessLimits};
+use grasp_store::Store;
 use serde_json::json;
 
 use super::table::Table;
@@ -241,6 +242,21 @@ fn print_report(report: &VerifyReport) -> Result<(), CommandError> {
 
 fn event_counts(content: &SnapshotContent) -> String {
     format!("{} served events, {} held events", count(content.served), count(content.held))
+}
+
+/// Arguments of `check-store`.
+#[derive(Args)]
+pub(super) struct CheckStoreArgs {
+    /// Folder of the database
+    folder: PathBuf,
+}
+
+impl CheckStoreArgs {
+    pub(super) fn run(self) -> Result<(), CommandError> {
+        // The last name that is printed is that of the damaged table.
+        let checked = Store::check_rows(&self.folder, |table| println!("{table}"));
+        checked.map(drop).map_err(|error| CommandError::Failed(error.to_string()))
+    }
 }
 
 pub(super) fn settings(context: &CommandContext<'_>) -> Result<Config, CommandError> {

@@ -69,6 +69,9 @@ enum CliCommand {
     ImportNgitGrasp(ngit_grasp::ImportNgitGraspArgs),
     Key(event::KeyArgs),
     Event(event::EventArgs),
+    /// Read everything in an event store once, to find damage; the server starts this command
+    #[command(hide = true)]
+    CheckStore(backup::CheckStoreArgs),
     /// Print the reference of all commands
     #[command(hide = true)]
     Commands(reference::ReferenceArgs),
@@ -145,6 +148,7 @@ fn run_command(command: CliCommand, context: &CommandContext<'_>) -> Result<(), 
         CliCommand::ImportNgitGrasp(arguments) => arguments.run(context),
         CliCommand::Key(arguments) => arguments.run(),
         CliCommand::Event(arguments) => arguments.run(),
+        CliCommand::CheckStore(arguments) => arguments.run(),
         CliCommand::Commands(_) => print_line(reference::commands().trim_end()),
         CliCommand::Metrics(_) => print_line(Metrics::with_limits(MetricsLimits::default()).reference().trim_end()),
         CliCommand::Completions(arguments) => arguments.run(),

@@ -182,7 +182,7 @@ fn import_all(
             (migration_dir.pull_requests(name), RefGroup::PullRequests),
         ] {
             let Some(events) = events else { continue };
-            counts = counts.plus(&import_silently(context, &events)?);
+            counts = counts.plus(&import_silently(context, &events, false)?);
             migration.push(here, group, base, work);
         }
         grasp_git::crash_point::point("import.pushed");
@@ -193,7 +193,7 @@ fn import_all(
     }
     on_progress("importing repository names", all, Some(all))?;
     if !migration_dir.is_done("*") {
-        let rest = import_silently(context, &migration_dir.other_events())?;
+        let rest = import_silently(context, &migration_dir.other_events(), true)?;
         migration.add_event_counts("others", &rest, migration.rejected.len());
         // Events of a repository that could not be imported yet are accepted when the repository is there.
         if migration.failed.is_empty() {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
+use super::backup::settings;
 use super::table::{Align, Table};
 use super::{CommandContext, CommandError, print_result};
 use crate::admin::api::{ExportFilter, ImportCounts};
@@ -17,7 +18,7 @@ use crate::text_format::count;
 /// Write the served events to a file, one JSON object per line
 ///
 /// Writes the served events to a file or to standard output, one per line, in the order of their arrival. They are
-/// signed, so that any relay can accept them. The file FILE.graspd-progress records the progress: with --resume the
+/// signed, so that any relay can accept them. If the server does not run, they are read from its data folder. The file FILE.graspd-progress records the progress: with --resume the
 /// command continues after an interruption, or adds the events that have arrived since.
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  \
@@ -71,7 +72,7 @@ impl ExportArgs {
             }
             (Some(file), None) => EventExport::to_file(Path::new(&file), filter, self.resume)?,
         };
-        let done = event_export.run(context.client()?)?;
+        let done = event_export.run(context.client()?, || settings(context))?;
         if self.json {
             eprintln!("{}", json!(done));
         } else {
@@ -86,7 +87,9 @@ impl ExportArgs {
 /// Imports events into the running server, one per line. They are treated like events of clients: signatures are
 /// checked, the policy decides, and events without their git data wait for it. Only the rate limit per network does not
 /// apply. A file next to FILE records the progress: run the same command again to continue after an interruption.
-/// Events that are rejected because they depend on something later in the file are tried again at the end.
+/// Events that are rejected because they depend on something later in the file are tried again at the end. Issues,
+/// comments and other events of a repository that waits for its git data are deferred: the server keeps them, and imports
+/// them when the repository is served.
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  \
     graspd import events.jsonl               import, or continue after an interruption\n  \
@@ -115,7 +118,7 @@ impl ImportArgs {
             std::io::copy(&mut std::io::stdin().lock(), &mut file).map_err(cannot)?;
         }
         let client = context.client()?;
-        let import = EventImport::open(client, &self.file, self.protected)?;
+        let import = EventImport::open(client, &self.file, self.protected, true)?;
         if import.is_resumed() {
             eprintln!("continuing an interrupted import");
         }
@@ -124,10 +127,14 @@ impl ImportArgs {
     }
 }
 
-/// Imports a file without progress output.
-pub(super) fn import_silently(context: &CommandContext<'_>, path: &Path) -> Result<ImportCounts, CommandError> {
+/// Imports a file without progress output. If `defer`, the server defers events that belong to events in purgatory.
+pub(super) fn import_silently(
+    context: &CommandContext<'_>,
+    path: &Path,
+    defer: bool,
+) -> Result<ImportCounts, CommandError> {
     let client = context.client()?;
-    EventImport::open(client, path, false)?.run(&mut None).map_err(with_resume_hint)
+    EventImport::open(client, path, false, defer)?.run(&mut None).map_err(with_resume_hint)
 }
 
 fn with_resume_hint(failure: CommandError) -> CommandError {
@@ -143,6 +150,9 @@ pub(super) fn import_table(counts: &ImportCounts) -> Table {
     table.fact("accepted", count(counts.accepted));
     table.fact("waiting for git data", count(counts.held));
     table.fact("already known", count(counts.known));
+    if counts.deferred > 0 {
+        table.fact("deferred until their repository or pull request is served", count(counts.deferred));
+    }
     for (why, number) in counts.rejected.iter().chain(&counts.retryable) {
         table.fact(&format!("rejected: {}", why.replace('_', " ")), count(*number));
     }

@@ -146,6 +146,8 @@ metric_set! {
         purgatory_oldest: Gauge, "ngit_purgatory_oldest_seconds",
             "Age of the oldest event in purgatory that is not dormant";
         purgatory_uploads: Gauge, "ngit_purgatory_uploads", "Pushed pull request commits whose event has not arrived";
+        deferred: Gauge, "ngit_import_deferred_events",
+            "Imported events that wait until a repository or pull request in purgatory is served";
         events: Family<StoreLabels, Gauge>, "ngit_store_events", "Events in the store";
         commits: Family<CommitLabels, Counter>, "ngit_commits_total", "Transactions of the writer";
         commit: Histogram = Histogram::new([0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
@@ -218,6 +220,11 @@ impl ServerMetrics {
         }
     }
 
+    /// Sets the number of deferred events of imports.
+    pub(crate) fn set_deferred_events(&self, count: u64) {
+        self.deferred.set(gauge_value(count));
+    }
+
     /// Sets the gauges of purgatory.
     pub(crate) fn set_purgatory(&self, purgatory: &PurgatoryCounts) {
         for (kind, count) in purgatory.kinds {
@@ -279,6 +286,7 @@ mod tests {
         server.set_volume("events", 100, 50);
         server.set_disk_usage(&[("events", 4_096)], Timestamp(9));
         server.set_stored_events(5, 0);
+        server.set_deferred_events(8);
         server.set_purgatory(&PurgatoryCounts {
             kinds: [("announcement", 0), ("state", 2), ("pull_request", 0)],
             bytes: 0,
@@ -303,6 +311,7 @@ mod tests {
             "ngit_store_events{place=\"served\"} 5\n",
             "ngit_purgatory_events{kind=\"state\"} 2\n",
             "ngit_purgatory_dormant 1\n",
+            "ngit_import_deferred_events 8\n",
             "ngit_purgatory_oldest_seconds 61\n",
             "ngit_commits_total{result=\"failed\"} 1\n",
             "ngit_commit_duration_seconds_count 1\n",

@@ -75,6 +75,9 @@ pub(crate) fn readiness_checks(snapshot: &HealthSnapshot, now: MonoTime, is_shut
     checks.push(HealthCheck { name: "disk_budget", is_ok: level != DiskLevel::Hard, detail });
     let found = if snapshot.has_git { "found" } else { "not found in PATH" };
     checks.push(HealthCheck { name: "git", is_ok: snapshot.has_git, detail: found.to_owned() });
+    let problem = &snapshot.git_folder_problem;
+    let detail = problem.clone().unwrap_or_else(|| "readable and writable".to_owned());
+    checks.push(HealthCheck { name: "git_folder", is_ok: problem.is_none(), detail });
     let serving = if is_shutting_down { "shutting down" } else { "accepting requests" };
     checks.push(HealthCheck { name: "serving", is_ok: !is_shutting_down, detail: serving.to_owned() });
     checks
@@ -146,6 +149,8 @@ mod tests {
         let broken = WriterStats { store_error: Some("no".to_owned()), ..WriterStats::default() };
         assert_eq!(failing(&HealthSnapshot { writer_stats: Some(broken), ..healthy() }, 100_500, false), ["store"]);
         assert_eq!(failing(&HealthSnapshot { has_git: false, ..healthy() }, 100_500, false), ["git"]);
+        let unmounted = HealthSnapshot { git_folder_problem: Some("gone".to_owned()), ..healthy() };
+        assert_eq!(failing(&unmounted, 100_500, false), ["git_folder"]);
         assert_eq!(failing(&HealthSnapshot::default(), 500, false), ["writer", "store", "git"]);
     }
 

@@ -3,18 +3,21 @@
 //! Gauges, health checks and the status page are computed from the latest snapshot, so requests for them do not touch
 //! the threads that are observed.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use grasp_core::disk_budget::DiskLevel;
+use grasp_core::nostr::hex;
 use grasp_core::time::{MonoTime, Timestamp};
+use grasp_git::layout::Layout;
 use grasp_git::process::Git;
 use grasp_git::version::find_program;
 use grasp_store::{DiskSpace, Store};
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::disk_budget::{DiskBudgetStatus, DiskBudgetTracker};
 use super::disk_usage::LatestDiskUsage;
@@ -63,6 +66,8 @@ pub(crate) struct HealthSnapshot {
     pub(crate) held_events: u64,
     /// The git program is in `PATH`.
     pub(crate) has_git: bool,
+    /// Why the git data folder cannot be used; `None` if it can.
+    pub(crate) git_folder_problem: Option<String>,
     /// When the event loop last ran the probe, and how late that was.
     pub(crate) event_loop: (MonoTime, Duration),
     /// Resident memory of the process.
@@ -97,6 +102,7 @@ pub(crate) struct HealthSources {
     pub(crate) events: (PathBuf, u64),
     /// The folder of git data, and the free space that is reserved there.
     pub(crate) git: (PathBuf, u64),
+    pub(crate) layout: Arc<Layout>,
     pub(crate) disk_budget: Arc<DiskBudgetTracker>,
     pub(crate) disk_usage: watch::Receiver<LatestDiskUsage>,
     pub(crate) event_loop_probe: watch::Receiver<(MonoTime, Duration)>,
@@ -171,6 +177,9 @@ impl HealthMonitor {
             snapshot.served_events = sources.store.served_count().unwrap_or(snapshot.served_events);
             snapshot.held_events = sources.store.held_count().unwrap_or(snapshot.held_events);
             snapshot.has_git = find_program(Path::new("git"), &Git::search_path()).is_some();
+            let problem = sources.layout.check_access(&hex::encode(&sources.store.id())).err();
+            log_git_folder(snapshot.git_folder_problem.as_deref(), problem.as_ref());
+            snapshot.git_folder_problem = problem.map(|error| error.to_string());
             sources.metrics.process().update(Path::new("/"), at.0 / 1_000, wall.0);
             snapshot.resident_bytes = sources.metrics.process().resident_bytes();
             self.free_memory.release_if_grown(at);
@@ -235,6 +244,14 @@ fn export(snapshot: &HealthSnapshot, metrics: &Metrics) {
             oldest: stats.oldest,
             uploads: stats.uploads,
         });
+    }
+}
+
+fn log_git_folder(before: Option<&str>, problem: Option<&io::Error>) {
+    match (before, problem) {
+        (None, Some(error)) => error!(target: "admin", %error, "the git data folder cannot be used"),
+        (Some(_), None) => info!(target: "admin", "the git data folder can be used again"),
+        _ => {}
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`WorkerThreads`] and the [`Drivers`], and serves connections in the tokio runtime. At shutdown, connections end
 //! first, then the drivers, whose last rows go to the writer, then the writer.
 //!
+//! - [`data_folders`]: whether store and git folder belong together.
 //! - [`resources`]: store, policy, git and everything else that all parts share.
 //! - [`threads`]: threads outside the runtime. [`drivers`]: threads of sync and fetch.
 //! - [`router`]: routes of the main listener.
@@ -11,6 +12,7 @@
 //!
 //! May call every feature folder. No other folder calls this one.
 
+mod data_folders;
 mod drivers;
 mod monitoring;
 mod resources;
@@ -34,6 +36,7 @@ use self::resources::Resources;
 use self::router::AppState;
 use self::threads::WorkerThreads;
 use crate::admin::AdminState;
+use crate::admin::deferred_events::{self, DeferredEvents};
 use crate::admin::proxy_probe::ProxyProbe;
 use crate::admin::socket::AdminSocket;
 use crate::config::{Config, SettingsReceiver};
@@ -47,6 +50,7 @@ use crate::monitor::disk_usage;
 use crate::reload::{ReloadSources, Reloader};
 use crate::repos::ref_cache::RefCache;
 use crate::sd_notify::NotifyState;
+use crate::store_check::StopRecord;
 use crate::web::repository_handler::RepositoryPages;
 use crate::web::status_cache::StatusCache;
 use crate::writer::policy::{CoverageBasis, CurrentPolicy, PolicyHandle};
@@ -60,6 +64,7 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
     let inherited = socket_activation::take_sockets()?;
     let _locks = DataLocks::acquire(&config.relay_data_path, &config.git_data_path)?;
     backup::snapshot::reject_unfinished_restore(&config.relay_data_path)?;
+    let stop_record = StopRecord::take(&config.relay_data_path)?;
     let layout = Layout::open(&config.git_data_path)
         .with_context(|| format!("cannot use the git data folder {}", config.git_data_path.display()))?;
     let owner = config::load_owner_keys(&config)?;
@@ -84,10 +89,10 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
     let hangup = signal(SignalKind::hangup()).context("cannot install a signal handler")?;
     runtime.spawn(reload::reload_on_sighup(hangup, reloader.clone()));
     print_startup(&config);
-    let admin = admin_socket.map(|socket| {
-        let admin = services.admin_state(&config, &resources, &threads, &drivers, reloader);
-        runtime.spawn(socket.run(Arc::new(admin), shutdown.clone()))
-    });
+    let deferred = DeferredEvents::open(&config.relay_data_path)?;
+    let admin = Arc::new(services.admin_state(&config, &resources, &threads, &drivers, reloader, deferred));
+    runtime.spawn(deferred_events::run(admin.clone(), shutdown.clone()));
+    let admin = admin_socket.map(|socket| runtime.spawn(socket.run(admin, shutdown.clone())));
     let server = services.http_server(config.clone(), &resources, &threads, shutdown);
     // The monitoring listener stays open during the shutdown: this channel is never used.
     let (_never, no_shutdown) = watch::channel(false);
@@ -100,6 +105,7 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
     drivers.stop();
     threads.stop();
     disk_usage::save_total(&config.relay_data_path, resources.disk_budget.persistent_bytes());
+    stop_record.write();
     info!(target: "admin", "stopped");
     drop(in_runtime);
     // Blocking threads may wait for git processes for a long time; the git processes end with the server.
@@ -166,6 +172,7 @@ impl Services {
         threads: &WorkerThreads,
         drivers: &Drivers,
         reloader: Arc<Reloader>,
+        deferred: DeferredEvents,
     ) -> AdminState {
         AdminState {
             config: config.clone(),
@@ -179,6 +186,7 @@ impl Services {
             proxy_probe: self.proxy_probe.clone(),
             sync: drivers.sync.clone(),
             fetch: drivers.fetch.clone(),
+            deferred,
             reloader,
             exclusive: Mutex::default(),
         }

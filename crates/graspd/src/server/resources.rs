@@ -14,6 +14,7 @@ use grasp_store::{Store, StoreOptions};
 use nostr::key::Keys;
 use tracing::info;
 
+use super::data_folders;
 use crate::clock::Clock;
 use crate::config::{Config, SettingsReceiver};
 use crate::git::pack_receiver::PackReceiver;
@@ -24,6 +25,7 @@ use crate::monitor::disk_budget::DiskBudgetTracker;
 use crate::monitor::disk_usage;
 use crate::net::contact::NetworkContact;
 use crate::repos::ref_cache::RefCache;
+use crate::store_check;
 use crate::writer::fetch_feed::FetchFeed;
 use crate::writer::policy::CurrentPolicy;
 use crate::writer::queue::EventQueue;
@@ -82,7 +84,9 @@ impl Resources {
         let store = Store::open(
             &config.relay_data_path.join("events"),
             StoreOptions { readers: query_threads(cores) as u32, reserve_bytes: config.store_reserve_bytes },
-        )?;
+        )
+        .map_err(|error| store_check::explain(error, &config.relay_data_path.join("events")))?;
+        data_folders::check_ids(&store, &layout, config)?;
         let owner_key = PublicKey(owner.public_key().to_bytes());
         let policy = config.admission_policy(Some(owner_key))?;
         let current_policy = CurrentPolicy::new(policy.clone());

@@ -186,6 +186,7 @@ impl WorkerThreads {
             settings: resources.settings.clone(),
             events: (events, config.store_reserve_bytes),
             git: (resources.layout.root().to_owned(), git_reserve_bytes(config)),
+            layout: resources.layout.clone(),
             disk_budget: resources.disk_budget.clone(),
             disk_usage,
             event_loop_probe: start_event_loop_probe(clock, metrics.clone()),

@@ -47,6 +47,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, bail};
 use grasp_core::admission::Admission;
 use grasp_core::admission::git_job::GitJobId;
 use grasp_core::admission::io::{AdmissionInput, PushId};
@@ -167,9 +168,10 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Returns the error of the store if it cannot be read.
-    pub(crate) fn prepare(self) -> Result<ReadyWriter, StoreError> {
+    /// Returns the error of the store if it cannot be read, or an error if the git data of all repositories is missing.
+    pub(crate) fn prepare(self) -> Result<ReadyWriter> {
         let mut ready = ReadyWriter { state: self.load_state(self.policy.policy())?, writer: self };
+        ready.writer.check_git_data(&ready.state)?;
         ready.writer.send_all_repo_needs(&ready.state)?;
         ready.writer.send_all_wanted_git_data(&ready.state)?;
         let deadline = Instant::now() + REPAIR_TIMEOUT;
@@ -186,6 +188,22 @@ impl Writer {
             }
         }
         Ok(ready)
+    }
+
+    /// Checks that the git folder is not empty if it should have repositories.
+    fn check_git_data(&self, state: &WriterState) -> Result<()> {
+        if self.layout.has_repos() {
+            return Ok(());
+        }
+        let mut repos = state.admission.repos_with_refs().peekable();
+        let Some(first) = repos.peek().map(|repo| RepoPath::Announced(repo.clone()).to_string()) else { return Ok(()) };
+        bail!(
+            "the git data folder {} is empty, but the event store has refs of {} repositories, for example {first}. \
+             No event was changed. If the folder is on another disk, mount it; if it was moved, set NGIT_GIT_DATA_PATH. \
+             Otherwise see \"When data is lost\" in docs/how-to.md",
+            self.layout.root().display(),
+            repos.count(),
+        );
     }
 
     /// Reads the store into a new state.

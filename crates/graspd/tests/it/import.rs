@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::git::BASE_TIME;
-use crate::support::test_server::{TestServer, main_at, one_commit};
-use crate::support::{Client, Server, eventually};
+use crate::support::test_server::{StopSignal, TestServer, main_at, one_commit};
+use crate::support::{Client, Server, command, eventually};
 
 const OPEN: (&str, &str) = ("POLICY", "open");
 
@@ -61,7 +61,10 @@ fn export_is_canonical_ordered_and_resumable() {
     let all = notes(700);
     write_events(&input, &all[..500]);
     let summary = server.run(&["import", path_str(&input), "--json"]).json_object();
-    assert_eq!(summary, json!({"accepted": 500, "held": 0, "known": 0, "rejected": {}, "retryable": {}}));
+    assert_eq!(
+        summary,
+        json!({"accepted": 500, "held": 0, "known": 0, "rejected": {}, "retryable": {}, "deferred": 0})
+    );
     server.run(&["export", path_str(&file)]).expect_success();
     let expected: Vec<String> = all[..500].iter().map(|event| event.json().to_owned()).collect();
     assert_eq!(read_lines(&file), expected);
@@ -157,11 +160,23 @@ fn events_before_their_parents_are_retried_and_states_wait_for_git_data() {
     let mut other = TestServer::new();
     let summary = other.process.run(&["import", path_str(&export), "--json"]).json_object();
     assert_eq!(summary["held"], 2, "announcement and state wait for git data: {summary}");
+    assert_eq!(summary["deferred"], 3, "issue, comment and reply wait for the repository: {summary}");
+    assert_eq!(summary["rejected"], json!({"protected": 1}), "{summary}");
+    // A second import changes nothing, and a crash loses nothing.
+    let summary = other.process.run(&["import", path_str(&export)]).expect_success();
+    assert!(summary.contains("deferred until"), "{summary}");
+    let backup = folder.path().join("backup");
+    other.process.run(&["backup", path_str(&backup)]).expect_success();
+    assert_eq!(read_lines(&backup.join("deferred-events.jsonl")).len(), 3);
+    other = other.restart(StopSignal::Kill);
+    assert!(!other.is_served(&issue));
     work.push(&other.url(&owner, "tool"), &[&format!("{oid}:refs/heads/main")]).expect_success();
     other.expect_served(&[&announcement, &state]);
-    // The repository is served now, so its related events are accepted.
+    for event in [&issue, &comment, &reply] {
+        other.eventually_served(event);
+    }
     other.process.run(&["import", path_str(&export), "--protected"]).expect_success();
-    other.expect_served(&[&issue, &comment, &reply, &protected]);
+    other.expect_served(&[&protected]);
 
     // A resumed export continues with events that are related to events that it already contains.
     let parent = reply.id.to_string();
@@ -170,6 +185,64 @@ fn events_before_their_parents_are_retried_and_states_wait_for_git_data() {
     server.process.run(&["export", path_str(&export), "--repo", "tool", "--resume"]).expect_success();
     let exported = read_lines(&export);
     assert_eq!((exported.len(), exported.last().map(String::as_str)), (7, Some(late.json())));
+}
+
+/// A server that crashes while it writes the deferred events loses none: the import is run again.
+#[test]
+fn crash_while_events_are_deferred_loses_none() {
+    let settings = [("DOMAIN", "grasp.test"), ("GRASPD_CRASH_AT", "deferred_events.written")];
+    let folder = Arc::new(TempDir::new().expect("cannot create a temporary folder"));
+    let crashing = TestServer::start_in(&folder, &settings);
+    let owner = crashing.maintainer(1);
+    let (work, oid) = one_commit("first");
+    let announcement = owner.announce("tool", BASE_TIME, &[]);
+    let state = owner.state("tool", BASE_TIME, &main_at(&oid));
+    let coordinate = owner.repo("tool");
+    let issues: Vec<_> = (0..20)
+        .map(|nth| Author::new(9).sign(kinds::ISSUE, BASE_TIME + nth, &[&["a", &coordinate]], "broken"))
+        .collect();
+    let file = folder.path().join("events.jsonl");
+    write_events(&file, &[&[announcement, state][..], &issues].concat());
+    let failed = crashing.process.run(&["import", path_str(&file)]).expect_failure(1);
+    assert!(failed.contains("Run the same command again"), "{failed}");
+    let mut server = TestServer::start_in(&folder, &settings[..1]);
+    let summary = server.process.run(&["import", path_str(&file), "--json"]).json_object();
+    assert_eq!(summary["deferred"], 20, "{summary}");
+    // A restored backup has them, too.
+    let backup = folder.path().join("backup");
+    server.process.run(&["backup", path_str(&backup)]).expect_success();
+    server.process.kill();
+    let restored = Arc::new(TempDir::new().expect("cannot create a temporary folder"));
+    let output = command(restored.path(), &settings[..1]).args(["restore", path_str(&backup)]).output();
+    let output = output.expect("cannot run graspd");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut restored = TestServer::start_in(&restored, &settings[..1]);
+    work.push(&restored.url(&owner, "tool"), &[&format!("{oid}:refs/heads/main")]).expect_success();
+    for issue in &issues {
+        restored.eventually_served(issue);
+    }
+}
+
+/// Events are deferred until the outcome for their repository is known, and not longer.
+#[test]
+fn events_of_a_repository_that_expires_are_not_deferred_for_ever() {
+    let settings = [("PURGATORY_EXPIRY_SECS", "3"), ("PURGATORY_DORMANT_SECS", "0")];
+    let mut server = TestServer::with_settings(&settings);
+    let owner = server.maintainer(1);
+    let announcement = owner.announce("tool", BASE_TIME, &[]);
+    let coordinate = owner.repo("tool");
+    let issue = Author::new(9).sign(kinds::ISSUE, BASE_TIME, &[&["a", &coordinate], &["subject", "x"]], "no");
+    let unrelated = Author::new(9).note(BASE_TIME, &[], "about something else");
+    let folder = TempDir::new().expect("cannot create a temporary folder");
+    let file = folder.path().join("events.jsonl");
+    write_events(&file, &[issue.clone(), unrelated, announcement]);
+    let summary = server.process.run(&["import", path_str(&file), "--json"]).json_object();
+    assert_eq!((&summary["held"], &summary["deferred"]), (&json!(1), &json!(1)), "{summary}");
+    assert_eq!(summary["retryable"], json!({"unrelated": 1}), "{summary}");
+    let deferred = server.process.folder().path().join("data/relay/deferred-events.jsonl");
+    assert!(deferred.exists());
+    eventually("the issue is no longer deferred", || (!deferred.exists()).then_some(()));
+    assert!(!server.is_served(&issue));
 }
 
 /// Runs an import that crashes at a crash point.

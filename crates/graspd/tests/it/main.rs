@@ -10,6 +10,7 @@ mod check;
 mod cli;
 mod command_line;
 mod crash;
+mod data_folders;
 mod disk;
 mod dos_admission;
 mod dos_git;

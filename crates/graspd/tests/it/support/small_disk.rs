@@ -56,6 +56,12 @@ impl SmallDisk {
         std::fs::remove_file(self.path().join("ballast")).expect("cannot remove the file");
     }
 
+    /// Makes the file system read-only (`ro`) or writable (`rw`).
+    pub fn remount(&self, mode: &str) {
+        let remounted = Command::new("mount").args(["-o", &format!("remount,{mode}")]).arg(self.path()).status();
+        assert!(remounted.is_ok_and(|status| status.success()), "cannot mount the file system as {mode}");
+    }
+
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use grasp_core::nostr::SignedEvent;
 use grasp_core::repo::ServiceAddress;
 use serde_json::json;
+use tempfile::TempDir;
 
 use super::git::{BASE_TIME, MAIN, Maintainer, Refs, RemoteRefs, WorkTree, ls_remote, refs, repo_path};
 use super::{Client, Server, eventually};
@@ -44,6 +45,11 @@ impl TestServer {
         Self::from_process(Server::start(settings), settings.to_vec())
     }
 
+    /// Starts a server in a folder, with these settings only.
+    pub fn start_in(folder: &Arc<TempDir>, settings: &[(&'static str, &'static str)]) -> Self {
+        Self::from_process(Server::start_in(folder, settings), settings.to_vec())
+    }
+
     fn from_process(process: Server, settings: Vec<(&'static str, &'static str)>) -> Self {
         let relay_url = process.startup_output.iter().find_map(|line| line.trim().strip_prefix("relay"));
         let (_, address) = relay_url.and_then(|url| url.split_once("://")).expect("graspd prints its relay URL");
@@ -69,7 +75,7 @@ impl TestServer {
             StopSignal::Term => assert_eq!(self.process.stop(), Some(0)),
             StopSignal::Kill => self.process.kill(),
         }
-        Self::from_process(Server::start_in(self.process.folder(), &settings), settings)
+        Self::start_in(self.process.folder(), &settings)
     }
 
     /// Starts another server in the folder of this one, which has already ended.
