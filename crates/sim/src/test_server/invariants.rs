@@ -341,14 +341,7 @@ impl TestServer {
                 continue;
             };
             let repo_paths = self.repo_paths_of(event, &request);
-            // It waits until one of its repositories is served.
-            let is_served = |repo_path: &RepoPath| match repo_path {
-                RepoPath::Announced(repo) => {
-                    self.admission.hosted_repo(repo).is_some_and(|hosted| hosted.status == EventStatus::Served)
-                }
-                RepoPath::PullRequests(_) => true,
-            };
-            if !repo_paths.iter().any(is_served) {
+            if !self.is_any_served(&repo_paths) {
                 continue;
             }
             for repo_path in repo_paths {
@@ -360,13 +353,24 @@ impl TestServer {
         }
     }
 
+    /// Whether one of these repositories is served. A pull request waits for that, with its upload.
+    fn is_any_served(&self, repo_paths: &[RepoPath]) -> bool {
+        repo_paths.iter().any(|repo_path| match repo_path {
+            RepoPath::Announced(repo) => {
+                self.admission.hosted_repo(repo).is_some_and(|hosted| hosted.status == EventStatus::Served)
+            }
+            RepoPath::PullRequests(_) => true,
+        })
+    }
+
     /// Checks that no upload is kept for a held event that needs it.
     fn check_uploads(&mut self) {
         for upload in self.pending_uploads() {
             let Some((event, EventStatus::Held)) = self.store.event(upload.event) else { continue };
             let request = PullRequest::from_any_event(&event).expect("uploads belong to pull requests");
             assert_eq!(upload.tip, request.tip, "{upload:?}");
-            let wanted = self.may_have_ref(&upload.repo_path, &event, &request);
+            let wanted = self.may_have_ref(&upload.repo_path, &event, &request)
+                && self.is_any_served(&self.repo_paths_of(&event, &request));
             // An upload that was adopted, and needs objects that were deleted with an alternate since, is a row
             // without objects.
             assert!(

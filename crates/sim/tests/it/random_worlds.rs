@@ -362,5 +362,5 @@ fn run_worlds(seeds: std::ops::Range<u64>, steps: usize) {
 
 #[test]
 fn invariants_hold_in_random_worlds() {
-    run_worlds(0..100, 200);
+    run_worlds(0..400, 200);
 }
