@@ -11,6 +11,8 @@ use tracing::debug;
 /// State of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotifyState {
+    /// It reads the event store before it uses it, which can take longer than a start may.
+    CheckingStore,
     /// It accepts requests.
     Ready,
     /// It reads its settings again, and still accepts requests.
@@ -22,6 +24,7 @@ pub(crate) enum NotifyState {
 impl NotifyState {
     fn message(self) -> &'static str {
         match self {
+            Self::CheckingStore => "EXTEND_TIMEOUT_USEC=300000000\nSTATUS=checking the event store",
             Self::Ready => "READY=1\nSTATUS=accepting requests",
             Self::Reloading => "RELOADING=1\nSTATUS=reading the settings",
             Self::Stopping => "STOPPING=1\nSTATUS=shutting down, waiting for open connections",

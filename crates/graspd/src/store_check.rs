@@ -16,6 +16,8 @@ use anyhow::{Context, Result, bail};
 use grasp_store::StoreError;
 use tracing::info;
 
+use crate::sd_notify::{self, NotifyState};
+
 /// Name of the record in the relay's data folder.
 const FILE_NAME: &str = "clean-stop";
 
@@ -90,7 +92,13 @@ fn check_store(events: &Path) -> Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot check the event store")?;
-    let tables = child.stdout.take().map(|output| BufReader::new(output).lines().map_while(Result::ok).last());
+    let mut table = String::new();
+    if let Some(output) = child.stdout.take() {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            sd_notify::notify(NotifyState::CheckingStore);
+            table = line;
+        }
+    }
     let output = child.wait_with_output().context("cannot check the event store")?;
     if output.status.success() {
         info!(target: "store", millis = started.elapsed().as_millis(), "the event store is intact");
@@ -98,7 +106,6 @@ fn check_store(events: &Path) -> Result<()> {
     }
     let problem = String::from_utf8_lossy(&output.stderr);
     let problem = problem.lines().last().unwrap_or("").trim_start_matches("graspd check-store: ");
-    let table = tables.flatten().unwrap_or_default();
     bail!("{}", damage_message(events, &format!("reading table {table}: {} {problem}", output.status)));
 }
 

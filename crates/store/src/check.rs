@@ -9,9 +9,13 @@ use crate::error::{Result, StoreError};
 use crate::schema::{MAX_TABLES, Tables};
 use crate::snapshot::open_env_read_only;
 
+/// Rows between two reports of progress. Reading them takes seconds at most.
+const PROGRESS_ROWS: u64 = 100_000;
+
 impl super::Store {
     /// Reads all rows of a store that no process uses, and compares their number with what each table declares. Passes
-    /// the name of each table to `on_table` before it is read. Returns the number of rows.
+    /// the name of each table to `on_table` before it is read, and again after every [`PROGRESS_ROWS`]. Returns the number
+    /// of rows.
     ///
     /// # Errors
     /// Fails if LMDB detects damage, or if a table has another number of rows. It may also end the process.
@@ -34,6 +38,9 @@ impl super::Store {
                 // Large values have pages of their own, which are read only here.
                 std::hint::black_box(key.iter().chain(value).fold(0_u8, |sum, byte| sum ^ byte));
                 rows += 1;
+                if rows % PROGRESS_ROWS == 0 {
+                    on_table(name);
+                }
                 if rows > declared {
                     return Err(StoreError::Damaged("a table has more rows than it declares"));
                 }

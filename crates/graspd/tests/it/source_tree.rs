@@ -70,9 +70,9 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("clock", &[]),
     ("data_lock", &[]),
-    ("store_check", &[]),
     ("date", &[]),
     ("random", &[]),
+    ("store_check", &["sd_notify"]),
     ("sd_notify", &[]),
     ("socket_activation", &[]),
     // Formatting of amounts, for pages, commands and progress output.
