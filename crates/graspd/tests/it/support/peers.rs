@@ -7,7 +7,7 @@ pub mod scripted_relay;
 
 use std::fs;
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -42,7 +42,9 @@ pub fn unused_address() -> SocketAddr {
     loop {
         let [low, middle, high, _] = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)).to_le_bytes();
         let address = SocketAddr::from(([127, high % 250 + 1, middle, low], PORT));
-        if TcpListener::bind(address).is_ok() {
+        // Binding it instead would keep it in use for as long as a process that another test starts at this moment has not
+        // closed the inherited socket.
+        if TcpStream::connect(address).is_err() {
             return address;
         }
     }
