@@ -14,8 +14,7 @@ const PROGRESS_ROWS: u64 = 100_000;
 
 impl super::Store {
     /// Reads all rows of a store that no process uses, and compares their number with what each table declares. Passes
-    /// the name of each table to `on_table` before it is read, and again after every [`PROGRESS_ROWS`]. Returns the number
-    /// of rows.
+    /// the name of each table to `on_table` before it is read, and again from time to time. Returns the number of rows.
     ///
     /// # Errors
     /// Fails if LMDB detects damage, or if a table has another number of rows. It may also end the process.
