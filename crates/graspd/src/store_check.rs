@@ -8,18 +8,23 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use grasp_store::StoreError;
+use rustix::process::Signal;
 use tracing::info;
 
 use crate::sd_notify::{self, NotifyState};
 
 /// Name of the record in the relay's data folder.
 const FILE_NAME: &str = "clean-stop";
+
+/// Exit status of the process that has read a damaged store.
+pub(crate) const DAMAGED_STORE: i32 = 3;
 
 /// The record of an orderly stop. It exists only while the server does not run.
 pub(crate) struct StopRecord {
@@ -106,6 +111,12 @@ fn check_store(events: &Path) -> Result<()> {
     }
     let problem = String::from_utf8_lossy(&output.stderr);
     let problem = problem.lines().last().unwrap_or("").trim_start_matches("graspd check-store: ");
+    // Signals by which LMDB ends a process. Any other end is a problem of the machine.
+    let is_fault = [Signal::ABORT, Signal::BUS, Signal::SEGV].map(|signal| Some(signal.as_raw()));
+    let is_fault = is_fault.contains(&output.status.signal());
+    if !is_fault && output.status.code() != Some(DAMAGED_STORE) {
+        bail!("cannot check the event store {}: {problem}", events.display());
+    }
     bail!("{}", damage_message(events, &format!("reading table {table}: {} {problem}", output.status)));
 }
 

@@ -20,6 +20,7 @@ use crate::backup::verify::VerifyReport;
 use crate::backup::{create, restore, snapshot, verify};
 use crate::clock::Clock;
 use crate::config::{Config, LoadedConfig};
+use crate::store_check::DAMAGED_STORE;
 use crate::text_format::{bytes, count};
 
 /// Create a backup of events, git data and the owner key, while the server runs
@@ -255,7 +256,13 @@ impl CheckStoreArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         // The last name that is printed is that of the damaged table.
         let checked = Store::check_rows(&self.folder, |table| println!("{table}"));
-        checked.map(drop).map_err(|error| CommandError::Failed(error.to_string()))
+        checked.map(drop).map_err(|error| {
+            if error.is_damage() {
+                eprintln!("{error}");
+                std::process::exit(DAMAGED_STORE);
+            }
+            CommandError::Failed(error.to_string())
+        })
     }
 }
 

@@ -9,7 +9,7 @@
 //! success, 1 for a failure, 2 for wrong usage or invalid settings, and 3 if no server is running.
 //!
 //! Runs on the main thread of a short-lived process. May use `backup`, `admin`, `http`, `metrics`, `net`,
-//! `config`, `clock`, `date`, `random` and `text_format`.
+//! `config`, `clock`, `date`, `random`, `store_check` and `text_format`.
 
 mod backup;
 mod check;

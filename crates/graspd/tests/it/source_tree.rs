@@ -35,7 +35,22 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "store_check",
         ],
     ),
-    ("cli", &["backup", "admin", "http", "metrics", "net", "config", "clock", "date", "random", "text_format"]),
+    (
+        "cli",
+        &[
+            "backup",
+            "admin",
+            "http",
+            "metrics",
+            "net",
+            "config",
+            "clock",
+            "date",
+            "random",
+            "store_check",
+            "text_format",
+        ],
+    ),
     ("backup", &["admin", "config", "clock", "data_lock", "store_check", "text_format"]),
     ("admin", &["web", "fetch", "sync", "reload", "writer", "repos", "http", "config", "clock"]),
     (
