@@ -1,5 +1,6 @@
 //! `graspd backup`, `graspd restore` and `graspd verify`.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -255,7 +256,7 @@ pub(super) struct CheckStoreArgs {
 impl CheckStoreArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         // The last name that is printed is that of the damaged table.
-        let checked = Store::check_rows(&self.folder, |table| println!("{table}"));
+        let checked = Store::check_rows(&self.folder, |table| _ = writeln!(std::io::stdout(), "{table}"));
         checked.map(drop).map_err(|error| {
             if error.is_damage() {
                 eprintln!("{error}");

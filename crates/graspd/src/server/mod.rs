@@ -65,6 +65,7 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
     let _locks = DataLocks::acquire(&config.relay_data_path, &config.git_data_path)?;
     backup::snapshot::reject_unfinished_restore(&config.relay_data_path)?;
     let stop_record = StopRecord::take(&config.relay_data_path)?;
+    let deferred = DeferredEvents::open(&config.relay_data_path)?;
     let layout = Layout::open(&config.git_data_path)
         .with_context(|| format!("cannot use the git data folder {}", config.git_data_path.display()))?;
     let owner = config::load_owner_keys(&config)?;
@@ -89,7 +90,6 @@ pub(crate) fn run(mut config: Config, sources: ReloadSources) -> Result<()> {
     let hangup = signal(SignalKind::hangup()).context("cannot install a signal handler")?;
     runtime.spawn(reload::reload_on_sighup(hangup, reloader.clone()));
     print_startup(&config);
-    let deferred = DeferredEvents::open(&config.relay_data_path)?;
     let admin = Arc::new(services.admin_state(&config, &resources, &threads, &drivers, reloader, deferred));
     runtime.spawn(deferred_events::run(admin.clone(), shutdown.clone()));
     let admin = admin_socket.map(|socket| runtime.spawn(socket.run(admin, shutdown.clone())));
