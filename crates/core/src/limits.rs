@@ -160,7 +160,8 @@ pub const MAX_MAINTAINERS: usize = 256;
 pub const MAX_EXCEPTIONS_PER_REPOSITORY: usize = MAX_MAINTAINERS;
 
 /// Announcements by the maintainer exception with the same identifier, except those that are reserved for each
-/// repository. They are counted apart from the repositories with the identifier.
+/// repository. They are counted apart from the repositories with the identifier. All of them are reviewed after each change
+/// of an announcement with the identifier, a unit of work each: a quarter of a turn of the writer.
 pub const MAX_EXCEPTIONS_PER_IDENTIFIER: usize = 5_000;
 
 /// Announcements by the maintainer exception that a hosted repository may have even if others have used up the limit of the
@@ -171,7 +172,8 @@ pub const RESERVED_EXCEPTIONS_PER_REPOSITORY: usize = 4;
 /// repositories with its identifier together have too many. Each search visits the maintainers of the repository.
 pub const MAX_EXCEPTION_OWNERS_CHECKED: usize = 64;
 
-/// Announcements with the same identifier, except those by the maintainer exception. One event may concern all of them, and their git jobs run one after the other.
+/// Announcements with the same identifier, except those by the maintainer exception. One event may concern all of them,
+/// and their git jobs run one after the other.
 /// The largest known services have fewer repositories of all identifiers together.
 pub const MAX_ANNOUNCEMENTS_PER_IDENTIFIER: usize = 10_000;
 

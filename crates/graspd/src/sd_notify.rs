@@ -24,6 +24,7 @@ pub(crate) enum NotifyState {
 impl NotifyState {
     fn message(self) -> &'static str {
         match self {
+            // As long as TimeoutStartSec of the unit.
             Self::CheckingStore => "EXTEND_TIMEOUT_USEC=300000000\nSTATUS=checking the event store",
             Self::Ready => "READY=1\nSTATUS=accepting requests",
             Self::Reloading => "RELOADING=1\nSTATUS=reading the settings",

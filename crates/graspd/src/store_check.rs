@@ -112,9 +112,8 @@ fn check_store(events: &Path) -> Result<()> {
     let problem = String::from_utf8_lossy(&output.stderr);
     let problem = problem.lines().last().unwrap_or("").trim_start_matches("graspd check-store: ");
     // Signals by which LMDB ends a process. Any other end is a problem of the machine.
-    let is_fault = [Signal::ABORT, Signal::BUS, Signal::SEGV].map(|signal| Some(signal.as_raw()));
-    let is_fault = is_fault.contains(&output.status.signal());
-    if !is_fault && output.status.code() != Some(DAMAGED_STORE) {
+    let faults = [Signal::ABORT, Signal::BUS, Signal::SEGV].map(|signal| Some(signal.as_raw()));
+    if !faults.contains(&output.status.signal()) && output.status.code() != Some(DAMAGED_STORE) {
         bail!("cannot check the event store {}: {problem}", events.display());
     }
     bail!("{}", damage_message(events, &format!("reading table {table}: {} {problem}", output.status)));

@@ -57,12 +57,6 @@ impl RepoGroup {
         self.announcements.iter()
     }
 
-    /// Returns the number of authors with an announcement.
-    #[must_use]
-    pub fn announcement_count(&self) -> usize {
-        self.announcements.len()
-    }
-
     /// Iterates over all states, by author.
     pub fn states_by_author(&self) -> impl Iterator<Item = (&PublicKey, &AuthorStates)> {
         self.states.iter()

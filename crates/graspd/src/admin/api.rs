@@ -288,6 +288,7 @@ pub(crate) struct ExportResult {
 }
 
 /// Arguments of an import, in the query; the body is a stream of lines with one event each.
+#[derive(Clone, Copy)]
 pub(crate) struct ImportRequest {
     /// Whether protected events are accepted.
     pub(crate) protected: bool,

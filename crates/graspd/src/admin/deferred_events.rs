@@ -32,7 +32,7 @@ use super::import::may_be_accepted_later;
 use crate::writer::queue::EventQueue;
 use crate::writer::submission::QueuedEvent;
 
-/// Interval between two looks at purgatory.
+/// Interval at which the number of held events is read, which costs one lookup.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Time after which the deferred events are submitted again even if the number of held events is the same as before.

@@ -3,8 +3,8 @@
 //! A checkpoint next to the file records the byte offset up to which all events are decided. Events that were rejected
 //! because they depend on something that may come later in the file are written to another file and imported again at
 //! the end, in further passes as long as that helps. In the last pass the server defers those that belong to events in
-//! purgatory: it submits them again when these are served. After an interruption the import continues at the last checkpoint;
-//! events that are sent twice are already known.
+//! purgatory: it submits them again when these are served. After an interruption the import continues at the last
+//! checkpoint; events that are sent twice are already known.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,10 +46,8 @@ pub(crate) struct EventImport<'i> {
     path: &'i Path,
     /// Fingerprint of the file.
     fingerprint: Value,
-    /// Whether protected events are accepted.
-    protected: bool,
-    /// Whether the server defers events that belong to events in purgatory.
-    defer: bool,
+    /// Whether protected events are accepted, and whether the server defers events in the last pass.
+    options: ImportRequest,
     checkpoint_path: PathBuf,
     /// Number of the pass; pass 0 reads the file itself.
     pass: u64,
@@ -109,7 +107,7 @@ impl ImportCounts {
 
 impl<'i> EventImport<'i> {
     /// Starts an import, or continues an interrupted one.
-    pub(crate) fn open(client: &'i AdminClient, path: &'i Path, protected: bool, defer: bool) -> Result<Self> {
+    pub(crate) fn open(client: &'i AdminClient, path: &'i Path, options: ImportRequest) -> Result<Self> {
         let checkpoint_path = checkpoint::sibling_path(path, ".graspd-import");
         let fingerprint =
             checkpoint::fingerprint(path, u64::MAX).with_context(|| format!("cannot read {}", path.display()))?;
@@ -122,19 +120,7 @@ impl<'i> EventImport<'i> {
         let (pass, offset, retry_bytes) = (number("pass"), number("offset"), number("kept"));
         let counts = |name: &str| serde_json::from_value(saved[name].clone()).unwrap_or_default();
         let (before, resumed) = (counts("before"), counts("so_far"));
-        Ok(Self {
-            client,
-            path,
-            fingerprint,
-            protected,
-            defer,
-            checkpoint_path,
-            pass,
-            before,
-            resumed,
-            offset,
-            retry_bytes,
-        })
+        Ok(Self { client, path, fingerprint, options, checkpoint_path, pass, before, resumed, offset, retry_bytes })
     }
 
     /// Returns whether an interrupted import is continued.
@@ -149,7 +135,7 @@ impl<'i> EventImport<'i> {
             let counts = self.run_pass(progress, is_last)?;
             let made_progress = self.pass == 0 || counts.accepted + counts.held > 0;
             let is_done = !made_progress || self.pass + 2 >= MAX_PASSES;
-            if is_last || self.retry_bytes == 0 || (is_done && !self.defer) {
+            if is_last || self.retry_bytes == 0 || (is_done && !self.options.defer) {
                 // The checkpoint is removed first, because it refers to the other files.
                 ignore_missing(fs::remove_file(&self.checkpoint_path))?;
                 crash_point::point("import.forgotten");
@@ -181,7 +167,7 @@ impl<'i> EventImport<'i> {
         let mut retry_file = self.open_retry_file()?;
         let (resumed, start_offset) = (self.resumed.clone(), self.offset);
         let mut counts = resumed.clone();
-        let request = ImportRequest { protected: self.protected, defer: is_last };
+        let request = ImportRequest { defer: is_last, ..self.options };
         let client = self.client;
         retry_while_busy(|| {
             let (input, size) = self.input()?;

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::backup::settings;
 use super::table::{Align, Table};
 use super::{CommandContext, CommandError, print_result};
-use crate::admin::api::{ExportFilter, ImportCounts};
+use crate::admin::api::{ExportFilter, ImportCounts, ImportRequest};
 use crate::backup::export::EventExport;
 use crate::backup::import::EventImport;
 use crate::backup::progress::Progress;
@@ -18,8 +18,9 @@ use crate::text_format::count;
 /// Write the served events to a file, one JSON object per line
 ///
 /// Writes the served events to a file or to standard output, one per line, in the order of their arrival. They are
-/// signed, so that any relay can accept them. If the server does not run, they are read from its data folder. The file FILE.graspd-progress records the progress: with --resume the
-/// command continues after an interruption, or adds the events that have arrived since.
+/// signed, so that any relay can accept them. If the server does not run, they are read from its data folder. The file
+/// FILE.graspd-progress records the progress: with --resume the command continues after an interruption, or adds the
+/// events that have arrived since.
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  \
     graspd export events.jsonl                    all served events\n  \
@@ -118,7 +119,7 @@ impl ImportArgs {
             std::io::copy(&mut std::io::stdin().lock(), &mut file).map_err(cannot)?;
         }
         let client = context.client()?;
-        let import = EventImport::open(client, &self.file, self.protected, true)?;
+        let import = EventImport::open(client, &self.file, ImportRequest { protected: self.protected, defer: true })?;
         if import.is_resumed() {
             eprintln!("continuing an interrupted import");
         }
@@ -134,7 +135,7 @@ pub(super) fn import_silently(
     defer: bool,
 ) -> Result<ImportCounts, CommandError> {
     let client = context.client()?;
-    EventImport::open(client, path, false, defer)?.run(&mut None).map_err(with_resume_hint)
+    EventImport::open(client, path, ImportRequest { protected: false, defer })?.run(&mut None).map_err(with_resume_hint)
 }
 
 fn with_resume_hint(failure: CommandError) -> CommandError {
