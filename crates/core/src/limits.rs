@@ -202,8 +202,14 @@ pub const MAX_SEARCH_WORK: u64 = 10_000;
 /// held.
 pub const MAX_PULL_REQUEST_TARGETS: usize = 16;
 
-/// Repositories from which the objects of one state may be copied. Either one of them has the objects, or none has.
-pub const MAX_COPY_SOURCE_REPOS: usize = 16;
+/// Repositories that are searched for the objects of one state. Either one of them has the objects, or none has.
+pub const MAX_SOURCE_REPOS: usize = 16;
+
+/// Pools that a repository reads although their owners are no longer among its maintainers. Git searches each of them
+/// for an object, and their paths, with those of [`MAX_MAINTAINERS`] pools, must fit into an environment variable. Of
+/// further ones the needed objects are copied, those of the smallest pools first, so that many small pools do not cause
+/// a large one to be copied.
+pub const MAX_RETAINED_POOLS: usize = 64;
 
 /// Bytes of a repository identifier. Index keys and folder names are hashes, so this only bounds messages and pages.
 pub const MAX_IDENTIFIER_BYTES: usize = 1_024;

@@ -27,6 +27,7 @@ use grasp_core::nostr::{PublicKey, hex};
 use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use sha2::{Digest, Sha256};
 
+use crate::alternates::Alternates;
 use crate::crash_point;
 use crate::files::{file_names, if_found, remove_folder, replace_file, sync_folder};
 use crate::refs::DEFAULT_HEAD;
@@ -150,12 +151,6 @@ impl Layout {
         alternates.lines().map(|pool| pack_bytes(&objects.join(pool))).sum()
     }
 
-    /// Returns the bytes of the packs in a repository's own pool; 0 if it has no pool.
-    #[must_use]
-    pub fn own_pool_bytes(&self, repo_path: &RepoPath) -> u64 {
-        pack_bytes(&self.pool(repo_path)).unwrap_or(0)
-    }
-
     /// Returns the bytes of the packs in all pools of pull requests that a key has submitted.
     #[must_use]
     pub fn submission_bytes(&self, owner: PublicKey) -> u64 {
@@ -208,11 +203,11 @@ impl Layout {
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
-    /// Returns the existing pools that a repository with these alternates may read, its own first.
-    #[must_use]
-    pub fn existing_pools(&self, repo_path: &RepoPath, alternates: &[RepoPath]) -> Vec<PathBuf> {
-        let repo_paths = std::iter::once(repo_path).chain(alternates);
-        repo_paths.map(|repo_path| self.pool(repo_path)).filter(|pool| pool.is_dir()).collect()
+    /// Returns the existing pools that a repository with these alternates reads, its own first. Pools that it has read
+    /// before are among them.
+    pub fn existing_pools(&self, repo_path: &RepoPath, alternates: &[RepoPath]) -> io::Result<Vec<PathBuf>> {
+        let pools = Alternates::for_repo(self, repo_path, alternates)?.pools();
+        Ok(pools.into_iter().filter(|pool| pool.is_dir()).collect())
     }
 
     /// Returns a number that no other incoming, trash or snapshot folder of this process has.
@@ -242,7 +237,7 @@ impl Layout {
         Ok(repo_paths)
     }
 
-    fn repos_in(
+    pub(crate) fn repos_in(
         &self,
         parent: &str,
         repo_path: fn(RepoId) -> RepoPath,
@@ -372,7 +367,7 @@ pub(crate) fn create_bare_repo(folder: &Path) -> io::Result<()> {
 }
 
 /// Returns the bytes of the packs in a pool. A pack may be removed in the meantime.
-fn pack_bytes(pool: &Path) -> io::Result<u64> {
+pub(crate) fn pack_bytes(pool: &Path) -> io::Result<u64> {
     let entries = fs::read_dir(pool.join("pack"))?;
     Ok(entries.flatten().flat_map(|entry| entry.metadata()).map(|metadata| metadata.len()).sum())
 }

@@ -19,6 +19,7 @@
 //! code: calls that access the disk or wait for a git process block, and must not run on an async worker thread.
 
 pub mod action_error;
+mod alternates;
 pub mod apply;
 pub mod backup;
 pub mod crash_point;
@@ -29,6 +30,7 @@ pub mod maintenance;
 mod object_list;
 pub mod objects;
 pub mod pktline;
+mod pool_readers;
 pub mod process;
 pub mod receive;
 pub mod refs;

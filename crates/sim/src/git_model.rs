@@ -19,7 +19,7 @@ pub type Oids = BTreeSet<String>;
 pub struct RepoFolder {
     /// Its own objects.
     pub pool: Oids,
-    /// The other repositories whose pools it reads.
+    /// The other repositories whose pools it reads, or has read before. Some may be deleted.
     pub alternates: BTreeSet<RepoPath>,
     /// Its refs.
     pub refs: BTreeMap<String, String>,
@@ -31,6 +31,8 @@ pub struct RepoFolder {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GitModel {
     repo_paths: BTreeMap<RepoPath, RepoFolder>,
+    /// The pools of deleted repositories that others read.
+    orphaned: BTreeMap<RepoPath, Oids>,
     /// Objects that an object depends on. Most depend on none.
     dependencies: BTreeMap<String, Oids>,
     incoming: BTreeMap<u64, Oids>,
@@ -63,6 +65,11 @@ impl GitModel {
     /// Returns a repository, if it has a folder.
     pub fn folder(&self, repo_path: &RepoPath) -> Option<&RepoFolder> {
         self.repo_paths.get(repo_path)
+    }
+
+    /// Whether a deleted repository has left its pool.
+    pub fn is_orphaned(&self, repo_path: &RepoPath) -> bool {
+        self.orphaned.contains_key(repo_path)
     }
 
     /// Returns the numbers of the staged uploads.
@@ -121,8 +128,10 @@ impl GitModel {
 
     /// Returns all objects that a repository would read with these alternates.
     pub fn read(&self, repo_path: &RepoPath, alternates: &BTreeSet<RepoPath>) -> Oids {
-        let pools = alternates.iter().chain([repo_path]).filter_map(|repo_path| self.repo_paths.get(repo_path));
-        pools.flat_map(|folder| folder.pool.iter().cloned()).collect()
+        let folder = |repo_path: &RepoPath| self.repo_paths.get(repo_path).map(|folder| &folder.pool);
+        // The repository of an alternate may be deleted.
+        let pools = alternates.iter().filter_map(|other| folder(other).or_else(|| self.orphaned.get(other)));
+        pools.chain(folder(repo_path)).flatten().cloned().collect()
     }
 
     /// Whether an object is present with all its dependencies.
@@ -157,7 +166,7 @@ impl GitModel {
         match &job.operation {
             GitOperation::Align(align) => self.align(&job.repo_path, align),
             GitOperation::StageUploads(moves) => self.stage(moves),
-            GitOperation::Delete { readers } => self.delete(&job.repo_path, readers),
+            GitOperation::Delete => self.delete(&job.repo_path),
         }
     }
 
@@ -180,9 +189,17 @@ impl GitModel {
         for candidate in &align.candidates {
             let tips: Oids = candidate.refs.iter().map(|(_, oid)| oid.clone()).collect();
             chosen = is_here(&tips).then_some(candidate);
-            copied = copied.or_else(|| self.objects_to_copy(repo_path, &tips, &candidate.sources, &objects));
-            if chosen.is_some() || copied.is_some() {
+            if chosen.is_some() {
                 break;
+            }
+            if let Some(source) = self.find_source(repo_path, &tips, &candidate.sources) {
+                let more =
+                    self.repo_paths[source].alternates.iter().chain([source]).filter(|other| *other != repo_path);
+                let with_source: BTreeSet<RepoPath> = alternates.iter().chain(more).cloned().collect();
+                if !self.create_folder(repo_path) {
+                    self.set_alternates(repo_path, &with_source);
+                }
+                return None;
             }
         }
         for pull in align.pull_requests.iter().filter(|pull| is_oid(&pull.tip)) {
@@ -240,44 +257,46 @@ impl GitModel {
     /// Creates the folder of a repository. Returns true if it had none.
     fn create_folder(&mut self, repo_path: &RepoPath) -> bool {
         let is_new = !self.repo_paths.contains_key(repo_path);
-        self.repo_paths.entry(repo_path.clone()).or_default();
+        if is_new {
+            let pool = self.orphaned.remove(repo_path).unwrap_or_default();
+            self.repo_paths.insert(repo_path.clone(), RepoFolder { pool, ..RepoFolder::default() });
+        }
         is_new
     }
 
-    /// Returns those alternates of a repository that have a folder.
+    /// Returns the repositories whose pools a repository should read: those of `alternates` that exist, and those that
+    /// it has read before.
     fn existing_alternates(&self, repo_path: &RepoPath, alternates: &[RepoPath]) -> BTreeSet<RepoPath> {
-        alternates
-            .iter()
-            .filter(|alternate| *alternate != repo_path && self.repo_paths.contains_key(alternate))
-            .cloned()
-            .collect()
+        let mut all: BTreeSet<RepoPath> =
+            alternates.iter().filter(|other| self.repo_paths.contains_key(other)).cloned().collect();
+        let before = self.repo_paths.get(repo_path).into_iter().flat_map(|folder| folder.alternates.iter().cloned());
+        all.extend(before);
+        all.remove(repo_path);
+        all
     }
 
-    /// Sets the alternates of a repository; objects that its refs need of a removed alternate are copied first.
-    /// Returns true if that was a step.
+    /// Sets the alternates of a repository. Returns true if that was a step.
     fn set_alternates(&mut self, repo_path: &RepoPath, alternates: &BTreeSet<RepoPath>) -> bool {
-        let Some(folder) = self.repo_paths.get(repo_path) else { return false };
-        if folder.alternates == *alternates {
+        let Some(folder) = self.repo_paths.get_mut(repo_path).filter(|folder| folder.alternates != *alternates) else {
             return false;
-        }
-        let (before, kept) = (self.readable(repo_path), self.read(repo_path, alternates));
-        let needed = folder.refs.values().flat_map(|oid| self.closure(oid));
-        let lost: Oids = needed.filter(|oid| before.contains(oid) && !kept.contains(oid)).collect();
-        if !self.add_objects(repo_path, &lost)
-            && let Some(folder) = self.repo_paths.get_mut(repo_path)
-        {
-            folder.alternates.clone_from(alternates);
-        }
+        };
+        folder.alternates.clone_from(alternates);
         true
+    }
+
+    /// Returns the first source that has `tips` with all their dependencies.
+    fn find_source<'s>(&self, repo_path: &RepoPath, tips: &Oids, sources: &'s [RepoPath]) -> Option<&'s RepoPath> {
+        let others = sources.iter().filter(|source| *source != repo_path && self.repo_paths.contains_key(source));
+        let has_all = |source: &&RepoPath| {
+            let readable = self.readable(source);
+            tips.iter().all(|tip| self.is_complete(tip, &readable))
+        };
+        others.into_iter().find(has_all)
     }
 
     /// Returns the objects to copy so that `tips` are complete, if a source has all of them with their dependencies.
     fn objects_to_copy(&self, repo_path: &RepoPath, tips: &Oids, sources: &[RepoPath], objects: &Oids) -> Option<Oids> {
-        sources
-            .iter()
-            .filter(|source| *source != repo_path)
-            .map(|source| self.readable(source))
-            .find(|readable| tips.iter().all(|tip| self.is_complete(tip, readable)))?;
+        self.find_source(repo_path, tips, sources)?;
         Some(tips.iter().flat_map(|tip| self.closure(tip)).filter(|oid| !objects.contains(oid)).collect())
     }
 
@@ -302,17 +321,35 @@ impl GitModel {
         Some(GitJobOutcome::Staged)
     }
 
-    fn delete(&mut self, repo_path: &RepoPath, readers: &[(RepoPath, Vec<RepoPath>)]) -> Option<GitJobOutcome> {
-        for (reader, alternates) in readers.iter().filter(|(reader, _)| reader != repo_path) {
-            if self.repo_paths.get(reader).is_some_and(|folder| folder.alternates.contains(repo_path)) {
-                let mut alternates = self.existing_alternates(reader, alternates);
-                alternates.remove(repo_path);
-                self.set_alternates(reader, &alternates);
-                return None;
-            }
-        }
+    fn delete(&mut self, repo_path: &RepoPath) -> Option<GitJobOutcome> {
+        let Some(folder) = self.repo_paths.remove(repo_path) else {
+            return if self.release_pool() { None } else { Some(GitJobOutcome::Deleted) };
+        };
         self.prune_count += 1;
-        if self.repo_paths.remove(repo_path).is_some() { None } else { Some(GitJobOutcome::Deleted) }
+        self.orphaned.insert(repo_path.clone(), folder.pool);
+        None
+    }
+
+    /// Removes the pool of a deleted repository that at most one other repository reads, which gets its objects.
+    /// Returns true if that was a step.
+    fn release_pool(&mut self) -> bool {
+        for (deleted, pool) in self.orphaned.clone() {
+            let readers = self.repo_paths.iter().filter(|(_, folder)| folder.alternates.contains(&deleted));
+            let readers: Vec<RepoPath> = readers.map(|(reader, _)| reader.clone()).collect();
+            match readers.as_slice() {
+                [] => {}
+                [reader] if self.add_objects(reader, &pool) => return true,
+                [reader] => {
+                    if let Some(folder) = self.repo_paths.get_mut(reader) {
+                        folder.alternates.remove(&deleted);
+                    }
+                }
+                [_, _, ..] => continue,
+            }
+            self.orphaned.remove(&deleted);
+            return true;
+        }
+        false
     }
 }
 

@@ -29,12 +29,9 @@ pub enum GitOperation {
     Align(Alignment),
     /// Moves uploads whose event is not known yet from `incoming/<from>` to `staged/<to>`, durably.
     StageUploads(Vec<(ReceivedPack, ReceivedPack)>),
-    /// Deletes a repository that is no longer hosted. Before that, every repository that reads its pool copies the
-    /// objects that its own refs need.
-    Delete {
-        /// The repositories that may read its pool, each with the repositories whose pools it may read from now on.
-        readers: Vec<(RepoPath, Vec<RepoPath>)>,
-    },
+    /// Deletes a repository that is no longer hosted. Repositories that read its pool keep the objects that their own
+    /// refs need.
+    Delete,
 }
 
 /// The desired condition of a repository. The steps run in the order of the fields.
@@ -46,8 +43,7 @@ pub struct Alignment {
     /// candidates and pull requests need; `None` if there was no check. If the number has not changed, no object was
     /// removed since the check.
     pub checked_prune_count: Option<u64>,
-    /// The other repositories whose pools this one may read. From a pool that it may no longer read, the needed objects
-    /// are copied first.
+    /// The other repositories whose pools this one reads from now on, besides those that it has read before.
     pub alternates: Vec<RepoPath>,
     /// States, newest first. The first one whose objects are complete in the readable pools becomes the branches, the
     /// tags and HEAD. Branches and tags that it does not declare are removed.
@@ -78,7 +74,7 @@ pub struct CandidateState {
     pub refs: Vec<(String, String)>,
     /// The branch that HEAD should point to; `None` leaves HEAD unchanged.
     pub head: Option<String>,
-    /// Repositories from whose pools its objects may be copied if they are not readable here. The state's author is a
+    /// Repositories whose pools are read, too, if they have objects that are not readable here. The state's author is a
     /// maintainer of these repositories, too.
     pub sources: Vec<RepoPath>,
 }

@@ -7,7 +7,7 @@
 //!
 //! Every step first needs a lookup ([`AdmissionOutput::Lookup`]). One lookup is in progress at a time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::git_job::{
     Alignment, AlignmentResult, CandidateState, GitJob, GitJobId, GitJobOutcome, GitOperation, PullRequestRef,
@@ -404,9 +404,7 @@ impl Admission {
             RepoTask::Adopt(fetched_pack) => self.adoption(fetched_pack, lookup),
             RepoTask::PullRequest(_, event) => self.pull_request_alignment(&repo_path, *event, lookup),
             // A ref may have been created since the repository was found empty.
-            RepoTask::Delete(_) => {
-                (lookup.has_folder && lookup.refs.is_empty()).then(|| GitOperation::Delete { readers: Vec::new() })
-            }
+            RepoTask::Delete(_) => (lookup.has_folder && lookup.refs.is_empty()).then_some(GitOperation::Delete),
         };
         match operation {
             Some(operation) => self.start_git_job(repo_path, operation, RunningJob::Task(task)),
@@ -414,24 +412,10 @@ impl Admission {
         }
     }
 
-    /// Returns the job that deletes a repository that is no longer hosted, or `None` if it has no folder or is kept.
+    /// Returns the job that deletes a repository that is no longer hosted, or `None` if nothing of it is on disk or it is kept.
     fn deletion(&self, repo: &RepoId, lookup: &RepoLookupResult) -> Option<GitOperation> {
-        let group = self.catalog.group(&repo.identifier);
-        if self.hosting(repo).is_kept || !lookup.has_folder {
-            return None;
-        }
-        let owners = group.into_iter().flat_map(|group| group.hosted_owners());
-        let hosted = owners.map(|owner| RepoPath::Announced(RepoId { owner, identifier: repo.identifier.clone() }));
-        // A repository that is scheduled for deletion, too, may be announced again before it is deleted.
-        let with_todo = self
-            .todos
-            .iter()
-            .map(|todo| &todo.repo_path)
-            .filter(|repo_path| repo_path.identifier() == &repo.identifier);
-        let repo_paths: BTreeSet<RepoPath> = hosted.chain(with_todo.cloned()).collect();
-        let readers =
-            repo_paths.into_iter().map(|repo_path| (repo_path.clone(), self.alternates_of(&repo_path))).collect();
-        Some(GitOperation::Delete { readers })
+        let is_on_disk = lookup.has_folder || lookup.has_leftovers;
+        (is_on_disk && !self.hosting(repo).is_kept).then_some(GitOperation::Delete)
     }
 
     /// Returns the job that aligns a repository with the signed events, or `None` if it can have no effect.
@@ -472,7 +456,7 @@ impl Admission {
             .filter_map(parse)
             // A state without refs is complete without any data, and must not release a held announcement.
             .filter(|state| state.is_satisfiable() && (is_served || !state.refs.is_empty()))
-            .map(|state| CandidateState { sources: self.copy_sources(repo_path, &state), ..candidate(state) })
+            .map(|state| CandidateState { sources: self.state_sources(repo_path, &state), ..candidate(state) })
             .collect();
         let alternates = self.alternates_of(repo_path);
         // Held states do not justify existing refs.
@@ -500,9 +484,9 @@ impl Admission {
     }
 
     /// Returns other repositories that have the state's author as a maintainer. One of them may have its objects.
-    fn copy_sources(&self, repo_path: &RepoPath, state: &RepoState) -> Vec<RepoPath> {
+    fn state_sources(&self, repo_path: &RepoPath, state: &RepoState) -> Vec<RepoPath> {
         let others = self.search_paths(&state.identifier, state.author).into_iter();
-        others.filter(|other| other != repo_path).take(limits::MAX_COPY_SOURCE_REPOS).collect()
+        others.filter(|other| other != repo_path).take(limits::MAX_SOURCE_REPOS).collect()
     }
 
     /// Returns the job that creates the ref of a pull request, or removes it if the event is not stored. `None` if

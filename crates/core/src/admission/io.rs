@@ -182,6 +182,9 @@ pub struct RepoLookupResult {
     pub is_failed: bool,
     /// Whether the repository has a folder, that is, it has had git data.
     pub has_folder: bool,
+    /// Whether a repository without a folder has left a pool, or a crash has interrupted its deletion. Only if
+    /// [`RepoLookup::find_orphans`].
+    pub has_leftovers: bool,
     /// All refs with their object ids.
     pub refs: BTreeMap<String, String>,
     /// Pull requests that have a ref in the repository but whose event is not stored (any more). Only if
@@ -391,7 +394,7 @@ pub struct RepoLookup {
     pub repo_path: RepoPath,
     /// Ids of events, served or held.
     pub events: Vec<EventId>,
-    /// Whether to find refs of pull requests whose event is not stored.
+    /// Whether to find refs of pull requests whose event is not stored, and what a deletion has left.
     pub find_orphans: bool,
     /// Whether to measure the disk usage of the repository and its owner.
     pub measure_disk: bool,

@@ -1,7 +1,7 @@
-//! Copies objects from some pools to another.
+//! Copies objects from some pools to another, and finds the pools that have needed objects.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 use super::GitJobRunner;
 use super::adopt_packs::move_packs;
@@ -34,7 +34,12 @@ impl GitJobRunner {
         let pools = [request.kept, request.from].concat();
         let environment = GitEnvironment::for_pools(&self.layout, &pools).context("create a scratch folder")?;
         let Some(scratch) = environment.scratch() else { return Ok(()) };
-        let Some(list) = self.list_missing(request, &environment, &scratch.join("list"))? else { return Ok(()) };
+        let mut list = ObjectList::create(&scratch.join("list")).context("create a scratch folder")?;
+        self.list_missing(request, &environment, |_, line| list.add(line))?;
+        if list.objects == 0 {
+            return Ok(());
+        }
+        let list = list.into_file().context("list objects to copy")?;
         let base = scratch.join("pack/pack");
         // One thread: copies are not urgent, and each thread needs its own memory to search for deltas.
         let arguments = ["pack-objects", "--quiet", "--delta-base-offset", "--threads=1", "--window-memory=64m"];
@@ -45,28 +50,52 @@ impl GitJobRunner {
         move_packs(&[scratch.to_owned()], into).context("move copied objects into the pool")
     }
 
-    /// Writes a list of the objects to copy; `None` if there are none.
+    /// Returns those pools from which objects would be copied.
+    pub(super) fn needed_pools(&self, request: &CopyRequest<'_>) -> Result<Vec<PathBuf>, ActionError> {
+        let pools = [request.kept, request.from].concat();
+        let environment = GitEnvironment::for_pools(&self.layout, &pools).context("create a scratch folder")?;
+        let open = |pool: &PathBuf| ObjectLookup::open(std::slice::from_ref(pool));
+        let lookups: Vec<ObjectLookup> =
+            request.from.iter().map(open).collect::<io::Result<_>>().context("read a pool")?;
+        let mut is_needed = vec![false; request.from.len()];
+        self.list_missing(request, &environment, |oid, _| {
+            for (lookup, is_needed) in lookups.iter().zip(&mut is_needed) {
+                if lookup.has(oid)? {
+                    *is_needed = true;
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(request
+            .from
+            .iter()
+            .zip(is_needed)
+            .filter(|(_, is_needed)| *is_needed)
+            .map(|(pool, _)| pool.clone())
+            .collect())
+    }
+
+    /// Calls `on_object` with the id and the line of each needed object that the kept pools do not have.
     fn list_missing(
         &self,
         request: &CopyRequest<'_>,
         environment: &GitEnvironment,
-        path: &Path,
-    ) -> Result<Option<File>, ActionError> {
+        mut on_object: impl FnMut(&str, &[u8]) -> io::Result<()>,
+    ) -> Result<(), ActionError> {
+        if request.tips.is_empty() {
+            return Ok(());
+        }
         let kept = ObjectLookup::open(request.kept).context("read a pool")?;
         let input = walk_input(request.tips.iter(), request.known.iter());
-        let mut list = ObjectList::create(path).context("create a scratch folder")?;
         let mut command = environment.command(self, &["rev-list", "--objects", "--stdin"]);
         self.git
             .stream_lines(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, |line| {
                 match line_oid(line) {
-                    Some(oid) if !kept.has(oid)? => list.add(line),
+                    Some(oid) if !kept.has(oid)? => on_object(oid, line),
                     _ => Ok(()),
                 }
             })
-            .context("list objects to copy")?;
-        if list.objects == 0 {
-            return Ok(None);
-        }
-        list.into_file().map(Some).context("list objects to copy")
+            .context("list missing objects")
     }
 }

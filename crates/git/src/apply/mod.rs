@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `update` | aligns the refs of a repository with a signed state, in steps that are each durable before the next |
 //! | `connectivity` | checks whether everything that an object refers to can be read |
-//! | `copy_objects` | copies objects from some pools to another |
 //! | `alternates` | sets which pools a repository reads |
+//! | `copy_objects` | copies objects from some pools to another |
 //! | `adopt_packs` | moves received packs into a pool, or to the staged uploads |
 //! | `delete` | removes a repository |
 //!
@@ -23,7 +23,7 @@ use crate::process::Git;
 use crate::refs::Refs;
 
 mod adopt_packs;
-pub(crate) mod alternates;
+mod alternates;
 mod connectivity;
 mod copy_objects;
 mod delete;
@@ -72,7 +72,7 @@ impl GitJobRunner {
     #[must_use]
     pub fn run(&self, job: &GitJob) -> GitJobResult {
         // Waits for a running snapshot. This comes before the repository lock, which the snapshot takes too.
-        let _removal = matches!(job.operation, GitOperation::Delete { .. }).then(|| self.layout.begin_removal());
+        let _removal = matches!(job.operation, GitOperation::Delete).then(|| self.layout.begin_removal());
         let _lock = self.layout.repo_locks.lock(job.repo_path.identifier());
         let folder = self.layout.repo_dir(&job.repo_path);
         let is_new = !update::repo_exists(&folder);
@@ -82,9 +82,7 @@ impl GitJobRunner {
                 self.align(&job.repo_path, alignment, &mut refs).map(GitJobOutcome::Aligned)
             }
             GitOperation::StageUploads(moves) => self.stage(moves).map(|()| GitJobOutcome::Staged),
-            GitOperation::Delete { readers } => {
-                self.delete(&job.repo_path, readers, &mut refs).map(|()| GitJobOutcome::Deleted)
-            }
+            GitOperation::Delete => self.delete(&job.repo_path, &mut refs).map(|()| GitJobOutcome::Deleted),
         };
         if is_new && refs.is_empty() && update::repo_exists(&folder) {
             // Reported so that the new repository is removed later if it is not needed.

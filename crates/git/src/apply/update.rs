@@ -14,10 +14,10 @@ use grasp_core::repo::{RepoPath, ref_name};
 
 use super::GitJobRunner;
 use super::adopt_packs::move_packs;
-use super::alternates::Alternates;
 use super::connectivity::{KnownTargets, ObjectSource, ObjectView};
 use super::copy_objects::CopyRequest;
 use crate::action_error::{ActionContext, ActionError};
+use crate::alternates::Alternates;
 use crate::crash_point;
 use crate::layout::create_bare_repo;
 use crate::objects::{ObjectKind, ObjectLookup};
@@ -36,7 +36,7 @@ struct ChosenState<'a> {
 /// The repository that is aligned.
 struct TargetRepo<'a> {
     folder: &'a Path,
-    alternates: &'a Alternates,
+    alternates: Alternates,
     known: &'a KnownTargets<'a>,
 }
 
@@ -72,27 +72,31 @@ impl GitJobRunner {
             self.create_repo(&folder)?;
             move_packs(&received_packs, &self.layout.pool(repo_path)).context("move packs into the pool")?;
         }
-        let alternates = Alternates::for_repo(&self.layout, repo_path, &alignment.alternates);
+        let alternates = self.alternates(repo_path, &alignment.alternates)?;
         if repo_exists(&folder) {
-            self.set_alternates(&folder, &alternates)?;
+            self.set_alternates(&alternates)?;
         }
         let before = Refs::read(&folder).context("read refs")?;
-        let pools = alternates.pools();
         let known = KnownTargets::new(&before);
-        let target = TargetRepo { folder: &folder, alternates: &alternates, known: &known };
-        let chosen = self.choose_state(&target, alignment)?;
+        let mut target = TargetRepo { folder: &folder, alternates, known: &known };
+        let chosen = self.choose_state(&mut target, alignment)?;
+        let pools = target.alternates.pools();
         let lookup = ObjectLookup::new(&pools);
         let view = target.view(&pools, &lookup, self.is_verified(alignment));
         let (mut pull_requests, incomplete) = self.split_pull_requests(&view, &alignment.pull_requests)?;
         for pull_request in incomplete {
-            if self.copy_from_sources(&[&pull_request.tip], &pull_request.sources, &target)? {
+            let tips = [pull_request.tip.as_str()];
+            if let Some(from) = self.find_source(&tips, &pull_request.sources, &target)? {
+                self.prepare_repo(&folder, &target.alternates)?;
+                let kept = target.alternates.pools();
+                self.copy_objects(&CopyRequest { tips: &tips, known: &known.targets(), from: &from, kept: &kept })?;
                 crash_point::point("align.pulls");
                 pull_requests.push(pull_request);
             }
         }
         let next = aligned_refs(&before, chosen.as_ref(), &pull_requests, alignment);
         if next != before {
-            self.prepare_repo(&folder, &alternates)?;
+            self.prepare_repo(&folder, &target.alternates)?;
             self.write_refs(repo_path, &before, &next, changed)?;
         } else if repo_exists(&folder) {
             // An earlier run may have been interrupted before these refs were served.
@@ -126,7 +130,7 @@ impl GitJobRunner {
     /// Creates the folder of a repository if it does not exist, and sets its alternates.
     fn prepare_repo(&self, folder: &Path, alternates: &Alternates) -> Result<(), ActionError> {
         self.create_repo(folder)?;
-        self.set_alternates(folder, alternates)
+        self.set_alternates(alternates)
     }
 
     /// Returns whether all objects that a job names were found to be complete, and no objects were removed since.
@@ -134,15 +138,16 @@ impl GitJobRunner {
         alignment.checked_prune_count == Some(self.layout.prune_count())
     }
 
-    /// Returns the first candidate that is complete, possibly after its objects were copied from its sources.
+    /// Returns the first candidate that is complete, possibly after the pools of one of its sources were added to the
+    /// alternates.
     fn choose_state<'a>(
         &self,
-        target: &TargetRepo<'_>,
+        target: &mut TargetRepo<'_>,
         alignment: &'a Alignment,
     ) -> Result<Option<ChosenState<'a>>, ActionError> {
-        let pools = target.alternates.pools();
         for candidate in alignment.candidates.iter().filter(|candidate| has_valid_refs(candidate)) {
-            // Opened again for each candidate: objects may have been copied.
+            // Opened again for each candidate: pools may have been added.
+            let pools = target.alternates.pools();
             let lookup = ObjectLookup::new(&pools);
             let view = target.view(&pools, &lookup, self.is_verified(alignment));
             if let Some(refs) = self.resolve_refs(&view, candidate)? {
@@ -151,8 +156,13 @@ impl GitJobRunner {
             let mut tips: Vec<&str> = candidate.refs.iter().map(|(_, oid)| oid.as_str()).collect();
             tips.sort_unstable();
             tips.dedup();
-            if self.copy_from_sources(&tips, &candidate.sources, target)? {
-                crash_point::point("align.taken");
+            if let Some(from) = self.find_source(&tips, &candidate.sources, target)? {
+                let (known, kept) = (target.known.targets(), target.alternates.pools());
+                let needed =
+                    self.needed_pools(&CopyRequest { tips: &tips, known: &known, from: &from, kept: &kept })?;
+                target.alternates = target.alternates.with(&self.layout, &needed);
+                self.prepare_repo(target.folder, &target.alternates)?;
+                let pools = target.alternates.pools();
                 let lookup = ObjectLookup::new(&pools);
                 if let Some(refs) = self.resolve_refs(&target.view(&pools, &lookup, false), candidate)? {
                     return Ok(Some(ChosenState { candidate, refs }));
@@ -240,14 +250,13 @@ impl GitJobRunner {
         Ok((complete, incomplete))
     }
 
-    /// Copies objects from the first source that has all of them with everything that they refer to. Returns whether
-    /// there is one.
-    fn copy_from_sources(
+    /// Returns the pools of the first source that has some objects with everything that they refer to.
+    fn find_source(
         &self,
         tips: &[&str],
         sources: &[RepoPath],
         target: &TargetRepo<'_>,
-    ) -> Result<bool, ActionError> {
+    ) -> Result<Option<Vec<PathBuf>>, ActionError> {
         for source in sources.iter().map(|source| self.layout.repo_dir(source)) {
             if source == target.folder || !repo_exists(&source) {
                 continue;
@@ -265,13 +274,10 @@ impl GitJobRunner {
                 has_all = has_all && view.kind(tip)?.is_some();
             }
             if has_all && self.is_complete(&view, tips)? {
-                self.prepare_repo(target.folder, target.alternates)?;
-                let known = &target.known.targets();
-                self.copy_objects(&CopyRequest { tips, known, from: &from, kept: &target.alternates.pools() })?;
-                return Ok(true);
+                return Ok(Some(from));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Replaces the refs of a repository.

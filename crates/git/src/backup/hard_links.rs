@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::RwLockWriteGuard;
 use std::{fs, io};
 
-use crate::apply::alternates::Alternates;
+use crate::alternates::Alternates;
 use crate::files::{file_names, if_found, link_if_exists, remove_folder};
 use crate::layout::{Layout, create_repo_folders};
 
@@ -67,11 +67,12 @@ impl RemovalPause<'_> {
             let mut unlinked: Vec<PathBuf> = folders;
             let mut seen = BTreeSet::new();
             while let Some(folder) = unlinked.pop() {
-                if !seen.insert(folder.clone()) || !root.join(&folder).join("HEAD").exists() {
+                if !seen.insert(folder.clone()) || !root.join(&folder).is_dir() {
                     continue;
                 }
                 link_repo(&root.join(&folder), &into.join(&folder))?;
-                snapshot.repositories += 1;
+                // Without HEAD it is the pool of a deleted repository, which others read.
+                snapshot.repositories += u64::from(into.join(&folder).join("HEAD").exists());
                 // A repository that it reads may have been created after the folders were listed.
                 let pools = Alternates::read(&root.join(&folder))?.pools();
                 unlinked

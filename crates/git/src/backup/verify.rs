@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::apply::alternates::Alternates;
+use crate::alternates::Alternates;
 use crate::objects::ObjectLookup;
 use crate::process::{Git, GitError, ProcessInput};
 use crate::refs::Refs;

@@ -44,6 +44,7 @@ use std::time::Duration;
 
 use grasp_core::repo::RepoPath;
 
+use crate::action_error::{ActionContext, ActionError};
 use crate::layout::Layout;
 use crate::process::Git;
 
@@ -97,6 +98,18 @@ impl PoolMaintainer {
     #[must_use]
     pub fn new(git: &Git, layout: Arc<Layout>, timeout: Duration) -> Self {
         Self { git: git.clone(), layout, timeout }
+    }
+
+    /// Removes the pool of a deleted repository if not more than one other repository reads it, which then gets its
+    /// packs. Returns whether it was removed.
+    ///
+    /// # Errors
+    /// If a file cannot be read, linked or removed.
+    pub fn release_orphaned_pool(&self, repo_path: &RepoPath) -> Result<bool, ActionError> {
+        let identifier = repo_path.identifier();
+        let _removal = self.layout.begin_removal();
+        let Some(_lock) = self.layout.repo_locks.lock_within(identifier, LOCK_TIMEOUT) else { return Ok(false) };
+        self.layout.release_pool(&self.layout.pool(repo_path), identifier).context("remove a pool")
     }
 
     /// Returns whether a repository has a pool.

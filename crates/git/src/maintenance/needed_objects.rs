@@ -9,7 +9,7 @@ use grasp_core::repo::state::is_oid;
 
 use super::{MAX_OUTPUT, PoolMaintainer};
 use crate::action_error::{ActionContext, ActionError};
-use crate::apply::alternates::Alternates;
+use crate::alternates::Alternates;
 use crate::objects::ObjectLookup;
 use crate::process::{Git, GitError, ProcessInput, walk_input};
 use crate::refs::Refs;
@@ -50,9 +50,15 @@ impl PoolMaintainer {
         repo_path: &RepoPath,
         needed_oids: &mut NeededOidsFn<'_>,
     ) -> Result<Option<NeededObjects>, ActionError> {
-        let readers = self.readers(repo_path).context("find the readers of a pool")?;
+        let pool = self.layout.pool(repo_path);
+        let mut readers = match repo_path {
+            RepoPath::Announced(repo) => self.layout.pool_readers(&pool, &repo.identifier),
+            RepoPath::PullRequests(_) => Ok(Vec::new()),
+        }
+        .context("find the readers of a pool")?;
+        readers.push(repo_path.clone());
         let Some(named) = needed_oids(&readers) else { return Ok(None) };
-        let mut needed = NeededObjects { pools: vec![self.layout.pool(repo_path)], tips: BTreeSet::new(), named };
+        let mut needed = NeededObjects { pools: vec![pool], tips: BTreeSet::new(), named };
         needed.named.retain(|oid| oid.len() == 40 && is_oid(oid));
         for folder in readers.iter().map(|reader| self.layout.repo_dir(reader)) {
             let refs = Refs::read(&folder).context("read refs")?;
@@ -62,21 +68,6 @@ impl PoolMaintainer {
         needed.pools.sort_unstable();
         needed.pools.dedup();
         Ok(Some(needed))
-    }
-
-    /// Returns the repositories that read the pool of a repository, including itself. The files on disk count, whether
-    /// or not a repository is hosted.
-    fn readers(&self, repo_path: &RepoPath) -> io::Result<Vec<RepoPath>> {
-        let mut readers = vec![repo_path.clone()];
-        if let RepoPath::Announced(repo) = repo_path {
-            for other in self.layout.repos_with_identifier(&repo.identifier)? {
-                if other != *repo_path && Alternates::read(&self.layout.repo_dir(&other))?.has(&self.layout, repo_path)
-                {
-                    readers.push(other);
-                }
-            }
-        }
-        Ok(readers)
     }
 
     /// Returns those of the named objects that are present with everything that they refer to, apart from what `known`

@@ -19,10 +19,8 @@ use crate::action_error::{ActionContext, ActionError};
 use crate::files::remove_if_exists;
 use crate::object_list::{ObjectList, line_oid};
 use crate::objects::ObjectLookup;
+use crate::pool_readers::LAST_PRUNE;
 use crate::process::ProcessInput;
-
-/// A file in the pool's `info`. Its modification time is when the last prune started.
-const LAST_PRUNE: &str = "looked";
 
 /// A prune in progress.
 struct PruneRun<'p> {

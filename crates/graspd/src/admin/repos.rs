@@ -66,7 +66,7 @@ async fn disk_usage(admin: &Arc<AdminState>, repo_paths: &[RepoPath]) -> Vec<Rep
     let measure = move || {
         let one = |repo_path: &RepoPath| RepoDiskUsage {
             refs: git.ref_cache.snapshot(repo_path).ok().map(|snapshot| snapshot.refs.iter().count()),
-            bytes: git.layout.repo_dir(repo_path).exists().then(|| git.layout.own_pool_bytes(repo_path)),
+            bytes: git.layout.repo_dir(repo_path).exists().then(|| git.layout.charged_bytes(repo_path)),
         };
         repo_paths.iter().map(one).collect()
     };

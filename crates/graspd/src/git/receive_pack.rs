@@ -417,7 +417,7 @@ impl ReceivePackHandler {
         received: PackData,
     ) -> Result<CheckedPacks, PackError> {
         let checker = PackChecker { git: &self.git, layout: &self.layout, limits: self.pack_limits(permit) };
-        let pools = self.layout.existing_pools(&push.repo_path, alternates);
+        let pools = self.layout.existing_pools(&push.repo_path, alternates)?;
         let has_pack = matches!(received, PackData::Pack(_));
         checker.index_pack(&mut pack, received, &pools)?;
         let known = self.connected_tips(&push.repo_path)?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use grasp_core::repo::{Identifier, RepoPath};
 use grasp_git::action_error::ActionError;
-use grasp_git::layout::Layout;
+use grasp_git::layout::{Layout, identifier_file_name};
 use grasp_git::maintenance;
 use grasp_git::maintenance::{MaintenanceOutcome, PoolMaintainer};
 use tracing::{debug, warn};
@@ -115,6 +115,8 @@ struct MaintenanceSchedule {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MaintenanceTask {
+    /// Removal of the pool of a deleted repository, if it is not needed.
+    Release,
     Repack,
     RepackAndPrune,
 }
@@ -161,6 +163,10 @@ impl Maintenance {
         for repo_path in self.ref_cache.announced_repos() {
             groups.entry(repo_path.identifier().clone()).or_default().push(repo_path);
         }
+        for repo_path in self.orphaned_pools(groups.keys()) {
+            groups.entry(repo_path.identifier().clone()).or_default().push(repo_path.clone());
+            schedule.due.push_back((repo_path, MaintenanceTask::Release));
+        }
         let single = submission_repos.into_iter().map(|repo_path| vec![repo_path]);
         for group in groups.into_values().chain(single) {
             // Repositories of a group may read each other's pools, so a change of one counts for all.
@@ -176,19 +182,41 @@ impl Maintenance {
         }
     }
 
+    /// Returns the deleted repositories whose pool is still here.
+    fn orphaned_pools<'i>(&self, identifiers: impl Iterator<Item = &'i Identifier>) -> Vec<RepoPath> {
+        let by_file_name =
+            identifiers.map(|identifier| (identifier_file_name(identifier), identifier.clone())).collect();
+        self.layout.orphaned_pools(&by_file_name).unwrap_or_else(|error| {
+            warn!(target: "git", %error, "cannot list the pools of deleted repositories for maintenance");
+            Vec::new()
+        })
+    }
+
+    /// Removes the pool of a deleted repository if it is not needed.
+    fn release_pool(&self, repo_path: &RepoPath) -> Result<MaintenanceOutcome, ActionError> {
+        if !self.maintainer.release_orphaned_pool(repo_path)? {
+            return Ok(MaintenanceOutcome::NothingToDo);
+        }
+        self.ref_cache.on_prune(repo_path.identifier());
+        self.layout.empty_trash().map_err(|source| ActionError::Io { action: "empty the trash", source })?;
+        Ok(MaintenanceOutcome::Done)
+    }
+
     fn run_task(&self, schedule: &mut MaintenanceSchedule, repo_path: &RepoPath, task: MaintenanceTask) {
         let started = Instant::now();
-        let result = self.maintainer.repack(repo_path).and_then(|repacked| match task {
-            MaintenanceTask::Repack => Ok([repacked, MaintenanceOutcome::NothingToDo]),
-            MaintenanceTask::RepackAndPrune => {
+        let nothing = MaintenanceOutcome::NothingToDo;
+        let result = match task {
+            MaintenanceTask::Release => self.release_pool(repo_path).map(|released| [nothing, released]),
+            MaintenanceTask::Repack => self.maintainer.repack(repo_path).map(|repacked| [repacked, nothing]),
+            MaintenanceTask::RepackAndPrune => self.maintainer.repack(repo_path).and_then(|repacked| {
                 let mut needed = |repo_paths: &[RepoPath]| (self.needed)(repo_paths);
                 let pruned = self.maintainer.prune(repo_path, schedule.timings.grace, &mut needed)?;
                 if pruned == MaintenanceOutcome::Done {
                     self.ref_cache.on_prune(repo_path.identifier());
                 }
                 Ok([repacked, pruned])
-            }
-        });
+            }),
+        };
         match result {
             Ok([MaintenanceOutcome::NothingToDo, MaintenanceOutcome::NothingToDo]) => {}
             Ok([repacked, pruned]) => {

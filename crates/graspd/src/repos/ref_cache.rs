@@ -56,7 +56,7 @@ struct RepoEntry {
     snapshot: Option<Arc<RefSnapshot>>,
     /// Whether a git job is running. The snapshot must then stay.
     is_pinned: bool,
-    /// Bytes of the repository's own pool, if measured since the last git job.
+    /// Bytes of git data that the repository is charged for, if measured since the last git job.
     pool_bytes: Option<u64>,
     /// Value of [`RefCache::use_counter`] when the refs were last read.
     last_used: AtomicU64,
@@ -169,12 +169,12 @@ impl RefCache {
             of_owner.map(|(repo_path, entry)| (repo_path.clone(), entry.pool_bytes)).collect::<Vec<_>>()
         };
         let repository_bytes =
-            if matches!(repo_path, RepoPath::PullRequests(_)) { self.layout.own_pool_bytes(repo_path) } else { 0 };
+            if matches!(repo_path, RepoPath::PullRequests(_)) { self.layout.charged_bytes(repo_path) } else { 0 };
         let mut usage = GitUsage { repository_bytes, owner_bytes: self.submission_bytes(owner) };
         let mut measured = Vec::new();
         for (each, known_bytes) in self.read(repos_of_owner) {
             let bytes = known_bytes.unwrap_or_else(|| {
-                let bytes = self.layout.own_pool_bytes(&each);
+                let bytes = self.layout.charged_bytes(&each);
                 measured.push((each.clone(), bytes));
                 bytes
             });
@@ -219,6 +219,11 @@ impl RefCache {
             Some(owner) => drop(cached.remove(&owner)),
             None => cached.clear(),
         }
+    }
+
+    /// Returns whether a repository that has no folder has left a pool, or a crash has interrupted its deletion.
+    pub(crate) fn has_leftovers(&self, repo_path: &RepoPath) -> bool {
+        self.layout.repo_dir(repo_path).exists()
     }
 
     /// Returns the refs of a repository if they are in memory.
@@ -347,6 +352,11 @@ impl RefCache {
     pub(crate) fn publish(&self, repo_path: &RepoPath, refs: Refs, has_folder: bool) -> bool {
         let snapshot = Arc::new(self.new_snapshot(refs, has_folder));
         self.write(|entries| {
+            if !has_folder {
+                // Repositories that read its pool are charged for it from now on.
+                let group = entries.iter_mut().filter(|(other, _)| other.identifier() == repo_path.identifier());
+                group.for_each(|(_, entry)| entry.pool_bytes = None);
+            }
             let Some(entry) = entry_mut(entries, repo_path) else { return false };
             let is_same = |old: &Arc<RefSnapshot>| old.has_folder == has_folder && old.refs == snapshot.refs;
             if entry.snapshot.as_ref().is_some_and(is_same) {

@@ -98,7 +98,7 @@ impl GitWorker {
                 GitJobOutcome::Staged => debug!(target: "git", %repo, outcome = "staged", "git job done"),
                 GitJobOutcome::Deleted => debug!(target: "git", %repo, outcome = "deleted", "git job done"),
             }
-            if matches!(job.operation, GitOperation::Delete { .. }) {
+            if matches!(job.operation, GitOperation::Delete) {
                 let _ = self.cleanup.send(CleanupTask::EmptyTrash);
             }
             (self.on_done)(job, result);

@@ -59,6 +59,7 @@ pub(crate) fn lookup_repo(
         },
     }
     if lookup.find_orphans {
+        result.has_leftovers = !result.has_folder && ref_cache.has_leftovers(&lookup.repo_path);
         let pull_requests =
             result.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/")).filter_map(EventId::from_hex);
         for id in pull_requests {

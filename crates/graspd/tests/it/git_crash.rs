@@ -128,10 +128,10 @@ const REFS: &[&str] = &["replace.written", "align.refs"];
 const HEAD: &[&str] = &["align.head"];
 /// Crash points of creating the folder of a repository.
 const FOLDER: &[&str] = &["align.folder", "align.alternates"];
-/// Crash points of removing a pool from the alternates of a repository.
-const REMOVE_ALTERNATE: &[&str] = &["align.copied", "align.alternates", "replace.written"];
 /// Crash points of deleting a repository.
-const DELETE: &[&str] = &["delete.copied", "trash.moved", "delete.gone"];
+const DELETE: &[&str] = &["delete.refs", "delete.head", "delete.released", "trash.moved"];
+/// Crash points of leaving the packs of a deleted repository to the only repository that reads them.
+const RELEASE: &[&str] = &["release.linked", "release.alternates", "replace.written"];
 
 /// All operations, with every crash point that each of them passes.
 const OPERATIONS: [Operation; 18] = [
@@ -154,14 +154,9 @@ const OPERATIONS: [Operation; 18] = [
         name: "push to a follower",
         settings: &[],
         prepare: push_to_a_follower,
-        points: &[WRITER, PUSH, ADOPT, &["align.taken"], REFS],
+        points: &[WRITER, PUSH, ADOPT, &["align.alternates"], REFS],
     },
-    Operation {
-        name: "removed maintainer",
-        settings: &[],
-        prepare: removed_maintainer,
-        points: &[WRITER, ADOPT, REMOVE_ALTERNATE, REFS],
-    },
+    Operation { name: "removed maintainer", settings: &[], prepare: removed_maintainer, points: &[WRITER, REFS] },
     Operation {
         name: "upload without event",
         settings: &[],
@@ -205,14 +200,9 @@ const OPERATIONS: [Operation; 18] = [
         name: "announcement deleted",
         settings: &[],
         prepare: announcement_deleted,
-        points: &[WRITER, ADOPT, REMOVE_ALTERNATE, DELETE],
+        points: &[WRITER, DELETE, RELEASE],
     },
-    Operation {
-        name: "withdrawal",
-        settings: &[],
-        prepare: withdrawal,
-        points: &[WRITER, ADOPT, REMOVE_ALTERNATE, DELETE],
-    },
+    Operation { name: "withdrawal", settings: &[], prepare: withdrawal, points: &[WRITER, DELETE, RELEASE] },
 ];
 
 // ---- The operations ---------------------------------------------------------------------------

@@ -13,6 +13,7 @@ mod crash;
 mod data_folders;
 mod disk;
 mod dos_admission;
+mod dos_disk;
 mod dos_git;
 mod dos_relay;
 mod dos_sync;

@@ -152,7 +152,7 @@ impl TestServer {
         };
         let (client_push, push, permit) = (client_push.clone(), push.clone(), permit.clone());
         let (alternates, checked) = (self.alternates(&client_push.repo_path), Some(self.git.prune_count()));
-        let here = self.git.read(&client_push.repo_path, &alternates);
+        let here = self.readable(&client_push.repo_path);
         let alternates: Vec<RepoPath> = alternates.into_iter().collect();
         let tips: Vec<&String> = push.commands.iter().filter_map(|command| command.new.as_ref()).collect();
         let all: Oids = client_push.brings.union(&here).cloned().collect();

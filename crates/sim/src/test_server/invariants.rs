@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::admission::Admission;
 use grasp_core::admission::git_job::GitOperation;
-use grasp_core::admission::io::{AdmissionInput, EarlyRequest, Todo, TombstoneKind};
+use grasp_core::admission::io::{AdmissionInput, EarlyRequest, TombstoneKind};
 use grasp_core::admission::policy::AdmissionMode;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{EventVersion, SignedEvent, kinds};
@@ -55,7 +55,6 @@ impl TestServer {
         if self.admission.policy().mode == AdmissionMode::Grasp {
             assert_eq!(self.catalog_versions(), self.store_versions(), "the catalog (left) disagrees with the store");
             self.check_exceptions();
-            self.check_alternates();
             self.check_served_states();
             self.check_git();
         }
@@ -122,21 +121,17 @@ impl TestServer {
         }
     }
 
-    /// Checks that a repository reads only the pools of hosted members of its own maintainer set, or has a todo row.
-    fn check_alternates(&self) {
-        for (repo_path, folder) in self.git.folders().filter(|(_, folder)| !folder.alternates.is_empty()) {
-            let alternates = self.alternates(repo_path);
-            if !folder.alternates.is_subset(&alternates) {
-                let noted = self.todos().contains(&Todo { repo_path: repo_path.clone(), pull_request: None });
-                assert!(noted, "{repo_path} reads {:?} and may read {alternates:?}", folder.alternates);
-            }
-        }
-    }
-
     /// Returns the repositories whose pools a repository may read.
     pub(super) fn alternates(&self, repo_path: &RepoPath) -> BTreeSet<RepoPath> {
         let RepoPath::Announced(repo) = repo_path else { return BTreeSet::new() };
         self.admission.hosted_repo(repo).map(|hosted| hosted.alternates).unwrap_or_default().into_iter().collect()
+    }
+
+    /// Returns the objects that a repository may read, and those that it reads because it has read them before.
+    pub(super) fn readable(&self, repo_path: &RepoPath) -> Oids {
+        let mut objects = self.git.read(repo_path, &self.alternates(repo_path));
+        objects.extend(self.git.readable(repo_path));
+        objects
     }
 
     /// Checks the invariants that hold after every step of git: visible refs are complete, and objects of uploads
@@ -275,7 +270,7 @@ impl TestServer {
     fn check_followed(&mut self, repo: &RepoId) {
         let repo_path = RepoPath::Announced(repo.clone());
         let hosted = self.admission.hosted_repo(repo).expect("hosted");
-        let objects = self.git.read(&repo_path, &self.alternates(&repo_path));
+        let objects = self.readable(&repo_path);
         let group = self.admission.catalog().group(&repo.identifier).expect("hosted");
         let states = group.states_for(repo.owner, self.admission.policy().strict_maintainers);
         let any_served = states.iter().any(|(_, status)| *status == EventStatus::Served);
@@ -345,7 +340,7 @@ impl TestServer {
                 continue;
             }
             for repo_path in repo_paths {
-                let read = || self.git.read(&repo_path, &self.alternates(&repo_path));
+                let read = || self.readable(&repo_path);
                 let objects = readable.entry(repo_path.clone()).or_insert_with(read);
                 let waits = !self.git.is_complete(&request.tip, objects);
                 assert!(waits, "held although {repo_path} has its commit: {}", event.json());
@@ -438,7 +433,7 @@ impl TestServer {
 }
 
 fn is_deletion(work: &GitOperation) -> bool {
-    matches!(work, GitOperation::Delete { .. })
+    matches!(work, GitOperation::Delete)
 }
 
 /// Versions of announcements and states by repository, kind and whether they are served.

@@ -102,6 +102,7 @@ impl TestServer {
         let orphans = pull_requests.into_iter().filter(|id| !self.store.is_known(*id)).collect();
         let mut result = RepoLookupResult {
             has_folder: exists,
+            has_leftovers: lookup.find_orphans && self.git.is_orphaned(&lookup.repo_path),
             refs,
             orphan_refs: orphans,
             disk_usage: self.measure_disk(lookup),

@@ -300,10 +300,14 @@ fn repository_of_the_same_name_cannot_read_foreign_objects() {
     server.submit(&outsider().announcement(&service(), "tool", 301, &[&owner()]));
     assert!(server.event_ids().0.contains(&state.id));
     assert_eq!(server.git().folder(&tool(&outsider())).expect("has a folder").alternates, [tool(&owner())].into());
-    // If X no longer names O, the objects that X's refs need are copied.
+    // If X no longer names O, X's repository goes on reading what it has read, and nothing is copied.
     server.submit(&outsider().announcement(&service(), "tool", 302, &[]));
     let folder = server.git().folder(&tool(&outsider())).expect("has a folder").clone();
-    assert_eq!((folder.alternates, folder.pool), ([].into(), [oid('a')].into()));
+    assert_eq!((folder.alternates, folder.pool), ([tool(&owner())].into(), [].into()));
+    // It keeps the objects when O's repository is deleted.
+    server.submit(&owner().deletion(303, &[&["a", &owner().repo("tool")]]));
+    let folder = server.git().folder(&tool(&outsider())).expect("has a folder").clone();
+    assert_eq!((folder.alternates, folder.pool.contains(&oid('a'))), ([].into(), true));
 }
 
 /// A pull request to O's repository cannot be pushed to an unrelated repository of the same identifier.

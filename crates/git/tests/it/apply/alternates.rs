@@ -1,12 +1,17 @@
-//! Repositories that read each other's pools, and copies of objects when a pool is no longer readable.
+//! Repositories that read each other's pools, and what becomes of a pool when its repository is deleted.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use grasp_core::admission::git_job::{Alignment, AlignmentResult, GitJobOutcome, GitOperation, ReceivedPack};
+use grasp_core::admission::git_job::{
+    Alignment, AlignmentResult, CandidateState, GitJobOutcome, GitOperation, ReceivedPack,
+};
+use grasp_core::limits::MAX_RETAINED_POOLS;
 use grasp_core::repo::RepoPath;
+use grasp_git::layout::relative_repo_dir;
 use tempfile::TempDir;
 
 use crate::git_folder::{
@@ -46,66 +51,111 @@ fn pack_sizes(fixture: &GitFixture, repo_path: &RepoPath) -> Vec<usize> {
         .collect()
 }
 
-#[test]
-fn objects_are_copied_only_when_a_pool_is_no_longer_readable() {
-    let (_folder, fixture, author, [one, tag]) = start();
-    let (alternate, follower) = (announced(1), announced(2));
+/// Returns the repositories that a repository reads, as their alternates name them.
+fn alternates(fixture: &GitFixture, repo_path: &RepoPath) -> Vec<String> {
+    let file = fixture.layout.repo_dir(repo_path).join("objects/info/alternates");
+    fs::read_to_string(file).expect("read a file").lines().map(str::to_owned).collect()
+}
+
+/// Creates repositories 1 and 2, of which 2 reads 1 and has no objects of its own.
+fn start_with_reader() -> (TempDir, GitFixture, AuthorRepo, CandidateState) {
+    let (folder, fixture, author, [one, tag]) = start();
     let state = with_head(1, &[("refs/heads/main", &one), ("refs/tags/v1", &tag)]);
-    let aligned = fixture
-        .align(&follower, with_alternates(&[alternate.clone(), follower.clone()], follow_state(&[], state.clone())));
+    let alignment = with_alternates(&[announced(1), announced(2)], follow_state(&[], state.clone()));
+    let aligned = fixture.align(&announced(2), alignment);
     assert_eq!(aligned, AlignmentResult { chosen: Some(event(1)), ..AlignmentResult::default() });
+    (folder, fixture, author, state)
+}
+
+#[test]
+fn nothing_is_copied_when_a_maintainer_is_removed() {
+    let (_folder, fixture, author, state) = start_with_reader();
+    let (former, other, follower) = (announced(1), announced(3), announced(2));
     assert_eq!(pack_sizes(&fixture, &follower).len(), 0, "nothing is copied");
     fixture.check_repo(&follower);
-    // More alternates: a repository of submissions, and one that does not exist.
-    let other = submission(3);
+    // More alternates: another repository, and one that does not exist.
     let two = author.commit("two");
     let received_pack = author.received_pack(&fixture, &[&two]);
-    fixture.align(
-        &other,
-        Alignment {
-            pull_requests: vec![pull_request(7, &two, &[])],
-            ..follow_state(&[received_pack], candidate(9, &[]))
-        },
-    );
-    let alternates = [other.clone(), alternate.clone(), announced(200)];
-    let newer = with_head(2, &[("refs/heads/main", &two), ("refs/tags/v1", &tag)]);
-    assert_eq!(
-        fixture.align(&follower, with_alternates(&alternates, follow_state(&[], newer.clone()))).chosen,
-        Some(event(2))
-    );
-    assert_eq!(pack_sizes(&fixture, &follower).len(), 0);
-    // Fewer alternates: objects in the pool that stays readable are not copied, the others are.
-    assert_eq!(
-        fixture.align(&follower, with_alternates(from_ref(&other), follow_state(&[], newer.clone()))).chosen,
-        Some(event(2))
-    );
-    assert_eq!(pack_sizes(&fixture, &follower).len(), 1);
-    fs::remove_dir_all(fixture.layout.repo_dir(&alternate)).expect("remove a folder");
+    let newer = with_head(2, &[("refs/heads/main", &two)]);
+    fixture.align(&other, follow_state(&[received_pack], newer.clone()));
+    let all = [other.clone(), former.clone(), announced(200)];
+    assert_eq!(fixture.align(&follower, with_alternates(&all, follow_state(&[], newer))).chosen, Some(event(2)));
+    // Fewer alternates: the repository goes on reading what it has read.
+    let before = alternates(&fixture, &follower);
+    assert_eq!(before.len(), 3);
+    assert_eq!(fixture.align(&follower, follow_state(&[], state)).chosen, Some(event(1)));
+    assert_eq!(alternates(&fixture, &follower), before);
+    assert_eq!(pack_sizes(&fixture, &follower).len(), 0, "nothing is copied");
     fixture.check_repo(&follower);
-    assert_eq!(fixture.align(&follower, follow_state(&[], newer)).chosen, Some(event(2)));
-    fs::remove_dir_all(fixture.layout.repo_dir(&other)).expect("remove a folder");
-    fixture.check_repo(&follower);
-    assert_eq!(pack_sizes(&fixture, &follower).len(), 2);
-    let copied = fs::read(fixture.layout.repo_dir(&follower).join("objects/info/alternates")).expect("read a file");
-    assert_eq!(copied, b"../pool\n");
+}
+
+/// Repositories read the pools of a few former maintainers; of more, the needed objects are copied.
+#[test]
+fn pools_of_former_maintainers_are_limited() {
+    let folder = TempDir::new().expect("create a folder");
+    let fixture = GitFixture::open(folder.path());
+    let reader = announced(255);
+    let count = u8::try_from(MAX_RETAINED_POOLS).expect("a small number") + 2;
+    let (mut refs, mut all) = (Vec::new(), Vec::new());
+    for owner in 1..=count {
+        let author = AuthorRepo::new();
+        // The first one is the largest.
+        let text = if owner == 1 { noise(100_000) } else { owner.to_string() };
+        let commit = author.commit(&text);
+        let received_pack = author.received_pack(&fixture, &[&commit]);
+        let state = with_head(1, &[("refs/heads/main", &commit)]);
+        fixture.align(&announced(owner), follow_state(&[received_pack], state));
+        all.push(announced(owner));
+        // The last one is not needed.
+        if owner < count {
+            refs.push((format!("refs/heads/b{owner}"), commit));
+        }
+    }
+    let refs: Vec<(&str, &str)> = refs.iter().map(|(name, oid)| (name.as_str(), oid.as_str())).collect();
+    let state = with_head(1, &refs);
+    fixture.align(&reader, with_alternates(&all, follow_state(&[], state.clone())));
+    assert_eq!(alternates(&fixture, &reader).len(), usize::from(count) + 1);
+    assert_eq!(pack_sizes(&fixture, &reader).len(), 0);
+    // All maintainers are removed.
+    assert_eq!(fixture.align(&reader, follow_state(&[], state.clone())).chosen, Some(event(1)));
+    let names = alternates(&fixture, &reader);
+    assert_eq!(names.len(), MAX_RETAINED_POOLS + 1);
+    let pool = |owner: u8| format!("../../../../{}/pool", relative_repo_dir(&announced(owner)).display());
+    assert!(names.contains(&pool(1)), "the largest pool is not copied");
+    assert!(!names.contains(&pool(count)), "a pool that is not needed is not read");
+    assert_eq!(pack_sizes(&fixture, &reader), [4], "a commit, two trees and a blob of one pool are copied");
+    fixture.check_repo(&reader);
+    assert_eq!(fixture.align(&reader, follow_state(&[], state)).chosen, Some(event(1)));
+}
+
+/// Returns a text that cannot be compressed much.
+fn noise(bytes: usize) -> String {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        format!("{:016x}", state ^ (state >> 33))
+    };
+    (0..bytes / 16).map(|_| next()).collect()
 }
 
 /// The limit follows a setting that can change while the server runs.
 #[test]
 fn copies_use_the_limit_of_the_moment() {
-    let (_folder, mut fixture, _author, [one, tag]) = start();
+    let (_folder, mut fixture, author, [one, _]) = start();
     let limit = Arc::new(AtomicU64::new(1));
     let current = limit.clone();
     fixture.runner = fixture.runner.with_max_copy_bytes(Arc::new(move || current.load(Ordering::Relaxed)));
-    let (alternate, follower) = (announced(1), announced(2));
-    let state = with_head(1, &[("refs/heads/main", &one), ("refs/tags/v1", &tag)]);
-    fixture.align(&follower, with_alternates(from_ref(&alternate), follow_state(&[], state.clone())));
-    let alone = GitOperation::Align(follow_state(&[], state.clone()));
-    let outcome = fixture.run_twice(&follower, alone).outcome;
+    let (source, target) = (submission(3), announced(1));
+    let two = author.commit("two");
+    let received_pack = author.received_pack(&fixture, &[&two, &one]);
+    let pull_requests = vec![pull_request(5, &two, &[])];
+    fixture.align(&source, Alignment { pull_requests, ..follow_state(&[received_pack], candidate(1, &[])) });
+    let copy = Alignment { pull_requests: vec![pull_request(5, &two, &[source])], ..Alignment::default() };
+    let outcome = fixture.run_twice(&target, GitOperation::Align(copy.clone())).outcome;
     assert!(matches!(outcome, GitJobOutcome::Failed(_)), "{outcome:?}");
     limit.store(1 << 20, Ordering::Relaxed);
-    assert_eq!(fixture.align(&follower, follow_state(&[], state)).chosen, Some(event(1)));
-    fixture.check_repo(&follower);
+    assert_eq!(fixture.align(&target, copy).pull_requests, [event(5)]);
+    fixture.check_repo(&target);
 }
 
 #[test]
@@ -142,38 +192,64 @@ fn alternates_of_an_alternate_are_not_readable() {
 }
 
 #[test]
-fn deleted_repository_leaves_its_readers_complete() {
-    let (_folder, fixture, author, [one, tag]) = start();
-    let (alternate, reader, unrelated) = (announced(1), announced(2), submission(1));
-    let state = with_head(1, &[("refs/heads/main", &one), ("refs/tags/v1", &tag)]);
-    fixture.align(&reader, with_alternates(from_ref(&alternate), follow_state(&[], state)));
-    let own = author.received_pack(&fixture, &[&one]);
-    fixture.align(
-        &unrelated,
-        Alignment { pull_requests: vec![pull_request(4, &one, &[])], ..follow_state(&[own], candidate(1, &[])) },
-    );
-    let readers = vec![
-        (reader.clone(), vec![alternate.clone(), unrelated.clone()]),
-        (unrelated.clone(), vec![]),
-        (announced(9), vec![]),
-    ];
-    let result = fixture.run_twice(&alternate, GitOperation::Delete { readers });
+fn packs_of_a_deleted_repository_go_to_its_only_reader() {
+    let (_folder, fixture, author, _) = start_with_reader();
+    let (deleted, reader, unrelated) = (announced(1), announced(2), submission(1));
+    let own = author.commit("own");
+    let received_pack = author.received_pack(&fixture, &[&own]);
+    let pull_requests = vec![pull_request(4, &own, &[])];
+    fixture.align(&unrelated, Alignment { pull_requests, ..follow_state(&[received_pack], candidate(1, &[])) });
+    let before = fixture.layout.charged_bytes(&deleted);
+    let result = fixture.run_twice(&deleted, GitOperation::Delete);
     assert_eq!(result.outcome, GitJobOutcome::Deleted);
-    assert_eq!(result.refs, [(alternate.clone(), grasp_git::refs::Refs::default())]);
-    assert!(
-        !fixture.layout.repo_dir(&alternate).parent().expect("read an entry").exists(),
-        "the owner has no other repository"
-    );
+    assert_eq!(result.refs, [(deleted.clone(), grasp_git::refs::Refs::default())]);
+    let owner = fixture.layout.repo_dir(&deleted).parent().expect("a parent folder").to_owned();
+    assert!(!owner.exists(), "the owner has no other repository");
     fixture.layout.empty_trash().expect("empty the trash");
     fixture.check_repo(&reader);
     fixture.check_repo(&unrelated);
     assert_eq!(fixture.refs(&reader).len(), 2);
-    let result = fixture.run_twice(&announced(77), GitOperation::Delete { readers: vec![] });
+    assert_eq!(alternates(&fixture, &reader), ["../pool"]);
+    assert_eq!(fixture.layout.charged_bytes(&reader), before, "the reader is charged for the packs");
+    let result = fixture.run_twice(&announced(77), GitOperation::Delete);
     assert_eq!((result.outcome, result.refs), (GitJobOutcome::Deleted, vec![]));
     // All repositories are deleted in the end.
-    assert_eq!(fixture.run_twice(&reader, GitOperation::Delete { readers: vec![] }).outcome, GitJobOutcome::Deleted);
-    assert_eq!(fixture.run_twice(&unrelated, GitOperation::Delete { readers: vec![] }).outcome, GitJobOutcome::Deleted);
+    assert_eq!(fixture.run_twice(&reader, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
+    assert_eq!(fixture.run_twice(&unrelated, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
     assert_eq!(fixture.all_files().len(), 3, "only the three top folders are left");
+}
+
+/// The pool of a deleted repository is kept for several readers, and removed with the last of them.
+#[test]
+fn pool_of_a_deleted_repository_is_kept_for_its_readers() {
+    let (_folder, fixture, author, state) = start_with_reader();
+    let (deleted, one, other) = (announced(1), announced(2), announced(3));
+    fixture.align(&other, with_alternates(&[deleted.clone()], follow_state(&[], state.clone())));
+    let bytes = fixture.layout.charged_bytes(&deleted);
+    assert_eq!(fixture.layout.charged_bytes(&one), 0, "its owner is charged for the pool");
+    assert_eq!(fixture.run_twice(&deleted, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
+    let folder = fixture.layout.repo_dir(&deleted);
+    assert!(!folder.join("HEAD").exists() && !folder.join("packed-refs").exists());
+    assert_eq!(fixture.layout.orphaned_pools(&BTreeMap::new()).expect("list pools"), from_ref(&deleted));
+    for reader in [&one, &other] {
+        fixture.check_repo(reader);
+        assert_eq!(fixture.layout.charged_bytes(reader), bytes);
+        // The next push and the next alignment keep it.
+        assert_eq!(fixture.align(reader, follow_state(&[], state.clone())).chosen, Some(event(1)));
+    }
+    // The deleted repository is announced again: it has none of its old refs.
+    let two = author.commit("two");
+    let received_pack = author.received_pack(&fixture, &[&two]);
+    fixture.align(&deleted, follow_state(&[received_pack], with_head(2, &[("refs/heads/new", &two)])));
+    assert_eq!(fixture.refs(&deleted), [format!("{two} refs/heads/new")]);
+    fixture.check_repo(&deleted);
+    assert_eq!(fixture.run_twice(&deleted, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
+    // When one reader is left, it gets the packs.
+    assert_eq!(fixture.run_twice(&one, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
+    assert!(!folder.exists());
+    fixture.layout.empty_trash().expect("empty the trash");
+    fixture.check_repo(&other);
+    assert_eq!(alternates(&fixture, &other), ["../pool"]);
 }
 
 #[test]
@@ -185,10 +261,7 @@ fn other_repository_of_the_owner_is_kept() {
     });
     let received_pack = author.received_pack(&fixture, &[&one]);
     fixture.align(&other, follow_state(&[received_pack], with_head(1, &[("refs/heads/main", &one)])));
-    assert_eq!(
-        fixture.run_twice(&announced(1), GitOperation::Delete { readers: vec![] }).outcome,
-        GitJobOutcome::Deleted
-    );
+    assert_eq!(fixture.run_twice(&announced(1), GitOperation::Delete).outcome, GitJobOutcome::Deleted);
     fixture.check_repo(&other);
 }
 
@@ -223,7 +296,7 @@ fn pull_requests_are_copied_from_submissions() {
         fixture.align(&announced(8), only_incomplete),
         AlignmentResult { is_empty: true, ..AlignmentResult::default() }
     );
-    fixture.run_twice(&complete, GitOperation::Delete { readers: vec![] });
+    fixture.run_twice(&complete, GitOperation::Delete);
     fixture.check_repo(&target);
     fixture.check_repo(&empty);
     assert_eq!(fixture.refs(&empty), [format!("{two} refs/nostr/{}", event(5))]);
@@ -240,13 +313,12 @@ fn empty_tree_is_copied_although_no_pack_has_it() {
     let (_folder, fixture, author, _) = start();
     let tree = author.git(&["hash-object", "-t", "tree", "/dev/null"]);
     let own = author.git(&["commit-tree", &tree, "-m", "own"]);
-    let (alternate, reader) = (announced(5), announced(6));
+    let (source, target) = (submission(5), announced(6));
     let received_pack = ReceivedPack::Incoming(fixture.layout.next_number());
     author.pack_objects(&fixture.layout.received_pack(&received_pack), &[&own]);
-    let main = with_head(1, &[("refs/heads/main", &own)]);
-    fixture.align(&alternate, follow_state(&[received_pack], main.clone()));
-    fixture.align(&reader, with_alternates(from_ref(&alternate), follow_state(&[], main.clone())));
-    assert_eq!(fixture.align(&reader, follow_state(&[], main)).chosen, Some(event(1)));
-    fs::remove_dir_all(fixture.layout.repo_dir(&alternate)).expect("remove a folder");
-    fixture.check_repo(&reader);
+    let submitted = Alignment { pull_requests: vec![pull_request(5, &own, &[])], ..Alignment::default() };
+    fixture.align(&source, Alignment { adopt: vec![received_pack], ..submitted });
+    let copied = Alignment { pull_requests: vec![pull_request(5, &own, &[source])], ..Alignment::default() };
+    assert_eq!(fixture.align(&target, copied).pull_requests, [event(5)]);
+    fixture.check_repo(&target);
 }

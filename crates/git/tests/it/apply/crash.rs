@@ -29,7 +29,7 @@ struct Script {
     points: &'static [&'static str],
 }
 
-const SCRIPTS: [Script; 6] = [
+const SCRIPTS: [Script; 7] = [
     Script {
         name: "push",
         prepare: |fixture, author| {
@@ -49,15 +49,6 @@ const SCRIPTS: [Script; 6] = [
         points: &["align.folder", "align.pack", "align.idx", "align.alternates", "align.refs", "align.head"],
     },
     Script {
-        name: "shrink",
-        prepare: |fixture, author| vec![create_reader_of_first_repo(fixture, author)],
-        begin: |_, _| {},
-        job: |oids| {
-            (announced(2), GitOperation::Align(follow_state(&[], with_head(2, &[("refs/heads/other", &oids[0])]))))
-        },
-        points: &["align.pack", "align.idx", "align.copied", "align.alternates", "align.refs", "align.head"],
-    },
-    Script {
         name: "take",
         prepare: |fixture, author| {
             let one = author.commit("one");
@@ -70,15 +61,7 @@ const SCRIPTS: [Script; 6] = [
             let state = CandidateState { sources, ..with_head(2, &[("refs/heads/main", &oids[0])]) };
             (announced(2), GitOperation::Align(follow_state(&[], state)))
         },
-        points: &[
-            "align.folder",
-            "align.alternates",
-            "align.pack",
-            "align.idx",
-            "align.taken",
-            "align.refs",
-            "align.head",
-        ],
+        points: &["align.folder", "align.alternates", "align.refs", "align.head"],
     },
     Script {
         name: "pull",
@@ -127,11 +110,30 @@ const SCRIPTS: [Script; 6] = [
         points: &["stage.moved"],
     },
     Script {
-        name: "retire",
-        prepare: |fixture, author| vec![create_reader_of_first_repo(fixture, author)],
+        name: "delete",
+        prepare: |fixture, author| vec![create_readers_of_first_repo(fixture, author, &[2])],
         begin: |_, _| {},
-        job: |_| (announced(1), GitOperation::Delete { readers: vec![(announced(2), vec![])] }),
-        points: &["align.pack", "align.idx", "align.copied", "align.alternates", "delete.copied", "delete.gone"],
+        job: |_| (announced(1), GitOperation::Delete),
+        points: &["delete.refs", "delete.head", "delete.released", "release.linked", "release.alternates"],
+    },
+    Script {
+        name: "orphan",
+        prepare: |fixture, author| vec![create_readers_of_first_repo(fixture, author, &[2, 3])],
+        begin: |_, _| {},
+        job: |_| (announced(1), GitOperation::Delete),
+        points: &["delete.refs", "delete.head", "delete.released"],
+    },
+    Script {
+        name: "last-reader-but-one",
+        prepare: |fixture, author| {
+            let one = create_readers_of_first_repo(fixture, author, &[2, 3]);
+            let job = GitJob { id: GitJobId(1), repo_path: announced(1), operation: GitOperation::Delete };
+            assert_eq!(fixture.runner.run(&job).outcome, GitJobOutcome::Deleted);
+            vec![one]
+        },
+        begin: |_, _| {},
+        job: |_| (announced(2), GitOperation::Delete),
+        points: &["delete.refs", "delete.head", "release.linked", "release.alternates", "delete.released"],
     },
 ];
 
@@ -141,12 +143,15 @@ fn create_first_repo(fixture: &GitFixture, author: &AuthorRepo, one: &str) {
     fixture.align(&announced(1), follow_state(&[received_pack], with_head(1, &[("refs/heads/main", one)])));
 }
 
-/// Creates the first repository with a commit, and a second one that reads its pool.
-fn create_reader_of_first_repo(fixture: &GitFixture, author: &AuthorRepo) -> String {
+/// Creates the first repository with a commit, and others that read its pool.
+fn create_readers_of_first_repo(fixture: &GitFixture, author: &AuthorRepo, readers: &[u8]) -> String {
     let one = author.commit("one");
     create_first_repo(fixture, author, &one);
     let state = with_head(1, &[("refs/heads/main", &one)]);
-    fixture.align(&announced(2), Alignment { alternates: vec![announced(1)], ..follow_state(&[], state) });
+    for reader in readers {
+        let alternates = vec![announced(1)];
+        fixture.align(&announced(*reader), Alignment { alternates, ..follow_state(&[], state.clone()) });
+    }
     one
 }
 
@@ -206,9 +211,11 @@ fn interrupted_job_is_completed_by_a_second_run() {
     }
     // Every crash point of the module was tested.
     let mut all = BTreeSet::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/apply");
-    for entry in fs::read_dir(source).expect("list the source folder") {
-        let text = fs::read_to_string(entry.expect("read an entry").path()).expect("read a file");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let entries = fs::read_dir(source.join("apply")).expect("list the source folder");
+    let files = entries.map(|entry| entry.expect("read an entry").path()).chain([source.join("pool_readers.rs")]);
+    for file in files {
+        let text = fs::read_to_string(file).expect("read a file");
         all.extend(
             text.split("crash_point::point(\"")
                 .skip(1)
@@ -228,8 +235,12 @@ fn check_all_repos(root: &Path, context: &str) {
     for owner in ["repos", "prs"].iter().flat_map(|parent| fs::read_dir(root.join(parent)).expect("list a folder")) {
         for repo in fs::read_dir(owner.expect("read an entry").path()).expect("list a folder") {
             let repo = repo.expect("read an entry").path();
-            git(&repo, &["fsck", "--full", "--strict", "--connectivity-only"]);
-            assert!(repo.join("HEAD").exists(), "{context}");
+            // A folder without HEAD is the pool of a deleted repository.
+            let is_repo = repo.join("HEAD").exists();
+            assert!(is_repo || repo.join("pool").is_dir(), "{context}");
+            if is_repo {
+                git(&repo, &["fsck", "--full", "--strict", "--connectivity-only"]);
+            }
         }
     }
 }

@@ -78,7 +78,7 @@ impl LocalObjects {
             .ref_cache
             .open_repo(repo_path)
             .ok_or_else(|| FetchError::local("the repository is no longer hosted"))?;
-        let pools = self.layout.existing_pools(repo_path, &open.alternates);
+        let pools = self.layout.existing_pools(repo_path, &open.alternates).map_err(PackError::from)?;
         let mut tips = self.tips(repo_path, &open.alternates)?;
         let wanted: BTreeSet<&String> = oids.iter().filter(|oid| is_oid(oid)).collect();
         let known: BTreeSet<&String> = tips.iter().collect();
