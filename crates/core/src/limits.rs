@@ -205,11 +205,13 @@ pub const MAX_PULL_REQUEST_TARGETS: usize = 16;
 /// Repositories that are searched for the objects of one state. Either one of them has the objects, or none has.
 pub const MAX_SOURCE_REPOS: usize = 16;
 
-/// Pools that a repository reads although their owners are no longer among its maintainers. Git searches each of them
-/// for an object, and their paths, with those of [`MAX_MAINTAINERS`] pools, must fit into an environment variable. Of
-/// further ones the needed objects are copied, those of the smallest pools first, so that many small pools do not cause
-/// a large one to be copied.
-pub const MAX_RETAINED_POOLS: usize = 64;
+/// Events of a degraded repository whose objects are fetched at a time. The others follow when these are complete.
+pub const MAX_LOST_EVENTS: usize = 64;
+
+/// Pools that a repository reads although their owners are no longer among its maintainers: as many as of maintainers.
+/// Git searches each of them for an object, and the paths of all must fit into an environment variable. A repository
+/// whose refs need more is degraded.
+pub const MAX_RETAINED_POOLS: usize = MAX_MAINTAINERS;
 
 /// Bytes of a repository identifier. Index keys and folder names are hashes, so this only bounds messages and pages.
 pub const MAX_IDENTIFIER_BYTES: usize = 1_024;

@@ -31,14 +31,20 @@ impl Alternates {
     /// it reads already. The pool of a deleted repository gets no new readers.
     pub(crate) fn for_repo(layout: &Layout, repo_path: &RepoPath, others: &[RepoPath]) -> io::Result<Self> {
         let current = Self::read(&layout.repo_dir(repo_path))?;
-        let existing = others.iter().filter(|other| layout.repo_dir(other).join("HEAD").exists());
-        let mut names: Vec<String> = existing.map(|other| pool_name(layout, other)).collect();
+        let repos = others.iter().filter(|other| layout.repo_dir(other).join("HEAD").exists());
+        let mut names: Vec<String> = repos.map(|other| pool_name(layout, other)).collect();
         names.extend(current.names);
         names.sort_unstable();
         names.dedup();
         let own = pool_name(layout, repo_path);
-        names.retain(|name| *name != OWN_POOL && *name != own && resolve(&current.objects, name).is_dir());
-        names.insert(0, OWN_POOL.to_owned());
+        let mut existing = vec![OWN_POOL.to_owned()];
+        for name in names.into_iter().filter(|name| *name != OWN_POOL && *name != own) {
+            // A pool that cannot be read now must not be removed.
+            if resolve(&current.objects, &name).try_exists()? {
+                existing.push(name);
+            }
+        }
+        let names = existing;
         Ok(Self { objects: current.objects, names })
     }
 

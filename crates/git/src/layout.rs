@@ -30,6 +30,7 @@ use sha2::{Digest, Sha256};
 use crate::alternates::Alternates;
 use crate::crash_point;
 use crate::files::{file_names, if_found, remove_folder, replace_file, sync_folder};
+use crate::pool_readers::is_deleted;
 use crate::refs::DEFAULT_HEAD;
 use crate::repo_lock::RepoLocks;
 
@@ -215,12 +216,19 @@ impl Layout {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the announced repositories with an identifier that have a folder.
+    /// Returns the announced repositories with an identifier that have a folder and are not deleted.
     pub(crate) fn repos_with_identifier(&self, identifier: &Identifier) -> io::Result<Vec<RepoPath>> {
         let owners = file_names(&self.root.join("repos"))?;
         let keys = owners.iter().filter_map(|owner| owner.to_str().and_then(PublicKey::from_npub));
-        let repos = keys.map(|owner| RepoPath::Announced(RepoId { owner, identifier: identifier.clone() }));
-        Ok(repos.filter(|repo_path| self.repo_dir(repo_path).join("HEAD").exists()).collect())
+        let mut repos = Vec::new();
+        for owner in keys {
+            let repo_path = RepoPath::Announced(RepoId { owner, identifier: identifier.clone() });
+            let folder = self.repo_dir(&repo_path);
+            if folder.try_exists()? && !is_deleted(&folder)? {
+                repos.push(repo_path);
+            }
+        }
+        Ok(repos)
     }
 
     /// Returns the repositories of submitted pull requests that have a folder, except those whose folder name is a
@@ -357,9 +365,11 @@ pub(crate) fn create_bare_repo(folder: &Path) -> io::Result<()> {
     if folder.join("HEAD").exists() {
         return Ok(());
     }
+    // A folder without HEAD may have a pool that other repositories read.
+    let is_new = !folder.try_exists()?;
     let created = write_bare_repo(folder);
-    if created.is_err() && !folder.join("HEAD").exists() {
-        // A partial repository would never be removed. The owner's folder is removed too if it has nothing else.
+    if created.is_err() && is_new && !folder.join("HEAD").exists() {
+        // A partial repository would be removed late. The owner's folder is removed too if it has nothing else.
         let _ = fs::remove_dir_all(folder);
         let _ = folder.parent().map(fs::remove_dir);
     }
@@ -419,6 +429,21 @@ pub(crate) fn write_alternates(objects: &Path, pools: &[PathBuf]) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The folder may have a pool that other repositories read.
+    #[test]
+    fn failed_creation_keeps_what_was_in_the_folder() {
+        let folder = tempfile::TempDir::new().expect("create a folder");
+        let repository = folder.path().join("repository");
+        fs::create_dir_all(repository.join("pool/pack")).expect("create a folder");
+        // The file cannot be replaced by one that is written.
+        fs::create_dir_all(repository.join("config.new")).expect("create a folder");
+        assert!(create_bare_repo(&repository).is_err());
+        assert!(repository.join("pool/pack").is_dir());
+        let new = folder.path().join("file/new");
+        fs::write(folder.path().join("file"), "").expect("write a file");
+        assert!(create_bare_repo(&new).is_err());
+    }
 
     #[test]
     fn file_names_are_safe_and_distinct() {

@@ -12,6 +12,7 @@
 //! - [`action_error`]: what failed in the work on a repository.
 //! - [`apply`]: runs the git jobs that the admission machine plans.
 //! - [`maintenance`]: repacks and prunes pools.
+//! - [`repair`]: finds damaged packs and missing objects, and repairs them.
 //! - [`backup`]: snapshots of all git data, and verification of copies.
 //! - [`crash_point`]: points at which tests kill the process.
 //!
@@ -23,6 +24,7 @@ mod alternates;
 pub mod apply;
 pub mod backup;
 pub mod crash_point;
+mod degraded;
 pub mod fetch;
 mod files;
 pub mod layout;
@@ -34,6 +36,7 @@ mod pool_readers;
 pub mod process;
 pub mod receive;
 pub mod refs;
+pub mod repair;
 mod repo_lock;
 pub mod serve;
 pub mod version;

@@ -24,15 +24,25 @@ const EXTENSIONS: [&str; 4] = ["pack", "rev", "mtimes", "idx"];
 /// A file in the pool's `info`. Its modification time is when the last prune started.
 pub(crate) const LAST_PRUNE: &str = "looked";
 
+/// The repositories with one identifier that read pools of others.
+#[derive(Debug, Default)]
+pub(crate) struct PoolReaders(BTreeMap<PathBuf, Vec<RepoPath>>);
+
+impl PoolReaders {
+    /// Returns the repositories that read a pool and are not its own.
+    pub(crate) fn of(&self, pool: &Path) -> &[RepoPath] {
+        self.0.get(pool).map_or(&[], Vec::as_slice)
+    }
+}
+
 impl Layout {
-    /// Returns the repositories that read a pool and are not its own. The files on disk count, whether or not a
-    /// repository is hosted.
-    pub(crate) fn pool_readers(&self, pool: &Path, identifier: &Identifier) -> io::Result<Vec<RepoPath>> {
-        let mut readers = Vec::new();
+    /// Returns which repositories with an identifier read the pools of others. The files on disk count, whether or not
+    /// a repository is hosted.
+    pub(crate) fn pool_readers(&self, identifier: &Identifier) -> io::Result<PoolReaders> {
+        let mut readers = PoolReaders::default();
         for repo_path in self.repos_with_identifier(identifier)? {
-            let alternates = Alternates::read(&self.repo_dir(&repo_path))?;
-            if self.pool(&repo_path) != pool && alternates.pools().iter().any(|listed| listed == pool) {
-                readers.push(repo_path);
+            for pool in Alternates::read(&self.repo_dir(&repo_path))?.foreign_pools() {
+                readers.0.entry(pool).or_default().push(repo_path.clone());
             }
         }
         Ok(readers)
@@ -44,15 +54,20 @@ impl Layout {
     pub fn charged_bytes(&self, repo_path: &RepoPath) -> u64 {
         let alternates = Alternates::read(&self.repo_dir(repo_path));
         let foreign = alternates.map(|alternates| alternates.foreign_pools()).unwrap_or_default();
-        let orphaned = foreign.into_iter().filter(|pool| is_orphaned(pool));
+        let orphaned = foreign.into_iter().filter(|pool| is_orphaned(pool).unwrap_or(false));
         orphaned.chain([self.pool(repo_path)]).map(|pool| needed_bytes(&pool).unwrap_or(0)).sum()
     }
 
     /// Returns the announced repositories that were deleted and whose pool is still here. Of those whose folder name is
     /// a hash, only the ones whose identifier `identifiers` gives by file name.
     pub fn orphaned_pools(&self, identifiers: &BTreeMap<String, Identifier>) -> io::Result<Vec<RepoPath>> {
-        let repo_paths = self.repos_in("repos", RepoPath::Announced, identifiers)?;
-        Ok(repo_paths.into_iter().filter(|repo_path| is_orphaned(&self.pool(repo_path))).collect())
+        let mut orphaned = Vec::new();
+        for repo_path in self.repos_in("repos", RepoPath::Announced, identifiers)? {
+            if is_orphaned(&self.pool(&repo_path))? {
+                orphaned.push(repo_path);
+            }
+        }
+        Ok(orphaned)
     }
 
     /// Turns a repository into an orphaned pool, durably. The caller holds the lock of its identifier.
@@ -69,13 +84,17 @@ impl Layout {
         Ok(())
     }
 
-    /// Removes an orphaned pool, unless several repositories read it. A single reader takes over its packs. Returns
-    /// whether the pool was removed. The caller holds the lock of the identifier and has called
+    /// Removes an orphaned pool, unless several repositories read it. A single reader takes over its packs if `can_link`.
+    /// Returns whether the pool was removed. The caller holds the lock of the identifier and has called
     /// [`begin_removal`](Self::begin_removal).
-    pub(crate) fn release_pool(&self, pool: &Path, identifier: &Identifier) -> io::Result<bool> {
-        let Some(folder) = pool.parent().filter(|_| is_orphaned(pool)) else { return Ok(false) };
-        let readers = self.pool_readers(pool, identifier)?;
-        match readers.as_slice() {
+    pub(crate) fn release_pool(&self, pool: &Path, readers: &PoolReaders, can_link: bool) -> io::Result<bool> {
+        let Some(folder) = pool.parent() else { return Ok(false) };
+        if !is_orphaned(pool)? {
+            return Ok(false);
+        }
+        let readers = readers.of(pool);
+        match readers {
+            [_] if !can_link => return Ok(false),
             [reader] => {
                 self.link_packs(pool, reader)?;
                 crash_point::point("release.linked");
@@ -83,29 +102,54 @@ impl Layout {
             [_, _, ..] if pack_bytes(pool)? > 0 => return Ok(false),
             _ => {}
         }
+        self.remove_pool(pool, folder, readers)?;
+        Ok(true)
+    }
+
+    /// Removes an orphaned pool, and marks the repositories that read it as degraded. Returns them. The caller holds the
+    /// lock of the identifier and has called [`begin_removal`](Self::begin_removal).
+    pub(crate) fn remove_orphaned_pool(&self, pool: &Path, identifier: &Identifier) -> io::Result<Vec<RepoPath>> {
+        let Some(folder) = pool.parent() else { return Ok(Vec::new()) };
+        if !is_orphaned(pool)? {
+            return Ok(Vec::new());
+        }
+        let readers = self.pool_readers(identifier)?.of(pool).to_vec();
         for reader in &readers {
+            self.mark_degraded(reader, "a repository whose objects it needs was deleted while the disk was full")?;
+        }
+        self.remove_pool(pool, folder, &readers)?;
+        Ok(readers)
+    }
+
+    /// Removes a pool from the alternates of its readers, and then from the disk.
+    fn remove_pool(&self, pool: &Path, folder: &Path, readers: &[RepoPath]) -> io::Result<()> {
+        for reader in readers {
             Alternates::read(&self.repo_dir(reader))?.without(&[pool.to_owned()]).write()?;
         }
         crash_point::point("release.alternates");
         self.move_to_trash(folder)?;
         self.record_prune();
-        self.remove_owner_folder(folder)?;
-        Ok(true)
+        self.remove_owner_folder(folder)
     }
 
     /// Links the packs of a pool into the pool of a repository, durably.
     fn link_packs(&self, pool: &Path, into: &RepoPath) -> io::Result<()> {
         let (from, to) = (pool.join("pack"), self.pool(into).join("pack"));
-        let names = file_names(&from)?;
+        let mut packs = Vec::new();
+        for name in file_names(&from)? {
+            let pack =
+                name.to_str().and_then(|name| name.strip_suffix(".idx")).filter(|name| name.starts_with("pack-"));
+            // A pack with an index is complete: linked by an interrupted run, or pushed to both repositories.
+            if let Some(pack) = pack.filter(|_| !to.join(&name).exists()) {
+                packs.push(pack.to_owned());
+            }
+        }
         for extension in EXTENSIONS {
-            for name in names.iter().map(Path::new) {
-                let is_pack = name.to_str().is_some_and(|name| name.starts_with("pack-"));
-                if is_pack && name.extension().is_some_and(|found| found == extension) {
-                    match link_if_exists(&from.join(name), &to.join(name)) {
-                        // Linked by an interrupted run, or pushed to both repositories.
-                        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                        result => result?,
-                    }
+            for name in packs.iter().map(|pack| format!("{pack}.{extension}")) {
+                match link_if_exists(&from.join(&name), &to.join(&name)) {
+                    // Linked by an interrupted run.
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                    result => result?,
                 }
             }
         }
@@ -138,12 +182,17 @@ fn needed_bytes(pool: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Returns whether a pool exists and its repository does not.
-fn is_orphaned(pool: &Path) -> bool {
-    pool.is_dir() && pool.parent().is_some_and(|folder| !folder.join("HEAD").exists())
+/// Returns whether a pool exists and its repository is deleted.
+///
+/// # Errors
+/// If that cannot be determined: a repository that cannot be read is not deleted.
+fn is_orphaned(pool: &Path) -> io::Result<bool> {
+    let Some(folder) = pool.parent() else { return Ok(false) };
+    Ok(pool.try_exists()? && is_deleted(folder)?)
 }
 
-/// Returns the orphaned pools among some pools.
-pub(crate) fn orphaned(pools: Vec<PathBuf>) -> impl Iterator<Item = PathBuf> {
-    pools.into_iter().filter(|pool| is_orphaned(pool))
+/// Returns whether a folder is not a repository any more: it has neither HEAD nor refs. One that has lost only HEAD is
+/// damaged.
+pub(crate) fn is_deleted(folder: &Path) -> io::Result<bool> {
+    Ok(!folder.join("HEAD").try_exists()? && !folder.join("packed-refs").try_exists()?)
 }

@@ -237,6 +237,7 @@ impl GitModel {
             chosen: chosen.map(|candidate| candidate.event),
             pull_requests: pull_requests.iter().filter(in_place).map(|pull| pull.event).collect(),
             is_empty: refs.is_empty(),
+            lost: None,
         }))
     }
 

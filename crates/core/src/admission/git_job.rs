@@ -70,6 +70,9 @@ pub enum ReceivedPack {
 pub struct CandidateState {
     /// The id of the state event.
     pub event: EventId,
+    /// Whether it is served. A degraded repository waits for the objects of a served state instead of following an
+    /// older one.
+    pub is_served: bool,
     /// Branches and tags with their object ids.
     pub refs: Vec<(String, String)>,
     /// The branch that HEAD should point to; `None` leaves HEAD unchanged.
@@ -122,4 +125,6 @@ pub struct AlignmentResult {
     pub pull_requests: Vec<EventId>,
     /// Whether the repository has no refs left.
     pub is_empty: bool,
+    /// The events whose objects are damaged or missing in a degraded repository; `None` if it is not degraded.
+    pub lost: Option<Vec<EventId>>,
 }

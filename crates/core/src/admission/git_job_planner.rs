@@ -128,7 +128,8 @@ impl Admission {
             LookupPurpose::FindPullRequests(_, page) => Some(*page),
             _ => None,
         };
-        let find_orphans = matches!(purpose, LookupPurpose::StartTask(RepoTask::Align(_) | RepoTask::Adopt(_)));
+        let find_orphans =
+            matches!(purpose, LookupPurpose::StartTask(RepoTask::Align(_) | RepoTask::Adopt(_) | RepoTask::Delete(_)));
         let adds_objects = matches!(
             purpose,
             LookupPurpose::AuthorisePush(_)
@@ -383,6 +384,7 @@ impl Admission {
         let is_declared = refs_hash(&refs) == state.digest.refs_hash;
         is_declared.then(|| CandidateState {
             event: version.id,
+            is_served: false,
             refs: refs.into_iter().collect(),
             head: state.digest.head.clone(),
             sources: Vec::new(),
@@ -404,7 +406,10 @@ impl Admission {
             RepoTask::Adopt(fetched_pack) => self.adoption(fetched_pack, lookup),
             RepoTask::PullRequest(_, event) => self.pull_request_alignment(&repo_path, *event, lookup),
             // A ref may have been created since the repository was found empty.
-            RepoTask::Delete(_) => (lookup.has_folder && lookup.refs.is_empty()).then_some(GitOperation::Delete),
+            RepoTask::Delete(_) => {
+                let is_on_disk = lookup.has_folder || lookup.has_leftovers;
+                (is_on_disk && lookup.refs.is_empty()).then_some(GitOperation::Delete)
+            }
         };
         match operation {
             Some(operation) => self.start_git_job(repo_path, operation, RunningJob::Task(task)),
@@ -448,15 +453,18 @@ impl Admission {
     fn desired_alignment(&self, repo_path: &RepoPath, lookup: &RepoLookupResult) -> Alignment {
         let states = self.states_for(repo_path);
         let is_served = self.is_served(repo_path);
-        let parse = |(id, _): &(EventId, EventStatus)| {
-            lookup.events.get(id).and_then(|found| RepoState::from_event(&found.event))
+        let parse = |(id, status): &(EventId, EventStatus)| {
+            lookup.events.get(id).and_then(|found| Some((RepoState::from_event(&found.event)?, *status)))
         };
         let candidates: Vec<CandidateState> = states
             .iter()
             .filter_map(parse)
             // A state without refs is complete without any data, and must not release a held announcement.
-            .filter(|state| state.is_satisfiable() && (is_served || !state.refs.is_empty()))
-            .map(|state| CandidateState { sources: self.state_sources(repo_path, &state), ..candidate(state) })
+            .filter(|(state, _)| state.is_satisfiable() && (is_served || !state.refs.is_empty()))
+            .map(|(state, status)| CandidateState {
+                sources: self.state_sources(repo_path, &state),
+                ..candidate(state, status)
+            })
             .collect();
         let alternates = self.alternates_of(repo_path);
         // Held states do not justify existing refs.
@@ -571,8 +579,12 @@ impl Admission {
                 self.record_todo(todo_for_task(&task));
                 self.retry_later(now, task);
             }
-            (RunningJob::Task(task), GitJobOutcome::Deleted | GitJobOutcome::Staged) => self.end_task(&task),
+            (RunningJob::Task(task), GitJobOutcome::Deleted | GitJobOutcome::Staged) => {
+                self.forget_degraded(task.repo_path());
+                self.end_task(&task);
+            }
             (job, GitJobOutcome::Aligned(aligned)) => {
+                self.update_degraded(job.repo_path(), &aligned);
                 self.lookup_queue.push_back(LookupPurpose::FinishJob(job, aligned));
             }
             (RunningJob::Push { received_push, .. }, GitJobOutcome::Deleted) => {
@@ -582,14 +594,17 @@ impl Admission {
     }
 }
 
+/// Returns the branches and tags that a push starts from. Those of a degraded repository are not shown to the client,
+/// so that it sends everything again.
 fn branches_and_tags(lookup: &RepoLookupResult) -> BTreeMap<String, String> {
-    let refs = lookup.refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
+    let refs = lookup.refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/") && !lookup.is_degraded);
     refs.map(|(name, oid)| (name.clone(), oid.clone())).collect()
 }
 
-fn candidate(state: RepoState) -> CandidateState {
+fn candidate(state: RepoState, status: EventStatus) -> CandidateState {
     CandidateState {
         event: state.version.id,
+        is_served: status == EventStatus::Served,
         refs: state.refs.into_iter().collect(),
         head: state.head,
         sources: Vec::new(),

@@ -71,6 +71,8 @@ pub enum AdmissionInput {
     LookupDone(RepoLookupResult),
     /// A git job has ended.
     GitJobDone(GitJobId, GitJobOutcome),
+    /// A repository is marked as degraded: objects that its refs need are damaged or missing.
+    RepoDegraded(RepoPath),
     /// Objects were added to the pools of repositories with this identifier by other means than a push.
     GitDataAdded(Identifier),
     /// The fill level of the disk budget.
@@ -106,6 +108,7 @@ crate::label_table! {
         Self::PushEnded(_) => "push_ended",
         Self::LookupDone(_) => "lookup_done",
         Self::GitJobDone(..) => "git_job_done",
+        Self::RepoDegraded(_) => "repo_degraded",
         Self::GitDataAdded(_) => "data_came",
         Self::DiskLevel(_) => "space",
         Self::FetchStarted(..) => "fetch_began",
@@ -182,6 +185,8 @@ pub struct RepoLookupResult {
     pub is_failed: bool,
     /// Whether the repository has a folder, that is, it has had git data.
     pub has_folder: bool,
+    /// Whether objects of the repository are damaged or missing, so that its refs prove nothing.
+    pub is_degraded: bool,
     /// Whether a repository without a folder has left a pool, or a crash has interrupted its deletion. Only if
     /// [`RepoLookup::find_orphans`].
     pub has_leftovers: bool,

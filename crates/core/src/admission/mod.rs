@@ -16,6 +16,7 @@
 //! - `sync_targets`, `wanted_git_data`: what [`sync`](crate::sync) and [`fetch`](crate::fetch) should do.
 
 mod announcement_changes;
+mod degraded;
 mod dependents;
 mod early_requests;
 mod exceptions;
@@ -47,6 +48,7 @@ use policy::{AdmissionMode, AdmissionPolicy, IdentifierSpace, PolicyContext, Sub
 use purgatory::{HeldEvent, HeldKind, HeldSubmitter, Purgatory, SearchStatus};
 use repo_queue::{RepoQueues, RepoTask};
 
+use degraded::DegradedRepos;
 use dependents::DependentQueue;
 use early_requests::EarlyRequests;
 use exceptions::ExceptionReview;
@@ -113,6 +115,8 @@ pub struct Admission {
     pending_lookup: Option<LookupPurpose>,
     /// The purposes of the next lookups.
     lookup_queue: VecDeque<LookupPurpose>,
+    /// Repositories with damaged or missing objects.
+    degraded: DegradedRepos,
     /// Repositories that must be compared with a changed policy.
     repos_to_review: VecDeque<RepoId>,
     /// Banned repositories that were removed and whose related events are being searched.
@@ -148,6 +152,7 @@ impl Admission {
             fetches: BTreeMap::new(),
             pending_lookup: None,
             lookup_queue: VecDeque::new(),
+            degraded: DegradedRepos::default(),
             repos_to_review: VecDeque::new(),
             repos_to_scan: BTreeSet::new(),
         }
@@ -570,6 +575,7 @@ impl StateMachine for Admission {
             AdmissionInput::PushEnded(push) => drop(self.pushes.remove(&push)),
             AdmissionInput::LookupDone(result) => self.lookup_done(now, result),
             AdmissionInput::GitJobDone(job, outcome) => self.git_job_done(now, job, outcome),
+            AdmissionInput::RepoDegraded(repo_path) => self.repo_degraded(repo_path),
             AdmissionInput::GitDataAdded(identifier) => self.git_data_added(&identifier),
             AdmissionInput::DiskLevel(level) => self.disk_level = level,
             AdmissionInput::FetchStarted(fetch, events) => drop(self.fetches.insert(fetch, events)),

@@ -13,10 +13,11 @@ use crate::nostr::event::EventId;
 use crate::repo::pull_request::PullRequest;
 use crate::repo::state::is_oid;
 use crate::repo::{Announcement, Identifier, RepoId, RepoPath, RepoState};
+use crate::time::MonoTime;
 
 impl Admission {
-    /// Returns the git data that held events about repositories with an identifier wait for. `read` returns the text of
-    /// a held event.
+    /// Returns the git data that held events about repositories with an identifier wait for, and that degraded ones of
+    /// these repositories have lost. `read` returns the text of an event.
     ///
     /// Data that several repositories of a maintainer set need is fetched for one of them; the others copy it or read
     /// it there.
@@ -41,9 +42,24 @@ impl Admission {
             let Some(event) = read(id) else { continue };
             let sources =
                 sources_by_repo.entry(destination.clone()).or_insert_with(|| self.git_sources_of(destination.repo()));
-            if let Some(wanted_event) = self.wanted_event(&event, held_event, sources) {
+            let search = match held_event.search {
+                SearchStatus::Pending(due) | SearchStatus::Tried(due) => (due, false),
+                SearchStatus::Dormant => (held_event.since, true),
+            };
+            if let Some(wanted_event) = self.wanted_event(&event, &held_event.kind, search, sources) {
                 count += 1;
                 wanted.entry(destination.clone()).or_default().push(wanted_event);
+            }
+        }
+        for (repo_path, lost) in self.lost_events(identifier) {
+            let sources = self.git_sources_of(repo_path.repo());
+            for event in lost.iter().filter_map(|id| read(*id)) {
+                let kind = match PullRequest::from_any_event(&event) {
+                    Some(request) => HeldKind::PullRequest(request.tip, Vec::new()),
+                    None => HeldKind::State(identifier.clone()),
+                };
+                let wanted_event = self.wanted_event(&event, &kind, (MonoTime::default(), false), &sources);
+                wanted.entry(repo_path.clone()).or_default().extend(wanted_event);
             }
         }
         wanted.into_iter().map(|(repo_path, events)| WantedGitData { repo_path, events }).collect()
@@ -67,14 +83,16 @@ impl Admission {
         }
     }
 
-    /// Returns the objects that an event waits for and the servers that may have them.
+    /// Returns the objects that an event waits for and the servers that may have them. `due` is when they are searched,
+    /// and `is_dormant` whether that is not urgent.
     fn wanted_event(
         &self,
         event: &SignedEvent,
-        held_event: &HeldEvent,
+        kind: &HeldKind,
+        (due, is_dormant): (MonoTime, bool),
         repo_sources: &[GitSource],
     ) -> Option<WantedEvent> {
-        let (kind, oids, own_sources) = match &held_event.kind {
+        let (kind, oids, own_sources) = match kind {
             HeldKind::Announcement(_) => return None,
             HeldKind::State(_) => {
                 let state = RepoState::from_event(event).filter(RepoState::is_satisfiable)?;
@@ -94,10 +112,6 @@ impl Admission {
         let all = own_sources.into_iter().chain(repo_sources.iter().cloned());
         let others =
             all.filter(|source| !self.policy.service.is_own_git_url(&source.url) && seen.insert(source.url.clone()));
-        let (due, is_dormant) = match held_event.search {
-            SearchStatus::Pending(due) | SearchStatus::Tried(due) => (due, false),
-            SearchStatus::Dormant => (held_event.since, true),
-        };
         let sources = others.take(limits::MAX_GIT_SOURCES_PER_EVENT).collect();
         Some(WantedEvent { id: event.id, kind, oids, sources, due, is_dormant })
     }

@@ -17,7 +17,7 @@ const EXTENSIONS: [&str; 3] = ["pack", "rev", "idx"];
 
 /// Moves the packs of some object directories into a pool, durably, and removes the directories. A directory that does
 /// not exist, or a pack that an interrupted run has moved in part, is not an error.
-pub(super) fn move_packs(received_packs: &[PathBuf], pool: &Path) -> io::Result<()> {
+pub(crate) fn move_packs(received_packs: &[PathBuf], pool: &Path) -> io::Result<()> {
     let into = pool.join("pack");
     let mut packs = Vec::new();
     for received_pack in received_packs {

@@ -1,6 +1,6 @@
 //! Sets which pools a repository reads.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use grasp_core::limits;
 use grasp_core::repo::RepoPath;
@@ -10,7 +10,6 @@ use super::copy_objects::CopyRequest;
 use crate::action_error::{ActionContext, ActionError};
 use crate::alternates::Alternates;
 use crate::crash_point;
-use crate::layout::pack_bytes;
 use crate::refs::Refs;
 
 impl GitJobRunner {
@@ -24,29 +23,30 @@ impl GitJobRunner {
         if retained.len() <= limits::MAX_RETAINED_POOLS {
             return Ok(alternates);
         }
-        self.limit_alternates(&self.layout.repo_dir(repo_path), &alternates, retained)
+        self.limit_alternates(repo_path, &alternates, &retained)
     }
 
-    /// Reduces the pools that a repository has read before to the limit: first those that its refs do not need. Of more
-    /// needed ones, the objects of the smallest are copied.
+    /// Reduces the pools that a repository has read before to the limit: first those that its refs do not need. If that
+    /// is not enough, the repository is degraded. Copies of objects would let anyone multiply the data of others.
     fn limit_alternates(
         &self,
-        folder: &Path,
+        repo_path: &RepoPath,
         alternates: &Alternates,
-        retained: Vec<PathBuf>,
+        retained: &[PathBuf],
     ) -> Result<Alternates, ActionError> {
-        let refs = Refs::read(folder).context("read refs")?;
+        let refs = Refs::read(&self.layout.repo_dir(repo_path)).context("read refs")?;
         let tips: Vec<&str> = refs.iter().map(|(_, target)| target.oid.as_str()).collect();
-        let kept = alternates.without(&retained);
+        let kept = alternates.without(retained);
         let mut needed =
-            self.needed_pools(&CopyRequest { tips: &tips, known: &[], from: &retained, kept: &kept.pools() })?;
-        needed.sort_by_key(|pool| std::cmp::Reverse(pack_bytes(pool).unwrap_or(0)));
-        let copied = needed.split_off(needed.len().min(limits::MAX_RETAINED_POOLS));
-        let limited = kept.with(&self.layout, &needed);
-        if !copied.is_empty() {
-            self.copy_objects(&CopyRequest { tips: &tips, known: &[], from: &copied, kept: &limited.pools() })?;
+            self.needed_pools(&CopyRequest { tips: &tips, known: &[], from: retained, kept: &kept.pools() })?;
+        if needed.len() > limits::MAX_RETAINED_POOLS {
+            let reason = "its refs need objects of too many repositories of former maintainers";
+            self.layout.mark_degraded(repo_path, reason).context("mark a degraded repository")?;
+            needed.truncate(limits::MAX_RETAINED_POOLS);
         }
-        Ok(limited)
+        // A push may have been checked with the pools that are not read any more.
+        self.layout.record_prune();
+        Ok(kept.with(&self.layout, &needed))
     }
 
     /// Sets the alternates of a repository.

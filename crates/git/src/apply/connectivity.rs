@@ -133,7 +133,9 @@ impl GitJobRunner {
         }
         let input = walk_input(unknown, view.known.targets.keys());
         let environment = view.source.environment(&self.layout)?;
-        let mut command = environment.command(self, &["rev-list", "--objects", "--quiet", "--stdin"]);
+        // Git would assume that commits in a commit-graph exist. That is only true if the refs are trusted.
+        let setting = format!("core.commitGraph={}", !view.known.targets.is_empty());
+        let mut command = environment.command(self, &["-c", &setting, "rev-list", "--objects", "--quiet", "--stdin"]);
         match self.git.run(&mut command, ProcessInput::Bytes(input.as_bytes()), self.timeout, MAX_OUTPUT) {
             Ok(_) => Ok(true),
             Err(GitError::Failed { stderr, .. }) if is_data_error(&stderr, view.lookup)? => Ok(false),

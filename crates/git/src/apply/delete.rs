@@ -7,7 +7,6 @@ use crate::action_error::{ActionContext, ActionError};
 use crate::alternates::Alternates;
 use crate::crash_point;
 use crate::files::remove_if_exists;
-use crate::pool_readers::orphaned;
 use crate::refs::Refs;
 
 impl GitJobRunner {
@@ -18,15 +17,20 @@ impl GitJobRunner {
         if !folder.exists() {
             return Ok(());
         }
+        // Maintenance decides what becomes of the pool if the disk is full.
+        let can_link = !(self.is_disk_full)();
         let foreign_pools = Alternates::read(&folder).context("read alternates")?.foreign_pools();
         self.layout.remove_refs(&folder).context("remove a repository")?;
+        // Repositories do not begin to read its pool any more, also if a push was checked with it.
+        self.layout.record_prune();
         changed.push((repo_path.clone(), Refs::default()));
+        let readers = self.layout.pool_readers(repo_path.identifier()).context("find the readers of pools")?;
         // The pools of other deleted repositories may have had no other reader.
-        for pool in orphaned(foreign_pools) {
-            self.layout.release_pool(&pool, repo_path.identifier()).context("remove a pool")?;
+        for pool in foreign_pools {
+            self.layout.release_pool(&pool, &readers, can_link).context("remove a pool")?;
         }
         crash_point::point("delete.released");
-        if !self.layout.release_pool(&pool, repo_path.identifier()).context("remove a pool")? {
+        if !self.layout.release_pool(&pool, &readers, can_link).context("remove a pool")? {
             remove_if_exists(&folder.join("objects/info/alternates")).context("remove a repository")?;
         }
         Ok(())

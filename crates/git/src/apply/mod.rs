@@ -22,7 +22,7 @@ use crate::layout::Layout;
 use crate::process::Git;
 use crate::refs::Refs;
 
-mod adopt_packs;
+pub(crate) mod adopt_packs;
 mod alternates;
 mod connectivity;
 mod copy_objects;
@@ -31,6 +31,9 @@ mod update;
 
 /// Returns a limit in bytes under the current settings.
 pub type MaxBytesFn = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Returns whether the disk budget is used up.
+pub type DiskFullFn = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Runs git jobs on a git data folder.
 #[derive(Clone)]
@@ -41,6 +44,7 @@ pub struct GitJobRunner {
     timeout: Duration,
     /// Largest pack that is written to copy objects from other repositories.
     max_copy_bytes: MaxBytesFn,
+    is_disk_full: DiskFullFn,
 }
 
 /// The result of a git job.
@@ -58,7 +62,7 @@ impl GitJobRunner {
     /// Returns a runner for a git data folder. No git process takes longer than `timeout`.
     #[must_use]
     pub fn new(git: Git, layout: Arc<Layout>, timeout: Duration) -> Self {
-        Self { git, layout, timeout, max_copy_bytes: Arc::new(|| u64::MAX) }
+        Self { git, layout, timeout, max_copy_bytes: Arc::new(|| u64::MAX), is_disk_full: Arc::new(|| false) }
     }
 
     /// Returns the same runner with a limit on the pack that is written to copy objects from other repositories. Each
@@ -66,6 +70,13 @@ impl GitJobRunner {
     #[must_use]
     pub fn with_max_copy_bytes(self, max_copy_bytes: MaxBytesFn) -> Self {
         Self { max_copy_bytes, ..self }
+    }
+
+    /// Returns the same runner with a function that tells whether the disk is full. A deleted repository then does not
+    /// leave its packs to the only repository that reads them.
+    #[must_use]
+    pub fn with_disk_full(self, is_disk_full: DiskFullFn) -> Self {
+        Self { is_disk_full, ..self }
     }
 
     /// Runs a job. At most one job per repository identifier may run at a time.

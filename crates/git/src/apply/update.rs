@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use grasp_core::admission::git_job::{
     Alignment, AlignmentResult, CandidateState, PullRequestRef, ReceivedPack, RefFallback,
 };
+use grasp_core::limits;
 use grasp_core::nostr::EventId;
 use grasp_core::repo::state::is_oid;
 use grasp_core::repo::{RepoPath, ref_name};
@@ -19,6 +20,7 @@ use super::copy_objects::CopyRequest;
 use crate::action_error::{ActionContext, ActionError};
 use crate::alternates::Alternates;
 use crate::crash_point;
+use crate::degraded;
 use crate::layout::create_bare_repo;
 use crate::objects::{ObjectKind, ObjectLookup};
 use crate::process::ProcessInput;
@@ -36,6 +38,7 @@ struct ChosenState<'a> {
 /// The repository that is aligned.
 struct TargetRepo<'a> {
     folder: &'a Path,
+    is_degraded: bool,
     alternates: Alternates,
     known: &'a KnownTargets<'a>,
 }
@@ -44,7 +47,7 @@ impl TargetRepo<'_> {
     fn view<'s>(&'s self, pools: &'s [PathBuf], lookup: &'s ObjectLookup, is_verified: bool) -> ObjectView<'s> {
         let source =
             if repo_exists(self.folder) { ObjectSource::Repo(self.folder) } else { ObjectSource::Pools(pools) };
-        ObjectView { source, lookup, known: self.known, is_verified }
+        ObjectView { source, lookup, known: self.known, is_verified: is_verified && !self.is_degraded }
     }
 }
 
@@ -77,8 +80,11 @@ impl GitJobRunner {
             self.set_alternates(&alternates)?;
         }
         let before = Refs::read(&folder).context("read refs")?;
-        let known = KnownTargets::new(&before);
-        let mut target = TargetRepo { folder: &folder, alternates, known: &known };
+        // In a degraded repository, refs do not prove that their objects are complete.
+        let is_degraded = degraded::is_marked(&folder);
+        let trusted = if is_degraded { Refs::default() } else { before.clone() };
+        let known = KnownTargets::new(&trusted);
+        let mut target = TargetRepo { folder: &folder, alternates, known: &known, is_degraded };
         let chosen = self.choose_state(&mut target, alignment)?;
         let pools = target.alternates.pools();
         let lookup = ObjectLookup::new(&pools);
@@ -102,6 +108,7 @@ impl GitJobRunner {
             // An earlier run may have been interrupted before these refs were served.
             changed.push((repo_path.clone(), next.clone()));
         }
+        let lost = if is_degraded { self.check_degraded(&target, alignment, &chosen, &next)? } else { None };
         let has_ref = |pull_request: &&&PullRequestRef| {
             next.get(&pull_request_ref(pull_request.event)).is_some_and(|target| target.oid == pull_request.tip)
         };
@@ -109,7 +116,51 @@ impl GitJobRunner {
             chosen: chosen.map(|chosen| chosen.candidate.event),
             pull_requests: pull_requests.iter().filter(has_ref).map(|pull_request| pull_request.event).collect(),
             is_empty: next.iter().next().is_none(),
+            lost,
         })
+    }
+
+    /// Checks everything that the refs of a degraded repository need. If it is complete, the repository is not degraded
+    /// any more; otherwise returns the events whose objects are missing.
+    fn check_degraded(
+        &self,
+        target: &TargetRepo<'_>,
+        alignment: &Alignment,
+        chosen: &Option<ChosenState<'_>>,
+        next: &Refs,
+    ) -> Result<Option<Vec<EventId>>, ActionError> {
+        let pools = target.alternates.pools();
+        let lookup = ObjectLookup::new(&pools);
+        let view = target.view(&pools, &lookup, false);
+        let mut tips: Vec<&str> = next.iter().map(|(_, target)| target.oid.as_str()).collect();
+        tips.sort_unstable();
+        tips.dedup();
+        // The refs may be lost, too: then only a state proves that nothing is missing. A job for a pull request has none.
+        let followed = alignment.candidates.iter().find(|candidate| candidate.is_served);
+        let has_all_refs = chosen.is_some() || (followed.is_none() && alignment.fallback == RefFallback::Clear);
+        if has_all_refs && self.has_all(&view, &tips)? {
+            degraded::remove_mark(target.folder).context("remove the mark of a degraded repository")?;
+            return Ok(None);
+        }
+        let mut lost: Vec<EventId> =
+            followed.filter(|_| chosen.is_none()).map(|state| state.event).into_iter().collect();
+        for (name, ref_target) in next.iter() {
+            let Some(event) = name.strip_prefix("refs/nostr/").and_then(EventId::from_hex) else { continue };
+            if lost.len() < limits::MAX_LOST_EVENTS && !self.has_all(&view, &[&ref_target.oid])? {
+                lost.push(event);
+            }
+        }
+        Ok(Some(lost))
+    }
+
+    /// Returns whether some objects exist with everything that they refer to.
+    fn has_all(&self, view: &ObjectView<'_>, tips: &[&str]) -> Result<bool, ActionError> {
+        for tip in tips {
+            if view.kind(tip)?.is_none() {
+                return Ok(false);
+            }
+        }
+        self.is_complete(view, tips)
     }
 
     /// Creates the folder of a repository if it does not exist.
@@ -138,7 +189,8 @@ impl GitJobRunner {
         alignment.checked_prune_count == Some(self.layout.prune_count())
     }
 
-    /// Returns the first candidate that is complete, possibly after the pools of one of its sources were added to the
+    /// Returns the first candidate that is complete, or none if a served one is not and the repository is degraded,
+    /// possibly after the pools of one of its sources were added to the
     /// alternates.
     fn choose_state<'a>(
         &self,
@@ -160,13 +212,20 @@ impl GitJobRunner {
                 let (known, kept) = (target.known.targets(), target.alternates.pools());
                 let needed =
                     self.needed_pools(&CopyRequest { tips: &tips, known: &known, from: &from, kept: &kept })?;
-                target.alternates = target.alternates.with(&self.layout, &needed);
+                let alternates = target.alternates.with(&self.layout, &needed);
+                if alternates.foreign_pools().len() > limits::MAX_MAINTAINERS + limits::MAX_RETAINED_POOLS {
+                    continue;
+                }
+                target.alternates = alternates;
                 self.prepare_repo(target.folder, &target.alternates)?;
                 let pools = target.alternates.pools();
                 let lookup = ObjectLookup::new(&pools);
                 if let Some(refs) = self.resolve_refs(&target.view(&pools, &lookup, false), candidate)? {
                     return Ok(Some(ChosenState { candidate, refs }));
                 }
+            }
+            if target.is_degraded && candidate.is_served {
+                break;
             }
         }
         Ok(None)

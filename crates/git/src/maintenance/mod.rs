@@ -39,8 +39,10 @@
 //! Git assumes without a check that the commits in a commit-graph exist. So a commit-graph contains only commits whose
 //! objects are in the same pool, and a prune replaces it before it removes anything.
 
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use grasp_core::repo::RepoPath;
 
@@ -69,6 +71,9 @@ pub const PRUNE_INTERVAL: Duration = Duration::from_secs(24 * 3_600);
 /// How long the last step waits for a git job on the same repository: most take milliseconds. If it waits in vain, its
 /// work is discarded.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A file in the pool's `info`. Its modification time is when the last check for damage started.
+const LAST_CHECK: &str = "checked";
 
 /// Largest output of a git process whose output is not read line by line: the name of a pack.
 const MAX_OUTPUT: usize = 4 * 1024;
@@ -109,7 +114,42 @@ impl PoolMaintainer {
         let identifier = repo_path.identifier();
         let _removal = self.layout.begin_removal();
         let Some(_lock) = self.layout.repo_locks.lock_within(identifier, LOCK_TIMEOUT) else { return Ok(false) };
-        self.layout.release_pool(&self.layout.pool(repo_path), identifier).context("remove a pool")
+        let readers = self.layout.pool_readers(identifier).context("find the readers of pools")?;
+        self.layout.release_pool(&self.layout.pool(repo_path), &readers, true).context("remove a pool")
+    }
+
+    /// Removes the pool of a deleted repository although other repositories may read it, and marks these as degraded.
+    /// Returns them.
+    ///
+    /// # Errors
+    /// If a file cannot be read, written or removed.
+    pub fn remove_orphaned_pool(&self, repo_path: &RepoPath) -> Result<Vec<RepoPath>, ActionError> {
+        let identifier = repo_path.identifier();
+        let _removal = self.layout.begin_removal();
+        let Some(_lock) = self.layout.repo_locks.lock_within(identifier, LOCK_TIMEOUT) else { return Ok(Vec::new()) };
+        self.layout.remove_orphaned_pool(&self.layout.pool(repo_path), identifier).context("remove a pool")
+    }
+
+    /// Returns when a repository was last checked for damage. A new one counts as checked when it was created.
+    #[must_use]
+    pub fn last_check(&self, repo_path: &RepoPath) -> SystemTime {
+        let folder = self.layout.repo_dir(repo_path);
+        let times = [folder.join("pool/info").join(LAST_CHECK), folder.join("config")];
+        let modified = |path: &PathBuf| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+        times.iter().find_map(modified).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// Records when a check for damage started.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn record_check(&self, repo_path: &RepoPath, started: SystemTime) -> Result<(), ActionError> {
+        let info = self.layout.pool(repo_path).join("info");
+        if !info.is_dir() {
+            return Ok(());
+        }
+        let file = fs::File::create(info.join(LAST_CHECK));
+        file.and_then(|file| file.set_modified(started)).context("record the time of a check")
     }
 
     /// Returns whether a repository has a pool.

@@ -10,6 +10,7 @@ use grasp_core::repo::state::is_oid;
 use super::{MAX_OUTPUT, PoolMaintainer};
 use crate::action_error::{ActionContext, ActionError};
 use crate::alternates::Alternates;
+use crate::degraded;
 use crate::objects::ObjectLookup;
 use crate::process::{Git, GitError, ProcessInput, walk_input};
 use crate::refs::Refs;
@@ -52,17 +53,25 @@ impl PoolMaintainer {
     ) -> Result<Option<NeededObjects>, ActionError> {
         let pool = self.layout.pool(repo_path);
         let mut readers = match repo_path {
-            RepoPath::Announced(repo) => self.layout.pool_readers(&pool, &repo.identifier),
-            RepoPath::PullRequests(_) => Ok(Vec::new()),
-        }
-        .context("find the readers of a pool")?;
+            RepoPath::Announced(repo) => {
+                let readers = self.layout.pool_readers(&repo.identifier).context("find the readers of a pool")?;
+                readers.of(&pool).to_vec()
+            }
+            RepoPath::PullRequests(_) => Vec::new(),
+        };
         readers.push(repo_path.clone());
         let Some(named) = needed_oids(&readers) else { return Ok(None) };
         let mut needed = NeededObjects { pools: vec![pool], tips: BTreeSet::new(), named };
         needed.named.retain(|oid| oid.len() == 40 && is_oid(oid));
         for folder in readers.iter().map(|reader| self.layout.repo_dir(reader)) {
             let refs = Refs::read(&folder).context("read refs")?;
-            needed.tips.extend(refs.iter().map(|(_, target)| target.oid.clone()));
+            let tips = refs.iter().map(|(_, target)| target.oid.clone());
+            // The refs of a degraded repository may be incomplete.
+            if degraded::is_marked(&folder) {
+                needed.named.extend(tips)
+            } else {
+                needed.tips.extend(tips)
+            }
             needed.pools.extend(Alternates::read(&folder).context("read alternates")?.pools());
         }
         needed.pools.sort_unstable();

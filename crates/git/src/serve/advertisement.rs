@@ -26,6 +26,14 @@ pub fn upload_pack(refs: &Refs, capabilities: &ServerCapabilities, protocol: Pro
     out
 }
 
+/// Returns the answer to a request for the refs of a repository whose objects are damaged or missing.
+#[must_use]
+pub fn degraded() -> Vec<u8> {
+    let mut out = service_header(PackService::UploadPack);
+    out.extend(super::degraded_response());
+    out
+}
+
 /// Returns the advertisement of `git-receive-pack`: the refs without HEAD and without peeled tags, and as `.have` lines
 /// the `haves`: ref targets of other repositories whose objects this one reads, most useful first. Each object is named
 /// once.

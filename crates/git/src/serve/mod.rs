@@ -81,6 +81,17 @@ pub fn error_response(text: &str) -> Vec<u8> {
     out
 }
 
+/// The answer to fetches from a degraded repository.
+pub(crate) const DEGRADED: &str = "this repository is degraded: some of its objects are damaged or missing on this server. \
+     They are being fetched from other servers; until then, clone from another server of the announcement. Maintainers \
+     can push all refs again";
+
+/// Returns the response to a fetch from a repository whose objects are damaged or missing.
+#[must_use]
+pub fn degraded_response() -> Vec<u8> {
+    error_response(DEGRADED)
+}
+
 /// Returns the response to a fetch of an object that this server does not have, for example from a repository that has
 /// no folder yet.
 #[must_use]

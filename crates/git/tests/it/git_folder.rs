@@ -85,6 +85,12 @@ impl GitFixture {
         listed.lines().map(peeled).collect()
     }
 
+    /// Returns the number of refs of a repository on disk.
+    pub(crate) fn refs_on_disk(&self, repo_path: &RepoPath) -> usize {
+        let refs = grasp_git::refs::Refs::read(&self.layout.repo_dir(repo_path)).expect("read refs");
+        refs.iter().count()
+    }
+
     /// Checks that git finds no fault in a repository and can clone it.
     pub(crate) fn check_repo(&self, repo_path: &RepoPath) {
         let folder = self.layout.repo_dir(repo_path);
@@ -155,7 +161,7 @@ pub(crate) fn event(number: u8) -> EventId {
 /// Returns a candidate state without HEAD.
 pub(crate) fn candidate(number: u8, refs: &[(&str, &str)]) -> CandidateState {
     let refs = refs.iter().map(|(name, oid)| ((*name).to_owned(), (*oid).to_owned())).collect();
-    CandidateState { event: event(number), refs, head: None, sources: Vec::new() }
+    CandidateState { event: event(number), is_served: false, refs, head: None, sources: Vec::new() }
 }
 
 /// Returns a candidate state whose HEAD is its first ref.

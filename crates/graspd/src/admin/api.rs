@@ -48,6 +48,7 @@ pub(crate) const RELAY_PAUSE: Endpoint<RelayRequest, Nothing, RelayResult> = End
 pub(crate) const RELAY_RESUME: Endpoint<RelayRequest, Nothing, RelayResult> = Endpoint::new("relay_resume");
 pub(crate) const RELAY_FORGET: Endpoint<RelayRequest, Nothing, RelayResult> = Endpoint::new("relay_forget");
 pub(crate) const SYNC: Endpoint<RelayRequest, Nothing, SyncResult> = Endpoint::new("sync");
+pub(crate) const REPAIR: Endpoint<RepairRequest, RepairItem, RepairResult> = Endpoint::new("repair");
 pub(crate) const REPOS: Endpoint<ReposRequest, RepoItem, RepoCount> = Endpoint::new("repos");
 pub(crate) const PURGATORY: Endpoint<Nothing, HeldItem, HeldCount> = Endpoint::new("purgatory");
 pub(crate) const PURGATORY_RETRY: Endpoint<HeldRequest, Nothing, RetryResult> = Endpoint::new("purgatory_retry");
@@ -405,6 +406,38 @@ pub(crate) struct ReposRequest {
     pub(crate) owner: Option<String>,
     /// Only repositories that wait for git data.
     pub(crate) missing: bool,
+}
+
+/// Which repositories to check and repair.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RepairRequest {
+    /// Identifier or path; `None` for all.
+    pub(crate) name: Option<String>,
+}
+
+/// A repository in which damage was found.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RepairItem {
+    pub(crate) path: String,
+    /// Packs whose index was written again.
+    pub(crate) indexed_packs: Vec<String>,
+    /// Packs that were moved away.
+    pub(crate) damaged_packs: Vec<String>,
+    /// Refs that lack objects.
+    pub(crate) missing_objects: usize,
+    /// Why the repository is degraded; `None` if it is not.
+    pub(crate) degraded: Option<String>,
+    /// Why it could not be checked.
+    pub(crate) error: Option<String>,
+}
+
+/// The result of a repair.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RepairResult {
+    /// Repositories that were checked.
+    pub(crate) repositories: usize,
+    pub(crate) damaged: usize,
+    pub(crate) degraded: usize,
 }
 
 /// A repository.

@@ -17,6 +17,7 @@ mod import;
 pub(crate) mod proxy_probe;
 mod purgatory;
 mod relays;
+mod repair;
 mod repos;
 pub(crate) mod snapshot;
 pub(crate) mod socket;
@@ -40,6 +41,7 @@ use crate::config::Config;
 use crate::fetch::driver::FetchHandle;
 use crate::reload::{ReloadReport, Reloader};
 use crate::repos::ref_cache::RefCache;
+use crate::repos::repair::RepoRepair;
 use crate::sync::status::SyncHandle;
 use crate::web::status_cache::StatusCache;
 use crate::writer::queue::EventQueue;
@@ -72,6 +74,7 @@ async fn dispatch(admin: &Arc<AdminState>, request: AdminRequest, writer: Respon
         RELAY_RESUME: |relay, _| relays::send_command(admin, relay, RelayCommand::Resume),
         RELAY_FORGET: |relay, _| relays::send_command(admin, relay, RelayCommand::Forget),
         SYNC: |relay, writer| relays::reconcile(admin, relay, writer),
+        REPAIR: |arguments, writer| repair::repair(admin, arguments, writer),
         REPOS: |arguments, writer| repos::list(admin, arguments, writer),
         PURGATORY: |_, writer| purgatory::list(admin, writer),
         PURGATORY_RETRY: |arguments, writer| purgatory::retry(admin, arguments, writer),
@@ -117,6 +120,7 @@ pub(crate) struct AdminState {
     pub(crate) event_queue: Arc<EventQueue>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) ref_cache: Arc<RefCache>,
+    pub(crate) repair: Arc<RepoRepair>,
     pub(crate) status: Arc<StatusCache>,
     pub(crate) proxy_probe: Arc<ProxyProbe>,
     /// `None` if sync is disabled.

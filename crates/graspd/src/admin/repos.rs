@@ -59,6 +59,7 @@ struct RepoDiskUsage {
     refs: Option<usize>,
     /// Bytes of its own objects.
     bytes: Option<u64>,
+    is_degraded: bool,
 }
 
 async fn disk_usage(admin: &Arc<AdminState>, repo_paths: &[RepoPath]) -> Vec<RepoDiskUsage> {
@@ -67,6 +68,7 @@ async fn disk_usage(admin: &Arc<AdminState>, repo_paths: &[RepoPath]) -> Vec<Rep
         let one = |repo_path: &RepoPath| RepoDiskUsage {
             refs: git.ref_cache.snapshot(repo_path).ok().map(|snapshot| snapshot.refs.iter().count()),
             bytes: git.layout.repo_dir(repo_path).exists().then(|| git.layout.charged_bytes(repo_path)),
+            is_degraded: git.layout.is_degraded(repo_path),
         };
         repo_paths.iter().map(one).collect()
     };
@@ -82,6 +84,7 @@ fn repo_item(
 ) -> RepoItem {
     let repo = repo_path.repo();
     let state = match (status, &summary.state, summary.held_states) {
+        _ if disk.is_degraded => "degraded",
         (EventStatus::Held, _, _) => "waiting",
         (EventStatus::Served, None, 0) => "empty",
         (EventStatus::Served, _, 1..) => "behind",
@@ -159,7 +162,7 @@ mod tests {
         let report =
             RepoRelayReport { relay, seen_states: BTreeMap::new(), is_compared: false, lacking: None, problem: None };
         let summary = RepoSummary { state: Some((EventId([2; 32]), 1_700)), held_states: 1, held: 3, maintainers: 2 };
-        let disk = RepoDiskUsage { refs: Some(4), bytes: Some(5_000) };
+        let disk = RepoDiskUsage { refs: Some(4), bytes: Some(5_000), is_degraded: false };
         let item = repo_item(&repo_path, EventStatus::Served, &summary, Some(&vec![report]), disk);
         assert_eq!(
             serde_json::json!(item).to_string(),

@@ -103,7 +103,8 @@ fn target_path(path: &Path, config: &Config) -> PathBuf {
 fn restore_file(root: &Path, entry: &ManifestEntry, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder)?;
-        if entry.path.ends_with("HEAD") {
+        // Each repository has a `config`; HEAD is missing in a folder that only has a pool.
+        if entry.path.ends_with("config") {
             grasp_git::layout::create_repo_folders(folder)?;
         }
     }

@@ -21,6 +21,7 @@ mod purgatory;
 mod reference;
 mod relays;
 mod reload;
+mod repair;
 mod repos;
 mod server_settings;
 mod status;
@@ -59,6 +60,7 @@ enum CliCommand {
     Repos(repos::ReposArgs),
     Purgatory(purgatory::PurgatoryArgs),
     Sync(sync::SyncArgs),
+    Repair(repair::RepairArgs),
     Reload(reload::ReloadArgs),
     Check(check::CheckArgs),
     Backup(backup::BackupArgs),
@@ -138,6 +140,7 @@ fn run_command(command: CliCommand, context: &CommandContext<'_>) -> Result<(), 
         CliCommand::Repos(arguments) => arguments.run(context),
         CliCommand::Purgatory(arguments) => arguments.run(context),
         CliCommand::Sync(arguments) => arguments.run(context),
+        CliCommand::Repair(arguments) => arguments.run(context),
         CliCommand::Reload(arguments) => arguments.run(context),
         CliCommand::Check(arguments) => arguments.run(context),
         CliCommand::Backup(arguments) => arguments.run(context),

@@ -13,8 +13,8 @@ use crate::text_format::{bytes, count};
 /// that have the same state / that the repository lists; HELD, events that wait for git data.
 ///
 /// The state is `current` if the newest repository state is served, `behind` if a newer one waits for git data,
-/// `waiting` if the announcement waits for git data, and `empty` if nothing has been pushed yet. The exit status is 1 if
-/// no repository has the given name or owner.
+/// `waiting` if the announcement waits for git data, `empty` if nothing has been pushed yet, and `degraded` if objects
+/// are damaged or missing (see `graspd repair`). The exit status is 1 if no repository has the given name or owner.
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  \
     graspd repos                    all repositories\n  \

@@ -12,6 +12,7 @@ use grasp_core::limits;
 use grasp_core::repo::RepoPath;
 use grasp_git::layout::Layout;
 use grasp_git::process::{Git, GitError};
+use grasp_git::refs::Refs;
 use grasp_git::serve;
 use grasp_git::serve::{
     FetchCommand, PackService, ProtocolVersion, ServerCapabilities, UploadPackError, UploadPackLimits,
@@ -134,6 +135,9 @@ impl UploadPackHandler {
         };
         let Some(snapshot) = self.ref_cache.load(repo_path).await else { return cannot_read_repository() };
         let mut response = match service {
+            PackService::UploadPack if snapshot.is_degraded => {
+                typed_response(service.advertisement_type(), Bytes::from(advertisement::degraded()))
+            }
             PackService::UploadPack => {
                 let advertisement = self.upload_advertisement(&snapshot, protocol(headers));
                 if etag_matches(headers, &advertisement.etag) {
@@ -151,9 +155,12 @@ impl UploadPackHandler {
                 for alternate in &open.alternates {
                     alternates.extend(self.ref_cache.load(alternate).await);
                 }
-                let haves =
-                    alternates.iter().flat_map(|snapshot| snapshot.refs.iter()).map(|(_, target)| target.oid.as_str());
-                let body = advertisement::receive_pack(&snapshot.refs, &self.capabilities, haves.take(MAX_HAVES));
+                let known = alternates.iter().filter(|alternate| !alternate.is_degraded && !snapshot.is_degraded);
+                let haves = known.flat_map(|snapshot| snapshot.refs.iter()).map(|(_, target)| target.oid.as_str());
+                // A client would not send what the refs seem to have.
+                let no_refs = Refs::default();
+                let refs = if snapshot.is_degraded { &no_refs } else { &snapshot.refs };
+                let body = advertisement::receive_pack(refs, &self.capabilities, haves.take(MAX_HAVES));
                 typed_response(service.advertisement_type(), Bytes::from(body))
             }
         };
@@ -202,6 +209,7 @@ impl UploadPackHandler {
         let Some(snapshot) = self.ref_cache.load(&repo_path).await else { return cannot_read_repository() };
         let mut response = match UploadPackRequest::parse(protocol, &body) {
             Ok(UploadPackRequest::Empty) => result(Bytes::new()),
+            Ok(_) if snapshot.is_degraded => result(serve::degraded_response().into()),
             Ok(UploadPackRequest::LsRefs(question)) => {
                 result(serve::ls_refs_response(&snapshot.refs, &question).into())
             }

@@ -59,6 +59,7 @@ metric_set! {
         cache_hits: Counter, "ngit_git_pack_cache_hits_total", "Clones and fetches answered from the pack cache";
         cache_misses: Counter, "ngit_git_pack_cache_misses_total", "Clones and fetches whose pack had to be built";
         repositories: Gauge, "ngit_repositories_total", "Hosted repositories, including those that wait for git data";
+        degraded: Gauge, "ngit_repositories_degraded", "Repositories whose objects are damaged or missing";
         top_repos: Family<RepoLabels, Gauge>, "ngit_git_top_repos_bytes",
             "Bytes sent since the start, for the NGIT_METRICS_TOP_N_REPOS repositories with the most";
     }
@@ -133,8 +134,10 @@ impl GitMetrics {
         (self.cache_hits.get(), self.cache_misses.get())
     }
 
-    /// Sets the number of hosted repositories, and updates which repositories have a series in `top_repos`.
-    pub(crate) fn update_repositories(&self, repositories: usize) {
+    /// Sets the number of hosted repositories and of degraded ones, and updates which repositories have a series in
+    /// `top_repos`.
+    pub(crate) fn update_repositories(&self, repositories: usize, degraded: usize) {
+        self.degraded.set(gauge_value(degraded as u64));
         self.repositories.set(gauge_value(repositories as u64));
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         let top = sent.by_repo.top(self.max_top_repos);
@@ -254,7 +257,7 @@ mod tests {
             let mut fetch = GitOperation::new(&metrics, GitOperationKind::Fetch, &repo_path(name));
             fetch.add_bytes(100 * (nth + 1));
             fetch.succeed();
-            metrics.git().update_repositories(nth);
+            metrics.git().update_repositories(nth, 0);
         }
         let text = metrics.encode();
         let series: Vec<&str> = text.lines().filter(|line| line.starts_with("ngit_git_top_repos_bytes{")).collect();

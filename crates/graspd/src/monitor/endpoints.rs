@@ -78,6 +78,14 @@ pub(crate) fn readiness_checks(snapshot: &HealthSnapshot, now: MonoTime, is_shut
     let problem = &snapshot.git_folder_problem;
     let detail = problem.clone().unwrap_or_else(|| "readable and writable".to_owned());
     checks.push(HealthCheck { name: "git_folder", is_ok: problem.is_none(), detail });
+    // The server can do its work: a degraded repository concerns its own users only.
+    let degraded =
+        snapshot.writer_stats.as_ref().and_then(|stats| Some((stats.degraded, stats.degraded_example.as_ref()?)));
+    let detail = match degraded {
+        None => "none is degraded".to_owned(),
+        Some((number, first)) => format!("{number} degraded, for example {first}; see `graspd repair`"),
+    };
+    checks.push(HealthCheck { name: "repositories", is_ok: true, detail });
     let serving = if is_shutting_down { "shutting down" } else { "accepting requests" };
     checks.push(HealthCheck { name: "serving", is_ok: !is_shutting_down, detail: serving.to_owned() });
     checks

@@ -186,7 +186,8 @@ impl HealthMonitor {
         }
         self.snapshots_taken += 1;
         export(snapshot, &sources.metrics);
-        sources.metrics.git().update_repositories(snapshot.repositories);
+        let degraded = snapshot.writer_stats.as_ref().map_or(0, |stats| stats.degraded);
+        sources.metrics.git().update_repositories(snapshot.repositories, degraded);
         self.published.send_replace(Arc::new(snapshot.clone()));
     }
 

@@ -34,6 +34,10 @@ pub(crate) struct WriterStats {
     pub(crate) uploads: usize,
     /// Git jobs that wait in the repository queues.
     pub(crate) queued_git_jobs: usize,
+    /// Number of repositories whose objects are damaged or missing.
+    pub(crate) degraded: usize,
+    /// The first of them.
+    pub(crate) degraded_example: Option<RepoPath>,
     /// Git jobs that the git workers are running or have in their queue.
     pub(crate) running_git_jobs: usize,
 }
@@ -63,6 +67,8 @@ impl WriterStats {
         let mut stats = Self {
             uploads: admission.uploads().count(),
             queued_git_jobs: admission.queued_git_work(),
+            degraded: admission.degraded_repos().count(),
+            degraded_example: admission.degraded_repos().next().cloned(),
             ..Self::default()
         };
         let mut awake = Vec::new();

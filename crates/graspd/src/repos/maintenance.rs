@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use grasp_core::repo::{Identifier, RepoPath};
@@ -16,9 +16,17 @@ use grasp_git::action_error::ActionError;
 use grasp_git::layout::{Layout, identifier_file_name};
 use grasp_git::maintenance;
 use grasp_git::maintenance::{MaintenanceOutcome, PoolMaintainer};
+use grasp_git::repair::RepairReport;
 use tracing::{debug, warn};
 
 use super::ref_cache::RefCache;
+use super::repair::RepoRepair;
+
+/// Interval between two scans while the disk budget is used up.
+const FULL_DISK_SCAN_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Hourly scans in which every repository is checked for damage once: fewer than a week has.
+const SCANS_PER_PASS: usize = 150;
 
 /// Changed or failed repositories that are remembered. The next scan finds the others.
 const MAX_REMEMBERED_REPOS: usize = 10_000;
@@ -38,6 +46,8 @@ struct MaintenanceTimings {
     prune_interval: Duration,
     /// How long an object must be unneeded before it is removed.
     grace: Duration,
+    /// Interval between two checks of a repository for damage.
+    check_interval: Duration,
 }
 
 const TIMINGS: MaintenanceTimings = MaintenanceTimings {
@@ -47,6 +57,7 @@ const TIMINGS: MaintenanceTimings = MaintenanceTimings {
     retry_delay: Duration::from_secs(6 * 3_600),
     prune_interval: maintenance::PRUNE_INTERVAL,
     grace: maintenance::PRUNE_GRACE,
+    check_interval: Duration::from_secs(7 * 24 * 3_600),
 };
 
 impl MaintenanceTimings {
@@ -63,6 +74,7 @@ impl MaintenanceTimings {
                 retry_delay: short,
                 prune_interval: none,
                 grace: none,
+                check_interval: Duration::from_secs(1),
             };
         }
         TIMINGS
@@ -90,7 +102,7 @@ impl MaintenanceHandle {
 }
 
 /// Returns the objects that repositories need beside those that their refs lead to; `None` if that is unknown.
-pub(crate) type NeededFn = Box<dyn Fn(&[RepoPath]) -> Option<BTreeSet<String>> + Send>;
+pub(crate) type NeededFn = Arc<dyn Fn(&[RepoPath]) -> Option<BTreeSet<String>> + Send + Sync>;
 
 /// Maintenance of pools, which runs on its own thread.
 pub(crate) struct Maintenance {
@@ -98,6 +110,9 @@ pub(crate) struct Maintenance {
     pub(crate) layout: Arc<Layout>,
     pub(crate) ref_cache: Arc<RefCache>,
     pub(crate) needed: NeededFn,
+    pub(crate) repair: Arc<RepoRepair>,
+    /// Returns whether the disk budget is used up.
+    pub(crate) is_disk_full: Box<dyn Fn() -> bool + Send>,
     pub(crate) inbox: Receiver<RepoPath>,
 }
 
@@ -117,6 +132,8 @@ struct MaintenanceSchedule {
 enum MaintenanceTask {
     /// Removal of the pool of a deleted repository, if it is not needed.
     Release,
+    /// A check for damage, and its repair.
+    Check,
     Repack,
     RepackAndPrune,
 }
@@ -151,7 +168,10 @@ impl Maintenance {
 
     /// Finds the repositories that are due.
     fn scan(&self, schedule: &mut MaintenanceSchedule) {
-        schedule.next_scan = Instant::now() + schedule.timings.scan_interval;
+        // A full disk may be relieved by the removal of pools that deleted repositories have left.
+        let interval = schedule.timings.scan_interval;
+        let interval = if (self.is_disk_full)() { interval.min(FULL_DISK_SCAN_INTERVAL) } else { interval };
+        schedule.next_scan = Instant::now() + interval;
         schedule.failed.retain(|_, retry_at| Instant::now() < *retry_at);
         // Tasks of the last scan that are not done yet are found again.
         schedule.due.clear();
@@ -163,10 +183,14 @@ impl Maintenance {
         for repo_path in self.ref_cache.announced_repos() {
             groups.entry(repo_path.identifier().clone()).or_default().push(repo_path);
         }
-        for repo_path in self.orphaned_pools(groups.keys()) {
+        // The cache has refs of repositories whose files were lost.
+        let has_refs = |repo_path: &RepoPath| self.ref_cache.cached(repo_path).is_some_and(|refs| refs.has_folder);
+        for repo_path in self.orphaned_pools(groups.keys()).into_iter().filter(|repo_path| !has_refs(repo_path)) {
             groups.entry(repo_path.identifier().clone()).or_default().push(repo_path.clone());
             schedule.due.push_back((repo_path, MaintenanceTask::Release));
         }
+        let repos = groups.values().flatten().chain(&submission_repos);
+        let checks = self.checks_due(repos, schedule.timings.check_interval);
         let single = submission_repos.into_iter().map(|repo_path| vec![repo_path]);
         for group in groups.into_values().chain(single) {
             // Repositories of a group may read each other's pools, so a change of one counts for all.
@@ -180,6 +204,18 @@ impl Maintenance {
                 }
             }
         }
+        schedule.due.extend(checks.into_iter().map(|repo_path| (repo_path, MaintenanceTask::Check)));
+    }
+
+    /// Returns the repositories that are checked for damage until the next scan: those whose last check was longest ago.
+    /// All are checked within [`SCANS_PER_PASS`] scans.
+    fn checks_due<'r>(&self, repos: impl Iterator<Item = &'r RepoPath>, interval: Duration) -> Vec<RepoPath> {
+        let mut last_checks: Vec<(SystemTime, &RepoPath)> =
+            repos.map(|repo_path| (self.maintainer.last_check(repo_path), repo_path)).collect();
+        let share = last_checks.len().div_ceil(SCANS_PER_PASS);
+        last_checks.sort();
+        let is_due = |(last, _): &(SystemTime, _)| SystemTime::now() >= *last + interval;
+        last_checks.into_iter().take(share).filter(is_due).map(|(_, repo_path)| repo_path.clone()).collect()
     }
 
     /// Returns the deleted repositories whose pool is still here.
@@ -192,9 +228,22 @@ impl Maintenance {
         })
     }
 
-    /// Removes the pool of a deleted repository if it is not needed.
+    /// Checks a repository for damage and repairs it.
+    fn check(&self, repo_path: &RepoPath) -> Result<MaintenanceOutcome, ActionError> {
+        let started = SystemTime::now();
+        let report = self.repair.repair(repo_path)?;
+        self.maintainer.record_check(repo_path, started)?;
+        let is_intact = report == RepairReport::default();
+        Ok(if is_intact { MaintenanceOutcome::NothingToDo } else { MaintenanceOutcome::Done })
+    }
+
+    /// Removes the pool of a deleted repository if it is not needed. If the disk is full, it is removed although other
+    /// repositories need it, which are then degraded: the owner of the pool has deleted it to free space.
     fn release_pool(&self, repo_path: &RepoPath) -> Result<MaintenanceOutcome, ActionError> {
-        if !self.maintainer.release_orphaned_pool(repo_path)? {
+        if (self.is_disk_full)() {
+            let degraded = self.maintainer.remove_orphaned_pool(repo_path)?;
+            self.repair.report_degraded(&degraded);
+        } else if !self.maintainer.release_orphaned_pool(repo_path)? {
             return Ok(MaintenanceOutcome::NothingToDo);
         }
         self.ref_cache.on_prune(repo_path.identifier());
@@ -207,6 +256,7 @@ impl Maintenance {
         let nothing = MaintenanceOutcome::NothingToDo;
         let result = match task {
             MaintenanceTask::Release => self.release_pool(repo_path).map(|released| [nothing, released]),
+            MaintenanceTask::Check => self.check(repo_path).map(|checked| [nothing, checked]),
             MaintenanceTask::Repack => self.maintainer.repack(repo_path).map(|repacked| [repacked, nothing]),
             MaintenanceTask::RepackAndPrune => self.maintainer.repack(repo_path).and_then(|repacked| {
                 let mut needed = |repo_paths: &[RepoPath]| (self.needed)(repo_paths);

@@ -11,4 +11,5 @@
 
 pub(crate) mod maintenance;
 pub(crate) mod ref_cache;
+pub(crate) mod repair;
 pub(crate) mod workers;

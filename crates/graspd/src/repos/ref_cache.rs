@@ -36,6 +36,8 @@ pub(crate) struct RefSnapshot {
     pub(crate) refs: Refs,
     /// Whether the repository has a folder. Without one it has no objects.
     pub(crate) has_folder: bool,
+    /// Whether objects that the refs need are damaged or missing.
+    pub(crate) is_degraded: bool,
     /// Different for every snapshot.
     pub(crate) generation: u64,
     /// Advertisements of upload-pack v0, v1 and v2, rendered when first needed.
@@ -249,7 +251,7 @@ impl RefCache {
             return Ok(snapshot);
         }
         let folder = self.layout.repo_dir(repo_path);
-        let snapshot = Arc::new(self.new_snapshot(Refs::read(&folder)?, folder.join("HEAD").exists()));
+        let snapshot = Arc::new(self.new_snapshot(repo_path, Refs::read(&folder)?, folder.join("HEAD").exists()));
         self.insert(repo_path, &snapshot);
         Ok(snapshot)
     }
@@ -350,7 +352,7 @@ impl RefCache {
     /// Makes new refs of a repository visible. Called after the commit of the events that belong to them. Returns
     /// whether branches or tags have changed.
     pub(crate) fn publish(&self, repo_path: &RepoPath, refs: Refs, has_folder: bool) -> bool {
-        let snapshot = Arc::new(self.new_snapshot(refs, has_folder));
+        let snapshot = Arc::new(self.new_snapshot(repo_path, refs, has_folder));
         self.write(|entries| {
             if !has_folder {
                 // Repositories that read its pool are charged for it from now on.
@@ -358,7 +360,9 @@ impl RefCache {
                 group.for_each(|(_, entry)| entry.pool_bytes = None);
             }
             let Some(entry) = entry_mut(entries, repo_path) else { return false };
-            let is_same = |old: &Arc<RefSnapshot>| old.has_folder == has_folder && old.refs == snapshot.refs;
+            let is_same = |old: &Arc<RefSnapshot>| {
+                old.has_folder == has_folder && old.is_degraded == snapshot.is_degraded && old.refs == snapshot.refs
+            };
             if entry.snapshot.as_ref().is_some_and(is_same) {
                 return false;
             }
@@ -379,15 +383,16 @@ impl RefCache {
     }
 
     /// Gives the snapshots of all repositories of an identifier a new generation, because objects were removed from a
-    /// pool that they may read: cached answers that contain such objects must not be used again. Refs do not change.
+    /// pool that they may read, or a repository was marked as degraded: cached answers that contain such objects must not be used again. Refs do not change.
     pub(crate) fn on_prune(&self, identifier: &Identifier) {
         self.invalidate_submission_bytes(None);
         self.write(|entries| {
-            for (_, entry) in entries.iter_mut().filter(|(repo_path, _)| repo_path.identifier() == identifier) {
+            for (repo_path, entry) in entries.iter_mut().filter(|(path, _)| path.identifier() == identifier) {
                 entry.pool_bytes = None;
                 if let Some(old) = &entry.snapshot {
                     // The new snapshot has the same size, so the total stays the same.
-                    entry.snapshot = Some(Arc::new(self.new_snapshot(old.refs.clone(), old.has_folder)));
+                    let snapshot = self.new_snapshot(repo_path, old.refs.clone(), old.has_folder);
+                    entry.snapshot = Some(Arc::new(snapshot));
                 }
             }
         });
@@ -412,10 +417,11 @@ impl RefCache {
         }
     }
 
-    fn new_snapshot(&self, refs: Refs, has_folder: bool) -> RefSnapshot {
+    fn new_snapshot(&self, repo_path: &RepoPath, refs: Refs, has_folder: bool) -> RefSnapshot {
+        let is_degraded = has_folder && self.layout.is_degraded(repo_path);
         let bytes = refs.iter().map(|(name, _)| 2 * name.len() + BYTES_PER_REF).sum::<usize>() + BYTES_PER_REF;
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
-        RefSnapshot { refs, has_folder, generation, advertisements: Default::default(), bytes }
+        RefSnapshot { refs, has_folder, is_degraded, generation, advertisements: Default::default(), bytes }
     }
 
     fn read<R>(&self, read: impl FnOnce(&HashMap<RepoPath, RepoEntry>) -> R) -> R {

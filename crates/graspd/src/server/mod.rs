@@ -182,6 +182,7 @@ impl Services {
             event_queue: threads.event_queue.clone(),
             layout: resources.layout.clone(),
             ref_cache: resources.ref_cache.clone(),
+            repair: threads.repair.clone(),
             status: self.status.clone(),
             proxy_probe: self.proxy_probe.clone(),
             sync: drivers.sync.clone(),

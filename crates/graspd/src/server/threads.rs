@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
+use grasp_core::disk_budget::DiskLevel;
 use grasp_git::apply::GitJobRunner;
 use grasp_git::maintenance::PoolMaintainer;
+use grasp_git::repair::RepoRepairer;
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -24,9 +26,10 @@ use crate::relay::broadcast::{BroadcastHandle, Broadcaster};
 use crate::relay::budgets::RelayBudgets;
 use crate::relay::negentropy_cache::{NegentropyCache, NegentropyCacheWorker};
 use crate::relay::query_pool::{QueryPool, QueryWorker};
-use crate::repos::maintenance::{Maintenance, MaintenanceHandle};
+use crate::repos::maintenance::{Maintenance, MaintenanceHandle, NeededFn};
 use crate::repos::ref_cache;
 use crate::repos::ref_cache::RefCache;
+use crate::repos::repair::RepoRepair;
 use crate::repos::workers::{GitWorkers, JobDoneFn};
 use crate::writer::Writer;
 use crate::writer::command::WriterCommand;
@@ -39,6 +42,7 @@ pub(super) struct WorkerThreads {
     pub(super) query_pool: QueryPool,
     pub(super) negentropy_cache: NegentropyCache,
     pub(super) budgets: RelayBudgets,
+    pub(super) repair: Arc<RepoRepair>,
     /// Ends when the event queue is closed and empty.
     writer: JoinHandle<()>,
     /// Dropping it ends the broadcast, negentropy, health and disk usage threads.
@@ -54,20 +58,36 @@ impl WorkerThreads {
         let (clock, policy) = (*clock, &resources.current_policy);
         let event_queue = EventQueue::new();
         let (maintenance, worked_on) = MaintenanceHandle::new(config.git.maintenance);
+        let needed: NeededFn = {
+            let writer = event_queue.clone();
+            Arc::new(move |repo_paths| writer.needed_objects(repo_paths))
+        };
+        let repair = Arc::new(RepoRepair {
+            repairer: RepoRepairer::new(&resources.git, layout.clone(), config.git.process_timeout),
+            layout: layout.clone(),
+            ref_cache: ref_cache.clone(),
+            needed: needed.clone(),
+            on_degraded: {
+                let writer = event_queue.clone();
+                Box::new(move |repo_path| writer.send(WriterCommand::RepoDegraded(repo_path)))
+            },
+        });
+        let disk_budget = resources.disk_budget.clone();
+        let is_disk_full = move || disk_budget.level() == DiskLevel::Hard;
         let maintainer = Maintenance {
             maintainer: PoolMaintainer::new(&resources.git, layout.clone(), config.git.process_timeout),
             layout: layout.clone(),
             ref_cache: ref_cache.clone(),
-            needed: {
-                let writer = event_queue.clone();
-                Box::new(move |repo_paths| writer.needed_objects(repo_paths))
-            },
+            needed,
+            repair: repair.clone(),
+            is_disk_full: Box::new(is_disk_full.clone()),
             inbox: worked_on,
         };
         let settings = resources.settings.clone();
         let runner = Arc::new(
             GitJobRunner::new(resources.git.clone(), layout.clone(), config.git.process_timeout)
-                .with_max_copy_bytes(Arc::new(move || settings.borrow().git.max_push_bytes)),
+                .with_max_copy_bytes(Arc::new(move || settings.borrow().git.max_push_bytes))
+                .with_disk_full(Arc::new(is_disk_full)),
         );
         let on_done: JobDoneFn = {
             let event_queue = event_queue.clone();
@@ -124,7 +144,7 @@ impl WorkerThreads {
         };
         let end = stopped.clone();
         spawn("negentropy", move || worker.run(&end))?;
-        Ok(Self { event_queue, broadcast, query_pool, negentropy_cache, budgets, writer, stop, stopped })
+        Ok(Self { event_queue, broadcast, query_pool, negentropy_cache, budgets, repair, writer, stop, stopped })
     }
 
     /// Starts the health monitor, which takes its first snapshot before this returns, and the disk usage scanner.

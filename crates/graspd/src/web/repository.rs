@@ -37,6 +37,8 @@ pub(crate) struct RepositoryPage {
     /// Status of the announcement.
     pub(crate) status: EventStatus,
     /// The npubs of the maintainers.
+    /// Whether objects are damaged or missing.
+    pub(crate) is_degraded: bool,
     pub(crate) maintainers: Vec<String>,
     /// The branch that HEAD names, `refs/heads/…`, whether or not it exists.
     pub(crate) head: String,
@@ -92,6 +94,7 @@ mod tests {
             git_url: format!("https://code.example/{NPUB}/{}.git", encoded(identifier)),
             relay_url: "wss://code.example".to_owned(),
             status: EventStatus::Served,
+            is_degraded: false,
             maintainers: Vec::new(),
             head: "refs/heads/main".to_owned(),
             branches: Vec::new(),

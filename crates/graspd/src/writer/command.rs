@@ -58,6 +58,8 @@ pub(crate) enum WriterCommand {
     FetchStarted(FetchId, Vec<EventId>, oneshot::Sender<()>),
     /// A fetch has received a pack. The writer owns it from now on.
     PackFetched(FetchedPack, Quarantine),
+    /// A repository was marked as degraded, or the operator wants it to be checked again.
+    RepoDegraded(RepoPath),
     /// The wanted git data of this identifier is already on this server.
     GitDataAdded(Identifier),
     /// A fetch is over.

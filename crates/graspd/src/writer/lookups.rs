@@ -51,7 +51,10 @@ pub(crate) fn lookup_repo(
     match newer_refs {
         Some((refs, has_folder)) => set_refs(&mut result, refs, has_folder),
         None => match ref_cache.snapshot(&lookup.repo_path) {
-            Ok(snapshot) => set_refs(&mut result, &snapshot.refs, snapshot.has_folder),
+            Ok(snapshot) => {
+                set_refs(&mut result, &snapshot.refs, snapshot.has_folder);
+                result.is_degraded = snapshot.is_degraded;
+            }
             Err(error) => {
                 warn!(target: "writer", repo = %lookup.repo_path, %error, "cannot read refs");
                 result.is_failed = true;

@@ -219,8 +219,16 @@ impl Writer {
             held = admission.purgatory().len(),
             "store loaded"
         );
+        let mut degraded = Vec::new();
         for (repo, _) in admission.catalog().repositories() {
             self.load_hosting(&admission, &repo);
+            degraded.extend(Some(RepoPath::Announced(repo)).filter(|repo_path| self.layout.is_degraded(repo_path)));
+        }
+        let submissions = self.layout.submission_repos().unwrap_or_default();
+        degraded.extend(submissions.into_iter().filter(|repo_path| self.layout.is_degraded(repo_path)));
+        for repo_path in degraded {
+            warn!(target: "writer", repo = %repo_path, "repository is degraded");
+            admission.handle(now, AdmissionInput::RepoDegraded(repo_path));
         }
         let staged: BTreeSet<u64> = admission.uploads().map(|upload| upload.folder).collect();
         if let Err(error) = self.layout.retain_staged(&staged) {
@@ -271,7 +279,9 @@ impl Writer {
         }
         let txn = self.store.begin()?;
         let mut update = FetchUpdate::default();
-        for identifier in state.admission.purgatory().identifiers() {
+        let degraded = state.admission.degraded_repos().map(RepoPath::identifier);
+        let identifiers: BTreeSet<&Identifier> = state.admission.purgatory().identifiers().chain(degraded).collect();
+        for identifier in identifiers {
             let wanted = lookups::wanted_git_data(&state.admission, &txn, identifier)?;
             update.wanted.insert(identifier.clone(), wanted);
         }
@@ -401,6 +411,7 @@ impl Writer {
                 | WriterCommand::PushEnded(_)
                 | WriterCommand::FetchStarted(..)
                 | WriterCommand::PackFetched(..)
+                | WriterCommand::RepoDegraded(_)
                 | WriterCommand::GitDataAdded(_)
                 | WriterCommand::FetchEnded(_)
                 | WriterCommand::SourcesTried(_)
@@ -554,6 +565,7 @@ fn is_allowed_below_reserve(command: &WriterCommand) -> bool {
         | WriterCommand::DropHeld(..)
         | WriterCommand::PolicyChanged(_)
         | WriterCommand::DiskLevelChanged(_)
+        | WriterCommand::RepoDegraded(_)
         | WriterCommand::ReportStats(_)
         | WriterCommand::Read(_) => true,
         WriterCommand::PushReceived(..)

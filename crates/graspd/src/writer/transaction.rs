@@ -116,6 +116,7 @@ impl Writer {
                     state.fetched_packs.insert(fetched_pack.fetch, pack);
                     AdmissionInput::PackFetched(fetched_pack)
                 }
+                WriterCommand::RepoDegraded(repo_path) => AdmissionInput::RepoDegraded(repo_path),
                 WriterCommand::GitDataAdded(identifier) => AdmissionInput::GitDataAdded(identifier),
                 WriterCommand::FetchEnded(fetch) => AdmissionInput::FetchEnded(fetch),
                 WriterCommand::SourcesTried(events) => AdmissionInput::SourcesTried(events),

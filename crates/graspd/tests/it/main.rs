@@ -10,6 +10,7 @@ mod check;
 mod cli;
 mod command_line;
 mod crash;
+mod damage;
 mod data_folders;
 mod disk;
 mod dos_admission;

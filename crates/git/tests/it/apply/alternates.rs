@@ -10,8 +10,8 @@ use grasp_core::admission::git_job::{
     Alignment, AlignmentResult, CandidateState, GitJobOutcome, GitOperation, ReceivedPack,
 };
 use grasp_core::limits::MAX_RETAINED_POOLS;
-use grasp_core::repo::RepoPath;
-use grasp_git::layout::relative_repo_dir;
+use grasp_core::nostr::PublicKey;
+use grasp_core::repo::{RepoId, RepoPath};
 use tempfile::TempDir;
 
 use crate::git_folder::{
@@ -89,53 +89,51 @@ fn nothing_is_copied_when_a_maintainer_is_removed() {
     fixture.check_repo(&follower);
 }
 
-/// Repositories read the pools of a few former maintainers; of more, the needed objects are copied.
+/// Pools of former maintainers that no ref needs are dropped if there are too many. A repository whose refs need more
+/// is degraded, and nothing is copied.
 #[test]
 fn pools_of_former_maintainers_are_limited() {
     let folder = TempDir::new().expect("create a folder");
     let fixture = GitFixture::open(folder.path());
-    let reader = announced(255);
-    let count = u8::try_from(MAX_RETAINED_POOLS).expect("a small number") + 2;
-    let (mut refs, mut all) = (Vec::new(), Vec::new());
-    for owner in 1..=count {
-        let author = AuthorRepo::new();
-        // The first one is the largest.
-        let text = if owner == 1 { noise(100_000) } else { owner.to_string() };
-        let commit = author.commit(&text);
-        let received_pack = author.received_pack(&fixture, &[&commit]);
-        let state = with_head(1, &[("refs/heads/main", &commit)]);
-        fixture.align(&announced(owner), follow_state(&[received_pack], state));
-        all.push(announced(owner));
-        // The last one is not needed.
-        if owner < count {
-            refs.push((format!("refs/heads/b{owner}"), commit));
-        }
-    }
-    let refs: Vec<(&str, &str)> = refs.iter().map(|(name, oid)| (name.as_str(), oid.as_str())).collect();
-    let state = with_head(1, &refs);
-    fixture.align(&reader, with_alternates(&all, follow_state(&[], state.clone())));
-    assert_eq!(alternates(&fixture, &reader).len(), usize::from(count) + 1);
-    assert_eq!(pack_sizes(&fixture, &reader).len(), 0);
-    // All maintainers are removed.
-    assert_eq!(fixture.align(&reader, follow_state(&[], state.clone())).chosen, Some(event(1)));
-    let names = alternates(&fixture, &reader);
-    assert_eq!(names.len(), MAX_RETAINED_POOLS + 1);
-    let pool = |owner: u8| format!("../../../../{}/pool", relative_repo_dir(&announced(owner)).display());
-    assert!(names.contains(&pool(1)), "the largest pool is not copied");
-    assert!(!names.contains(&pool(count)), "a pool that is not needed is not read");
-    assert_eq!(pack_sizes(&fixture, &reader), [4], "a commit, two trees and a blob of one pool are copied");
-    fixture.check_repo(&reader);
-    assert_eq!(fixture.align(&reader, follow_state(&[], state)).chosen, Some(event(1)));
-}
-
-/// Returns a text that cannot be compressed much.
-fn noise(bytes: usize) -> String {
-    let mut state = 1_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        format!("{:016x}", state ^ (state >> 33))
+    let reader = announced(0);
+    let count = MAX_RETAINED_POOLS + 2;
+    let owner = |nth: usize| {
+        let mut key = [1; 32];
+        key[..2].copy_from_slice(&u16::try_from(nth).expect("a small number").to_be_bytes());
+        RepoPath::Announced(RepoId { owner: PublicKey(key), ..announced(0).repo().clone() })
     };
-    (0..bytes / 16).map(|_| next()).collect()
+    // All pools are the same file with another commit, to save time.
+    let author = AuthorRepo::new();
+    let mut refs = Vec::new();
+    for nth in 0..count {
+        let commit = author.git(&["commit-tree", "-m", &nth.to_string(), "4b825dc642cb6eb9a060e54bf8d69288fbee4904"]);
+        let pack = fixture.layout.pool(&owner(nth));
+        author.pack_objects(&pack, &[&commit]);
+        fs::write(fixture.layout.repo_dir(&owner(nth)).join("HEAD"), "ref: refs/heads/main\n").expect("write a file");
+        refs.push((format!("refs/heads/b{nth}"), commit));
+    }
+    let all: Vec<RepoPath> = (0..count).map(owner).collect();
+    // The last two are not needed.
+    let state = |needed: usize| {
+        let refs: Vec<(&str, &str)> = refs[..needed].iter().map(|(name, oid)| (name.as_str(), oid.as_str())).collect();
+        with_head(1, &refs)
+    };
+    let few = state(MAX_RETAINED_POOLS);
+    fixture.align(&reader, with_alternates(&all, follow_state(&[], few.clone())));
+    assert_eq!(alternates(&fixture, &reader).len(), count + 1);
+    // All maintainers are removed.
+    assert_eq!(fixture.align(&reader, follow_state(&[], few)).chosen, Some(event(1)));
+    assert_eq!(alternates(&fixture, &reader).len(), MAX_RETAINED_POOLS + 1);
+    assert!(!fixture.layout.is_degraded(&reader));
+    // All pools are needed.
+    let served = CandidateState { is_served: true, ..state(count) };
+    let alignment = with_alternates(&all, follow_state(&[], served.clone()));
+    assert_eq!(fixture.align(&reader, alignment).chosen, Some(event(1)));
+    let aligned = fixture.align(&reader, follow_state(&[], served));
+    assert_eq!((aligned.chosen, aligned.lost), (None, Some(vec![event(1)])));
+    assert!(fixture.layout.is_degraded(&reader));
+    assert_eq!(fixture.refs_on_disk(&reader), count, "the refs stay");
+    assert_eq!(pack_sizes(&fixture, &reader).len(), 0, "nothing is copied");
 }
 
 /// The limit follows a setting that can change while the server runs.
@@ -255,7 +253,7 @@ fn pool_of_a_deleted_repository_is_kept_for_its_readers() {
 #[test]
 fn other_repository_of_the_owner_is_kept() {
     let (_folder, fixture, author, [one, _]) = start();
-    let other = RepoPath::Announced(grasp_core::repo::RepoId {
+    let other = RepoPath::Announced(RepoId {
         identifier: grasp_core::repo::Identifier::new("other").expect("valid"),
         ..announced(1).repo().clone()
     });

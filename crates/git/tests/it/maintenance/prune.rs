@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use grasp_core::admission::git_job::Alignment;
+use grasp_core::admission::git_job::{Alignment, CandidateState, GitOperation};
 use grasp_core::repo::RepoPath;
 use grasp_git::maintenance::MaintenanceOutcome;
 use tempfile::TempDir;
@@ -13,7 +13,7 @@ use super::pool::{
     DAY, age_packs, clear, files, maintainer, modified, objects, packs, point_main_to, prune, push, push_each,
     run_alignment,
 };
-use crate::git_folder::{AuthorRepo, GitFixture, announced, pull_request, submission};
+use crate::git_folder::{AuthorRepo, GitFixture, announced, event, follow_state, pull_request, submission, with_head};
 
 /// Creates a repository whose `main` was `old` and is now `new`.
 fn replace_main(fixture: &GitFixture, repo_path: &RepoPath, author: &AuthorRepo) -> (String, String) {
@@ -281,4 +281,63 @@ fn prune_is_due_after_a_change_and_an_interval() {
     push(&fixture, &repo_path, &author, &[&next, &format!("^{new}")]);
     set_last_prune(Duration::from_secs(60));
     assert!(due(Duration::from_secs(30), DAY) && !due(DAY, DAY));
+}
+
+/// The pool of a deleted repository keeps what its readers need, and nothing else. The last reader takes it over.
+#[test]
+fn pool_of_a_deleted_repository_is_pruned_to_what_its_readers_need() {
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, author) = (GitFixture::open(folder.path()), AuthorRepo::new());
+    let (deleted, one, other) = (announced(1), announced(2), announced(3));
+    let old = push_each(&fixture, &deleted, &author, &["one".to_owned(), "two".to_owned()]);
+    let with_alternate = || Alignment { alternates: vec![deleted.clone()], ..Alignment::default() };
+    for reader in [&one, &other] {
+        point_main_to(&fixture, reader, with_alternate(), &old);
+    }
+    let new = author.commit("three");
+    push(&fixture, &deleted, &author, &[&new]);
+    fixture.run_twice(&deleted, GitOperation::Delete);
+    let maintainer = maintainer(&fixture);
+    assert!(!maintainer.release_orphaned_pool(&deleted).expect("release a pool"), "two repositories read it");
+    for _ in 0..2 {
+        prune(&fixture, &deleted, Duration::ZERO);
+    }
+    let left = objects(&fixture, &deleted);
+    assert!(left.contains_key(&old) && !left.contains_key(&new), "{left:?}");
+    fixture.check_repo(&one);
+    fixture.check_repo(&other);
+    fixture.run_twice(&one, GitOperation::Delete);
+    assert!(!fixture.layout.repo_dir(&deleted).exists());
+    fixture.layout.empty_trash().expect("empty the trash");
+    fixture.check_repo(&other);
+    assert!(objects(&fixture, &other).contains_key(&old));
+}
+
+/// If the disk is full, the pool of a deleted repository is removed although others read it, and these are degraded.
+#[test]
+fn pool_of_a_deleted_repository_can_be_removed() {
+    let folder = TempDir::new().expect("create a folder");
+    let (fixture, author) = (GitFixture::open(folder.path()), AuthorRepo::new());
+    let (deleted, one, other) = (announced(1), announced(2), announced(3));
+    let commit = push_each(&fixture, &deleted, &author, &["one".to_owned()]);
+    for reader in [&one, &other] {
+        let alternates = vec![deleted.clone()];
+        point_main_to(&fixture, reader, Alignment { alternates, ..Alignment::default() }, &commit);
+    }
+    let maintainer = maintainer(&fixture);
+    assert_eq!(maintainer.remove_orphaned_pool(&deleted).expect("remove a pool"), [], "it is not deleted");
+    fixture.run_twice(&deleted, GitOperation::Delete);
+    let mut degraded = maintainer.remove_orphaned_pool(&deleted).expect("remove a pool");
+    degraded.sort();
+    assert_eq!(degraded, [one.clone(), other.clone()]);
+    assert!(!fixture.layout.repo_dir(&deleted).exists());
+    let state = CandidateState { is_served: true, ..with_head(1, &[("refs/heads/main", &commit)]) };
+    let aligned = fixture.align(&one, follow_state(&[], state.clone()));
+    assert_eq!((aligned.chosen, aligned.lost), (None, Some(vec![event(1)])));
+    // Objects that arrive again complete it.
+    let received_pack = author.received_pack(&fixture, &[&commit]);
+    let aligned = fixture.align(&one, follow_state(&[received_pack], state));
+    assert_eq!((aligned.chosen, aligned.lost), (Some(event(1)), None));
+    assert!(!fixture.layout.is_degraded(&one) && fixture.layout.is_degraded(&other));
+    fixture.check_repo(&one);
 }

@@ -152,6 +152,9 @@ impl LocalObjects {
             .chain(alternates.iter().filter(|alternate| self.can_read_all_of(repo_path, alternates, alternate)))
         {
             let snapshot = self.ref_cache.snapshot(tips_of)?;
+            if snapshot.is_degraded {
+                continue;
+            }
             let mut tags = Vec::new();
             for (name, target) in snapshot.refs.iter() {
                 match name {
