@@ -489,6 +489,26 @@ pub const MIN_CHECK_CPU_SECS: u64 = 30;
 /// [`MIN_CHECK_CPU_SECS`]. Git indexes several megabytes of source code per second.
 pub const CHECKED_BYTES_PER_CPU_SEC: u64 = 512 * 1024;
 
+/// Bytes of a received pack that is checked without a git process. Packs up to this size are in memory when they have been
+/// received, and nearly all pushes are smaller. For larger ones, the time to start a process does not matter.
+pub const IN_PROCESS_PACK_BYTES: u64 = 1024 * 1024;
+
+/// Objects of a received pack that is checked without a git process: several hundred commits.
+pub const IN_PROCESS_PACK_OBJECTS: u32 = 4_096;
+
+/// Bytes of the objects of a pack that is checked without a git process, when unpacked, and of the objects of pools that
+/// the check reads. They are in memory together, so this bounds the memory of a check; git reads as much in a fifth of a
+/// second.
+pub const IN_PROCESS_UNPACKED_BYTES: u64 = 16 * 1024 * 1024;
+
+/// References from the objects of a pack that is checked without a git process: parents, and entries of trees. They are
+/// kept until the push is applied, with 24 bytes each.
+pub const IN_PROCESS_LINKS: usize = 32 * 1024;
+
+/// Commits and trees of pools that are read to check without a git process that nothing is missing. A usual push needs the
+/// commit before it and the trees of the changed folders; to read this many takes about as long as to start git.
+pub const IN_PROCESS_HISTORY_READS: usize = 256;
+
 /// Seconds between keep-alives while a push is processed. Proxies give up after a minute of silence.
 pub const PUSH_KEEPALIVE_SECS: u64 = 5;
 

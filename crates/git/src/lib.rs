@@ -8,7 +8,7 @@
 //! - [`receive`]: server side of pushes: request, pack, checks, report.
 //! - [`fetch`]: client side of fetches from other servers.
 //! - [`serve`]: server side of fetches: advertisements and packs.
-//! - [`objects`]: looks up objects in pools.
+//! - [`objects`]: looks up and reads objects in pools.
 //! - [`action_error`]: what failed in the work on a repository.
 //! - [`apply`]: runs the git jobs that the admission machine plans.
 //! - [`maintenance`]: repacks and prunes pools.
@@ -31,6 +31,7 @@ pub mod layout;
 pub mod maintenance;
 mod object_list;
 pub mod objects;
+mod pack_entry;
 pub mod pktline;
 mod pool_readers;
 pub mod process;

@@ -1,4 +1,4 @@
-//! Looks up objects in a set of pools by their pack indexes, without starting git.
+//! Looks up and reads objects in a set of pools by their pack indexes, without starting git.
 //!
 //! A pool has packs and nothing else, so an object exists if a pack index names it. Maintenance may replace packs
 //! during a lookup: an index that was opened stays readable, and its objects stay in the pool, in some pack.
@@ -14,17 +14,18 @@ use std::{fs, io};
 use grasp_core::nostr::hex;
 
 use crate::files::{file_names, if_found};
+use crate::pack_entry::{EntryHeader, EntryKind, Inflater, apply_delta, delta_sizes};
 
-/// Index files that are kept open, all pools together: maintenance leaves a pool some tens of packs, and a process has
-/// 1,024 descriptors by default. Further ones are opened for each lookup.
-const MAX_OPEN: usize = 256;
+/// Packs whose files are kept open, all pools together: maintenance leaves a pool some tens of packs, each has two files,
+/// and a process has 1,024 descriptors by default. Those of further packs are opened for each lookup.
+const MAX_OPEN: usize = 128;
 
 /// How often a pack folder is listed again if it changes meanwhile. Maintenance replaces packs only once, but a listing
 /// takes microseconds, and some file systems show a removed name for longer than that.
 const MAX_LISTINGS: usize = 100;
 
 /// Bytes of an object id.
-const OID_BYTES: usize = 20;
+pub(crate) const OID_BYTES: usize = 20;
 
 /// The binary form of an object id.
 pub(crate) type RawOid = [u8; OID_BYTES];
@@ -35,8 +36,15 @@ const IDS_OFFSET: u64 = 8 + 4 * 256;
 /// Ids that are read at once at the end of a binary search: about a thousand bytes take no longer than fewer.
 const LINEAR_SEARCH_IDS: u32 = 48;
 
-/// Deltas of one object that are followed to find its type. Git itself makes chains of at most 4,095.
-const MAX_DELTA_CHAIN: usize = 10_000;
+/// Bytes that are read of an entry to get its header: a size of ten bytes and a base. At least twenty bytes follow the
+/// header of the last entry.
+const ENTRY_HEADER_BYTES: usize = 40;
+
+/// Part of a [`ReadBudget`] that each step to a delta base takes: about as much time as to inflate so many bytes.
+const STEP_BYTES: u64 = 512;
+
+/// The budget to find the type of one object: ten thousand steps. Git itself makes chains of at most 4,095 deltas.
+const MAX_KIND_BYTES: u64 = 10_000 * STEP_BYTES;
 
 /// The packs of some pools, as they were at the first lookup.
 #[derive(Debug)]
@@ -76,11 +84,33 @@ impl ObjectKind {
     }
 }
 
-/// A pack index of version 2.
+/// The work that reading objects may take, in bytes that are inflated or copied. A chain of small deltas can expand to
+/// any number of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadBudget {
+    bytes: u64,
+}
+
+impl ReadBudget {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { bytes }
+    }
+
+    /// Takes some bytes, and returns them as a size in memory.
+    pub(crate) fn take(&mut self, bytes: u64) -> io::Result<usize> {
+        let used_up = || io::Error::new(ErrorKind::FileTooLarge, "objects take too much work to read");
+        self.bytes = self.bytes.checked_sub(bytes).ok_or_else(used_up)?;
+        usize::try_from(bytes).map_err(|_| used_up())
+    }
+}
+
+/// A pack index of version 2, and its pack.
 #[derive(Debug)]
 pub(crate) struct PackIndex {
     path: PathBuf,
     file: Option<File>,
+    /// The pack, once it has been read, if the index is kept open.
+    pack: OnceCell<File>,
     /// For each byte value, how many ids begin with that byte or a smaller one.
     fanout: Vec<u32>,
 }
@@ -145,10 +175,31 @@ impl ObjectLookup {
     }
 
     fn kind_in_pack(&self, oid: &RawOid) -> io::Result<Option<ObjectKind>> {
+        self.find_in_packs(oid, |index, position| index.kind(position, &mut ReadBudget::new(MAX_KIND_BYTES)))
+    }
+
+    /// Returns the type of an object, if it exists. An error means that it is not known, for example because its pack
+    /// was removed meanwhile or because the budget is used up.
+    pub(crate) fn kind_within(&self, oid: &RawOid, budget: &mut ReadBudget) -> io::Result<Option<ObjectKind>> {
+        self.find_in_packs(oid, |index, position| index.kind(position, budget))
+    }
+
+    /// Returns the type and the content of an object, if it exists. An error means that it is not known, for example
+    /// because its pack was removed meanwhile or because the budget is used up. The hash is not checked.
+    pub(crate) fn read(&self, oid: &RawOid, budget: &mut ReadBudget) -> io::Result<Option<(ObjectKind, Vec<u8>)>> {
+        self.find_in_packs(oid, |index, position| index.read_object(position, budget))
+    }
+
+    /// Calls `read` with the packs that have an object, until one can be read.
+    fn find_in_packs<T>(
+        &self,
+        oid: &RawOid,
+        mut read: impl FnMut(&PackIndex, u32) -> io::Result<T>,
+    ) -> io::Result<Option<T>> {
         let mut not_found = None;
         for index in self.indexes()? {
             let Some(position) = index.find(oid)? else { continue };
-            match index.kind(position) {
+            match read(index, position) {
                 // Git before 2.42 removes a pack before its index. The object may be in another pack.
                 Err(error) if error.kind() == ErrorKind::NotFound => not_found = Some(error),
                 result => return result.map(Some),
@@ -212,7 +263,7 @@ impl PackIndex {
         if signature != b"\xfftOc\0\0\0\x02" || !fanout.is_sorted() || size < least {
             return Err(broken());
         }
-        Ok(Self { path, file: keep_open.then_some(file), fanout })
+        Ok(Self { path, file: keep_open.then_some(file), pack: OnceCell::new(), fanout })
     }
 
     /// Returns the number of objects.
@@ -296,45 +347,90 @@ impl PackIndex {
     }
 
     /// Returns the type of the object at a position. A delta has the type of its base.
-    fn kind(&self, position: u32) -> io::Result<ObjectKind> {
-        let path = self.path.with_extension("pack");
-        let pack = File::open(&path)?;
-        let broken = || io::Error::new(ErrorKind::InvalidData, format!("{} is broken", path.display()));
+    fn kind(&self, position: u32, budget: &mut ReadBudget) -> io::Result<ObjectKind> {
         let mut offset = self.offset(position)?;
-        for _ in 0..MAX_DELTA_CHAIN {
-            // Enough for a size and a base; twenty bytes follow the last object.
-            let mut head = [0; 40];
-            let read = pack.read_at(&mut head, offset)?;
-            let mut bytes = head[..read].iter().copied();
-            let first = bytes.next().ok_or_else(broken)?;
-            if first & 0x80 != 0 {
-                bytes.find(|byte| byte & 0x80 == 0).ok_or_else(broken)?;
+        loop {
+            budget.take(STEP_BYTES)?;
+            let header = self.read_entry_header(offset)?;
+            match header.kind {
+                EntryKind::Object(kind) => return Ok(kind),
+                delta => offset = self.base_offset(offset, delta)?,
             }
-            offset = match (first >> 4) & 7 {
-                1 => return Ok(ObjectKind::Commit),
-                2 => return Ok(ObjectKind::Tree),
-                3 => return Ok(ObjectKind::Blob),
-                4 => return Ok(ObjectKind::Tag),
-                6 => base_distance(&mut bytes).and_then(|back| offset.checked_sub(back)).ok_or_else(broken)?,
-                7 => {
-                    let base: Vec<u8> = bytes.take(OID_BYTES).collect();
-                    let base: RawOid = base.try_into().map_err(|_| broken())?;
-                    self.offset(self.find(&base)?.ok_or_else(broken)?)?
-                }
-                _ => return Err(broken()),
-            };
         }
-        Err(broken())
+    }
+
+    /// Returns the type and the content of the object at a position.
+    fn read_object(&self, position: u32, budget: &mut ReadBudget) -> io::Result<(ObjectKind, Vec<u8>)> {
+        let mut offset = self.offset(position)?;
+        let (mut deltas, mut inflater) = (Vec::new(), Inflater::new());
+        let (kind, mut content) = loop {
+            budget.take(STEP_BYTES)?;
+            let header = self.read_entry_header(offset)?;
+            let size = budget.take(header.size)?;
+            // Enough for data that does not compress: zlib adds five bytes for each 16 KiB.
+            let mut compressed = vec![0; size + size / 1_024 + 64];
+            let read = self.read_pack(&mut compressed, offset + header.header_bytes as u64)?;
+            let (content, _) = inflater.inflate(&compressed[..read], size).ok_or_else(|| self.broken())?;
+            match header.kind {
+                EntryKind::Object(kind) => break (kind, content),
+                delta => {
+                    offset = self.base_offset(offset, delta)?;
+                    deltas.push(content);
+                }
+            }
+        };
+        for delta in deltas.iter().rev() {
+            let (_, result_size) = delta_sizes(delta).ok_or_else(|| self.broken())?;
+            budget.take(result_size)?;
+            content = apply_delta(&content, delta).ok_or_else(|| self.broken())?;
+        }
+        Ok((kind, content))
+    }
+
+    fn read_entry_header(&self, offset: u64) -> io::Result<EntryHeader> {
+        let mut head = [0; ENTRY_HEADER_BYTES];
+        let read = self.read_pack(&mut head, offset)?;
+        EntryHeader::read(&head[..read]).ok_or_else(|| self.broken())
+    }
+
+    /// Returns the offset of the base of the delta at an offset.
+    fn base_offset(&self, offset: u64, delta: EntryKind) -> io::Result<u64> {
+        let base = match delta {
+            EntryKind::Object(_) => None,
+            EntryKind::OfsDelta(distance) => offset.checked_sub(distance).filter(|_| distance > 0),
+            EntryKind::RefDelta(base) => self.find(&base)?.map(|position| self.offset(position)).transpose()?,
+        };
+        base.ok_or_else(|| self.broken())
+    }
+
+    /// Reads bytes of the pack, fewer at its end.
+    fn read_pack(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+        if let Some(pack) = self.pack.get() {
+            return read_up_to(pack, bytes, at);
+        }
+        let pack = File::open(self.path.with_extension("pack"))?;
+        let read = read_up_to(&pack, bytes, at)?;
+        if self.file.is_some() {
+            let _ = self.pack.set(pack);
+        }
+        Ok(read)
+    }
+
+    fn broken(&self) -> io::Error {
+        io::Error::new(ErrorKind::InvalidData, format!("the pack of {} is broken", self.path.display()))
     }
 }
 
-/// Reads how far before a delta its base is.
-fn base_distance(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
-    let mut byte = bytes.next()?;
-    let mut back = u64::from(byte & 0x7f);
-    while byte & 0x80 != 0 {
-        byte = bytes.next()?;
-        back = (back + 1).checked_mul(128)? + u64::from(byte & 0x7f);
+/// Reads bytes of a file, fewer at its end.
+fn read_up_to(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(&mut bytes[read..], at + read as u64) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
-    Some(back)
+    Ok(read)
 }

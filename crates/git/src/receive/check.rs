@@ -1,7 +1,8 @@
-//! Checks received packs with git: that each object is valid, that nothing is missing, and which types objects have.
+//! Checks received packs: that each object is valid, that nothing is missing, and which types objects have.
 //!
-//! Each check is one short-lived process that reads the received pack and the pools that the repository may read, and
-//! nothing else. The checks write only packs below `incoming/`.
+//! Small ordinary packs are checked [in this process](super::in_process). For all others, each check is one short-lived git
+//! process that reads the received pack and the pools that the repository may read, and nothing else. The checks write
+//! only packs below `incoming/`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,6 +17,8 @@ use std::{fs, io};
 use grasp_core::limits;
 
 use super::declared_sizes::{DeclaredSizeLimits, check_declared_sizes};
+use super::in_process;
+use super::in_process::{InProcessLimits, IndexRequest};
 use super::object_walk::{ObjectWalk, RequiredTip, RequiredTips, TipRequirement, is_oid};
 use super::pack_contents;
 use super::pack_contents::PackContents;
@@ -51,6 +54,8 @@ pub struct PackChecker<'a> {
     pub layout: &'a Layout,
     /// Limits on packs and checks.
     pub limits: PackLimits,
+    /// The packs that are checked without a git process.
+    pub in_process: InProcessLimits,
 }
 
 /// The objects that a check can read.
@@ -81,6 +86,9 @@ impl PackChecker<'_> {
     /// If the pack is invalid, exceeds a limit or has a delta whose base is missing.
     pub fn index_pack(&self, quarantine: &mut Quarantine, data: PackData, pools: &[PathBuf]) -> Result<(), PackError> {
         let PackData::Pack(pack) = data else { return Ok(()) };
+        if self.index_in_process(quarantine, &pack, pools) {
+            return Ok(());
+        }
         self.check_unpacked_size(&pack)?;
         let mut command = self.command(VisibleObjects { quarantine: Some(quarantine), pools });
         command.args(["-c", NEVER_STREAM, "index-pack", "--stdin", "--fix-thin", STRICT]);
@@ -99,6 +107,28 @@ impl PackChecker<'_> {
         result.map_err(|error| self.translator(PackError::Check, cpu_secs).translate(error))?;
         quarantine.sent_objects = u64::from(pack.objects);
         Ok(())
+    }
+
+    /// Checks and indexes a pack without a git process, if it is small and ordinary. Returns whether it is.
+    fn index_in_process(&self, quarantine: &mut Quarantine, pack: &UncheckedPack, pools: &[PathBuf]) -> bool {
+        let SpooledBytes::Memory(bytes) = &pack.body else { return false };
+        let request = IndexRequest {
+            pack: bytes,
+            objects: pack.objects,
+            pools,
+            max_object_bytes: self.git.max_object_bytes(),
+            max_file_bytes: self.max_file_bytes(),
+            limits: self.in_process_limits(),
+        };
+        let Ok(indexed) = in_process::index_pack(request, quarantine) else { return false };
+        quarantine.sent_objects = u64::from(pack.objects);
+        quarantine.indexed = Some(indexed);
+        true
+    }
+
+    /// Returns the limits of packs that are checked without a git process. If a check may take no time, git reports it.
+    fn in_process_limits(&self) -> InProcessLimits {
+        if self.limits.check_secs == 0 { InProcessLimits::NONE } else { self.in_process }
     }
 
     /// Checks how large the objects of a pack are when unpacked.
@@ -129,6 +159,14 @@ impl PackChecker<'_> {
             return Err(tip.missing());
         }
         let known: BTreeSet<&str> = known.iter().map(String::as_str).filter(|oid| is_oid(oid)).collect();
+        let received = visible.quarantine.filter(|quarantine| !quarantine.is_empty());
+        let indexed = received.and_then(|quarantine| quarantine.indexed.as_ref());
+        if received.is_none() || indexed.is_some() {
+            let limits = self.in_process_limits();
+            if let Ok(connectivity) = in_process::check_connectivity(indexed, visible.pools, tips, &known, limits) {
+                return Ok(connectivity);
+            }
+        }
         let walk = match self.walk(visible, tips, &known) {
             Err(PackError::Incomplete(reason)) => {
                 self.check_tips(visible, tips.iter())?;
@@ -292,7 +330,11 @@ impl PackChecker<'_> {
     /// Returns git with a limit on the files that it writes: a few bytes of deltas against large objects of a pool, or
     /// against each other, can expand to a pack of any size.
     fn git_with_file_limit(&self) -> Git {
-        self.git.with_file_bytes(self.limits.max_bytes.max(INDEX_ENTRY_BYTES * u64::from(self.limits.max_objects)))
+        self.git.with_file_bytes(self.max_file_bytes())
+    }
+
+    fn max_file_bytes(&self) -> u64 {
+        self.limits.max_bytes.max(INDEX_ENTRY_BYTES * u64::from(self.limits.max_objects))
     }
 
     fn translator(&self, otherwise: fn(String) -> PackError, cpu_secs: u64) -> GitErrorTranslator<'_> {

@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::ReceivedPack;
 
+use super::in_process::IndexedPack;
 use super::pack_error::PackError;
 use crate::layout::{IncomingFolder, Layout};
 
@@ -38,12 +39,14 @@ pub struct Quarantine {
     folder: IncomingFolder,
     /// Objects that the client sent. Git may have appended delta bases from our pools.
     pub(super) sent_objects: u64,
+    /// The objects, if the pack was indexed without a git process.
+    pub(super) indexed: Option<IndexedPack>,
 }
 
 impl Quarantine {
     /// Creates an empty quarantine folder.
     pub fn create(layout: &Layout) -> io::Result<Self> {
-        Ok(Self { folder: layout.create_incoming(&["pack"])?, sent_objects: 0 })
+        Ok(Self { folder: layout.create_incoming(&["pack"])?, sent_objects: 0, indexed: None })
     }
 
     /// Returns the name by which a git job refers to the pack.

@@ -20,7 +20,7 @@ use grasp_git::process::Git;
 use grasp_git::receive::commands::{PushLimits, PushParseProgress, PushParser, PushRequest};
 use grasp_git::receive::report::RejectionReport;
 use grasp_git::receive::{
-    PackChecker, PackData, PackError, PackLimits, Quarantine, RequiredTips, VisibleObjects, report,
+    InProcessLimits, PackChecker, PackData, PackError, PackLimits, Quarantine, RequiredTips, VisibleObjects, report,
 };
 use grasp_store::Store;
 use hyper::body::Incoming as HttpBody;
@@ -416,7 +416,12 @@ impl ReceivePackHandler {
         mut pack: Quarantine,
         received: PackData,
     ) -> Result<CheckedPacks, PackError> {
-        let checker = PackChecker { git: &self.git, layout: &self.layout, limits: self.pack_limits(permit) };
+        let checker = PackChecker {
+            git: &self.git,
+            layout: &self.layout,
+            limits: self.pack_limits(permit),
+            in_process: InProcessLimits::default(),
+        };
         let pools = self.layout.existing_pools(&push.repo_path, alternates)?;
         let has_pack = matches!(received, PackData::Pack(_));
         checker.index_pack(&mut pack, received, &pools)?;

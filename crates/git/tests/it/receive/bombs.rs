@@ -1,81 +1,9 @@
 //! Small packs that expand to very large objects.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use flate2::Compression;
-use flate2::write::ZlibEncoder;
-
+use super::pack_builder::{BLOB, PackBuilder};
 use super::support::{ClientRepo, LARGEST_OBJECT, ReceiveFixture};
-
-/// Builds packs object by object, valid or not.
-struct PackBuilder {
-    bytes: Vec<u8>,
-    objects: u32,
-}
-
-const BLOB: u8 = 3;
-const OFS_DELTA: u8 = 6;
-
-impl PackBuilder {
-    fn new() -> Self {
-        Self { bytes: b"PACK\0\0\0\x02\0\0\0\0".to_vec(), objects: 0 }
-    }
-
-    /// Appends an object with any claimed size, and returns its offset.
-    fn object(&mut self, kind: u8, claimed: u64, base: &[u8], content: &[u8]) -> usize {
-        let at = self.bytes.len();
-        let mut first = kind << 4 | (claimed & 15) as u8;
-        let mut size = claimed >> 4;
-        while size > 0 {
-            self.bytes.push(first | 0x80);
-            first = (size & 0x7f) as u8;
-            size >>= 7;
-        }
-        self.bytes.push(first);
-        self.bytes.extend_from_slice(base);
-        let mut encoder = ZlibEncoder::new(&mut self.bytes, Compression::fast());
-        encoder.write_all(content).expect("compress");
-        encoder.finish().expect("compress");
-        self.objects += 1;
-        at
-    }
-
-    /// Appends a delta that expands to `copies` times its base.
-    fn copies(&mut self, base: usize, base_size: u64, copies: u64) -> usize {
-        let mut delta = Vec::new();
-        for mut size in [base_size, base_size * copies] {
-            while size > 0x7f {
-                delta.push((size & 0x7f) as u8 | 0x80);
-                size >>= 7;
-            }
-            delta.push(size as u8);
-        }
-        let size = (base_size as u32).to_le_bytes();
-        for _ in 0..copies {
-            delta.extend_from_slice(&[0xf0, size[0], size[1], size[2]]);
-        }
-        let mut distance = self.bytes.len() - base;
-        let mut encoded = vec![(distance & 0x7f) as u8];
-        while distance > 0x7f {
-            distance = (distance >> 7) - 1;
-            encoded.insert(0, 0x80 | (distance & 0x7f) as u8);
-        }
-        self.object(OFS_DELTA, delta.len() as u64, &encoded, &delta)
-    }
-
-    fn finish(mut self) -> Vec<u8> {
-        self.bytes[8..12].copy_from_slice(&self.objects.to_be_bytes());
-        let mut child =
-            Command::new("sha1sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start sha1sum");
-        child.stdin.take().expect("stdin is piped").write_all(&self.bytes).expect("write to the process");
-        let output = child.wait_with_output().expect("wait for the process").stdout;
-        let sum = output[..40].chunks_exact(2).map(|pair| std::str::from_utf8(pair).expect("UTF-8"));
-        self.bytes.extend(sum.map(|pair| u8::from_str_radix(pair, 16).expect("hex")));
-        self.bytes
-    }
-}
 
 /// Far less time than unpacking would take.
 const FAST: Duration = Duration::from_secs(5);

@@ -8,7 +8,8 @@ use std::process::{Command, Output, Stdio};
 use grasp_git::layout::Layout;
 use grasp_git::process::{Git, ProcessLimits};
 use grasp_git::receive::{
-    Connectivity, PackChecker, PackError, PackLimits, PackSink, Quarantine, RequiredTips, VisibleObjects,
+    Connectivity, InProcessLimits, PackChecker, PackError, PackLimits, PackSink, Quarantine, RequiredTips,
+    VisibleObjects,
 };
 use tempfile::TempDir;
 
@@ -110,7 +111,12 @@ impl ReceiveFixture {
     }
 
     pub(crate) fn checker(&self) -> PackChecker<'_> {
-        PackChecker { git: &self.git, layout: &self.layout, limits: self.limits }
+        PackChecker {
+            git: &self.git,
+            layout: &self.layout,
+            limits: self.limits,
+            in_process: InProcessLimits::default(),
+        }
     }
 
     /// Receives the bytes of a pack in chunks, and indexes it.

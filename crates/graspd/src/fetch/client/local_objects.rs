@@ -12,7 +12,9 @@ use grasp_git::layout::Layout;
 use grasp_git::objects::ObjectLookup;
 use grasp_git::process::Git;
 use grasp_git::receive::is_oid;
-use grasp_git::receive::{PackChecker, PackData, PackError, PackLimits, Quarantine, RequiredTips, VisibleObjects};
+use grasp_git::receive::{
+    InProcessLimits, PackChecker, PackData, PackError, PackLimits, Quarantine, RequiredTips, VisibleObjects,
+};
 
 use super::FetchError;
 use crate::repos::ref_cache::RefCache;
@@ -211,7 +213,12 @@ impl LocalObjects {
     }
 
     fn checker(&self) -> PackChecker<'_> {
-        PackChecker { git: &self.git, layout: &self.layout, limits: self.limits }
+        PackChecker {
+            git: &self.git,
+            layout: &self.layout,
+            limits: self.limits,
+            in_process: InProcessLimits::default(),
+        }
     }
 }
 
