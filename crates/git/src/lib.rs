@@ -40,4 +40,5 @@ pub mod refs;
 pub mod repair;
 mod repo_lock;
 pub mod serve;
+mod spawn;
 pub mod version;

@@ -8,17 +8,16 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
+use std::io::{PipeReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, kill_process_group, nice, set_parent_process_death_signal, setrlimit,
-};
+use rustix::process::{Resource, Rlimit};
+
+use crate::spawn::{ProcessSettings, spawn};
 
 /// Bytes kept from the end of standard error: enough for the reason of a failure.
 const MAX_STDERR_BYTES: usize = 4 * 1024;
@@ -197,12 +196,10 @@ impl Git {
         timeout: Duration,
         mut on_output: impl FnMut(&[u8]) -> Result<(), GitError>,
     ) -> Result<(), GitError> {
-        command.stdin(input.stdio()?).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = spawn(command, self)?;
-        let pipes = (child.stdout.take(), child.stderr.take());
-        let guard = ProcessGuard(Some(child));
-        let stderr = read_pipes(pipes, timeout, &mut on_output)?;
-        let status = guard.wait()?;
+        let (mut process, out, err) = spawn(command, &input.into_fd()?, &self.process_settings())?;
+        let stderr = read_pipes((Some(out), Some(err)), timeout, &mut on_output)?;
+        // Its outputs are closed, as are those of everything that it started.
+        let status = process.wait()?;
         if status.success() { Ok(()) } else { Err(GitError::Failed { status, stderr }) }
     }
 
@@ -231,9 +228,9 @@ impl Git {
 }
 
 impl ProcessInput<'_> {
-    fn stdio(self) -> io::Result<Stdio> {
+    fn into_fd(self) -> io::Result<OwnedFd> {
         Ok(match self {
-            Self::Empty => Stdio::null(),
+            Self::Empty => File::open("/dev/null")?.into(),
             Self::File(file) => file.into(),
             Self::Bytes(bytes) => {
                 // A file in memory: a pipe would have to be filled while the output is read.
@@ -246,31 +243,9 @@ impl ProcessInput<'_> {
     }
 }
 
-/// Kills a process and everything that it started when dropped. `upload-pack` leaves the work to a child process, which
-/// would count objects to the end before it noticed that its output is not read.
-///
-/// `None` once the process has been waited for. Until then its process id, which is also its group id, is not reused.
-struct ProcessGuard(Option<Child>);
-
-impl Drop for ProcessGuard {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-            let _ = child.wait();
-        }
-    }
-}
-
-impl ProcessGuard {
-    /// Waits for a process whose outputs are closed, as are those of everything that it started.
-    fn wait(mut self) -> io::Result<ExitStatus> {
-        self.0.take().ok_or(io::ErrorKind::NotFound)?.wait()
-    }
-}
-
 /// Passes on standard output and keeps the end of standard error, until both are closed.
 fn read_pipes(
-    (mut out, mut err): (Option<ChildStdout>, Option<ChildStderr>),
+    (mut out, mut err): (Option<PipeReader>, Option<PipeReader>),
     timeout: Duration,
     on_output: &mut impl FnMut(&[u8]) -> Result<(), GitError>,
 ) -> Result<String, GitError> {
@@ -318,32 +293,19 @@ fn poll_pipes(out: Option<&impl AsFd>, err: Option<&impl AsFd>, left: Duration) 
     Ok((out, err.is_some() && ready.next().unwrap_or(false)))
 }
 
-fn spawn(command: &mut Command, git: &Git) -> io::Result<Child> {
-    let Git { limits: ProcessLimits { address_bytes, .. }, file_bytes, cpu_secs, niceness, .. } = *git;
-    let apply_limits = move || {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        setrlimit(Resource::As, Rlimit { current: Some(address_bytes), maximum: Some(address_bytes) })?;
-        // Without a limit of its own the process inherits that of the server.
-        if file_bytes.is_some() {
-            setrlimit(Resource::Fsize, Rlimit { current: file_bytes, maximum: file_bytes })?;
-        }
-        if let Some(secs) = cpu_secs {
-            let maximum = Some(secs.saturating_add(CPU_KILL_DELAY_SECS));
-            setrlimit(Resource::Cpu, Rlimit { current: cpu_secs, maximum })?;
-        }
+impl Git {
+    /// Returns what is set for a process before git runs.
+    fn process_settings(&self) -> ProcessSettings {
+        let fixed = |bytes: u64| Rlimit { current: Some(bytes), maximum: Some(bytes) };
         // A killed process writes no core dump.
-        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-        if niceness > 0 {
-            nice(niceness)?;
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec the closure does a few system calls, allocates nothing and takes no lock.
-    #[allow(unsafe_code)]
-    unsafe {
-        command.pre_exec(apply_limits);
+        let mut limits = vec![(Resource::As, fixed(self.limits.address_bytes)), (Resource::Core, fixed(0))];
+        // Without a limit of its own the process inherits that of the server.
+        limits.extend(self.file_bytes.map(|bytes| (Resource::Fsize, fixed(bytes))));
+        let cpu_limit =
+            |secs: u64| Rlimit { current: Some(secs), maximum: Some(secs.saturating_add(CPU_KILL_DELAY_SECS)) };
+        limits.extend(self.cpu_secs.map(|secs| (Resource::Cpu, cpu_limit(secs))));
+        ProcessSettings { limits, niceness: self.niceness }
     }
-    command.process_group(0).spawn()
 }
 
 /// Returns the input of a git process that walks from tips to everything that known objects do not lead to.
@@ -359,6 +321,8 @@ pub(crate) fn walk_input<T: Display>(
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
+
+    use rustix::process::Signal;
 
     use super::*;
 

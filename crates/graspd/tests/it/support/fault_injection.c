@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -128,6 +129,11 @@ FILE *fopen(const char *path, const char *mode) { return fails(OPEN, EMFILE) ? N
 FILE *fopen64(const char *path, const char *mode) { return fails(OPEN, EMFILE) ? NULL : REAL(fopen64)(path, mode); }
 
 WRAP(fails(FORK, EAGAIN), pid_t, fork, (void), ())
+
+/* The last arguments are not used by the server. */
+int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
+    return fails(FORK, EAGAIN) ? -1 : REAL(clone)(function, stack, flags, argument);
+}
 
 #define WRAP_SPAWN(name)                                                                                               \
     int name(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,                                  \
