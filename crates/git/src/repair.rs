@@ -1,18 +1,21 @@
 //! Finds damaged packs and missing objects of a repository, and repairs what can be repaired without other servers.
 //!
-//! A pack index that is damaged is written again. A damaged pack is moved to `damaged/`, after the objects that can still
-//! be read were copied to a new pack. A repository whose refs need objects that are missing afterwards is marked as
+//! A pack or an index is damaged if its content differs from the checksum at its end. A file that cannot be read, or a git
+//! process that fails, is an error and no damage: nothing is changed then. A damaged index is written again. A damaged
+//! pack is moved to `damaged/`, and the objects that can still be read are copied to a new pack. A repository whose refs need objects that are missing afterwards is marked as
 //! degraded; so is every other repository that reads the pool. The alignment that follows removes the mark if nothing is
 //! missing.
 //!
 //! Blocks, and runs git with the lowest priority.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
 use grasp_core::repo::RepoPath;
+use sha1::{Digest, Sha1};
 
 use crate::action_error::{ActionContext, ActionError};
 use crate::apply::adopt_packs::move_packs;
@@ -29,6 +32,27 @@ const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
 
 /// The extensions of the files of a pack, in the order in which they are moved away: without an index git ignores it.
 const EXTENSIONS: [&str; 5] = ["idx", "rev", "bitmap", "mtimes", "pack"];
+
+/// Largest damaged pack whose readable objects are copied: git unpacks them into one file each.
+const MAX_SALVAGED_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Bytes of a checksum.
+const CHECKSUM_BYTES: usize = 20;
+
+/// Bytes of a file that are read at a time.
+const READ_BYTES: usize = 256 * 1024;
+
+/// Whether the files of a pack are intact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PackState {
+    Intact,
+    /// The index is damaged or missing.
+    IndexDamaged,
+    /// The pack is damaged or missing.
+    PackDamaged,
+    /// Both files are gone: maintenance has replaced the pack.
+    Gone,
+}
 
 /// Checks and repairs repositories.
 #[derive(Clone, Debug)]
@@ -69,7 +93,7 @@ impl RepoRepairer {
         let mut report = RepairReport::default();
         let mut damaged = Vec::new();
         for pack in pack_names(&pool).context("read a pool")? {
-            if !self.is_intact(&pool, &pack)? {
+            if !matches!(pack_state(&pool, &pack).context("read a pack")?, PackState::Intact | PackState::Gone) {
                 damaged.push(pack);
             }
         }
@@ -98,22 +122,6 @@ impl RepoRepairer {
         Ok(report)
     }
 
-    /// Returns whether a pack and its index are intact. If the pack was replaced meanwhile, that does not matter.
-    fn is_intact(&self, pool: &Path, pack: &str) -> Result<bool, ActionError> {
-        let file = |extension: &str| pool.join("pack").join(format!("{pack}.{extension}"));
-        let mut command = self.git.command(&self.layout.empty_repo());
-        command.arg("verify-pack").arg(file("idx"));
-        match self.git.run(&mut command, ProcessInput::Empty, self.timeout, MAX_OUTPUT) {
-            Ok(_) => Ok(true),
-            Err(GitError::Failed { .. }) => {
-                let is_gone = !file("idx").try_exists().context("read a pool")?
-                    && !file("pack").try_exists().context("read a pool")?;
-                Ok(is_gone)
-            }
-            Err(error) => Err(error).context("verify a pack"),
-        }
-    }
-
     fn repair_packs(
         &self,
         repo_path: &RepoPath,
@@ -130,14 +138,16 @@ impl RepoRepairer {
         }
         for pack in damaged {
             // Maintenance may have replaced it while the lock was not held.
-            if self.is_intact(&pool, pack)? {
-                continue;
-            }
-            if self.write_index(&pool, pack)? {
-                report.indexed_packs.push(pack.clone());
-            } else {
-                self.salvage(&pool, pack)?;
-                report.damaged_packs.push(pack.clone());
+            match pack_state(&pool, pack).context("read a pack")? {
+                PackState::Intact | PackState::Gone => {}
+                PackState::IndexDamaged => {
+                    self.write_index(&pool, pack)?;
+                    report.indexed_packs.push(pack.clone());
+                }
+                PackState::PackDamaged => {
+                    self.salvage(&pool, pack)?;
+                    report.damaged_packs.push(pack.clone());
+                }
             }
         }
         // They refer to packs that may be gone. Maintenance writes new ones.
@@ -152,33 +162,30 @@ impl RepoRepairer {
         Ok(())
     }
 
-    /// Writes the index of a pack again. Returns false if the pack itself is damaged.
-    fn write_index(&self, pool: &Path, pack: &str) -> Result<bool, ActionError> {
+    /// Writes the index of an intact pack again.
+    fn write_index(&self, pool: &Path, pack: &str) -> Result<(), ActionError> {
         let scratch = self.layout.create_incoming(&["pack"]).context("create a scratch folder")?;
         let file = |extension: &str| pool.join("pack").join(format!("{pack}.{extension}"));
         let new = scratch.path().join("new.idx");
         let mut command = self.git.command(&self.layout.empty_repo());
         command.args(["index-pack", "--no-rev-index", "-o"]).arg(&new).arg(file("pack"));
-        match self.git.run(&mut command, ProcessInput::Empty, self.timeout, MAX_OUTPUT) {
-            Ok(_) => {}
-            Err(GitError::Failed { .. }) => return Ok(false),
-            Err(error) => return Err(error).context("index a pack"),
-        }
+        self.git.run(&mut command, ProcessInput::Empty, self.timeout, MAX_OUTPUT).context("index a pack")?;
         let replace = || -> io::Result<()> {
             sync_file(&new)?;
             remove_if_exists(&file("rev"))?;
             remove_if_exists(&file("bitmap"))?;
             fs::rename(&new, file("idx"))
         };
-        replace().context("replace the index of a pack")?;
-        Ok(true)
+        replace().context("replace the index of a pack")
     }
 
     /// Copies the readable objects of a damaged pack to a new pack, and moves the damaged one away.
     fn salvage(&self, pool: &Path, pack: &str) -> Result<(), ActionError> {
         let scratch = self.layout.create_incoming(&["pack", "info"]).context("create a scratch folder")?;
         let file = |extension: &str| pool.join("pack").join(format!("{pack}.{extension}"));
-        if let Some(damaged) = if_found(fs::File::open(file("pack"))).context("read a pack")? {
+        let damaged = if_found(fs::File::open(file("pack"))).context("read a pack")?;
+        let is_small = |pack: &fs::File| pack.metadata().is_ok_and(|metadata| metadata.len() <= MAX_SALVAGED_BYTES);
+        if let Some(damaged) = damaged.filter(is_small) {
             let command = |arguments: &[&str]| {
                 let mut command = self.git.command(&self.layout.empty_repo());
                 command.args(arguments).env("GIT_OBJECT_DIRECTORY", scratch.path());
@@ -233,4 +240,45 @@ fn pack_names(pool: &Path) -> io::Result<Vec<String>> {
     names.sort_unstable();
     names.dedup();
     Ok(names)
+}
+
+/// Compares a pack and its index with their checksums.
+fn pack_state(pool: &Path, pack: &str) -> io::Result<PackState> {
+    let file = |extension: &str| if_found(fs::File::open(pool.join("pack").join(format!("{pack}.{extension}"))));
+    let (pack, index) = match (file("pack")?, file("idx")?) {
+        (None, None) => return Ok(PackState::Gone),
+        (None, Some(_)) => return Ok(PackState::PackDamaged),
+        (Some(pack), index) => (pack, index),
+    };
+    let Some(pack_end) = intact_end::<CHECKSUM_BYTES>(pack)? else { return Ok(PackState::PackDamaged) };
+    let Some(index) = index else { return Ok(PackState::IndexDamaged) };
+    // An index ends with the checksum of its pack and its own.
+    let index_end = intact_end::<{ 2 * CHECKSUM_BYTES }>(index)?;
+    let is_intact = index_end.is_some_and(|end| end[..CHECKSUM_BYTES] == pack_end);
+    Ok(if is_intact { PackState::Intact } else { PackState::IndexDamaged })
+}
+
+/// Returns the last `N` bytes of a file, which end with the checksum of everything before it; `None` if that is wrong.
+fn intact_end<const N: usize>(mut file: fs::File) -> io::Result<Option<[u8; N]>> {
+    let mut hasher = Sha1::new();
+    let mut left = file.metadata()?.len();
+    if left < N as u64 {
+        return Ok(None);
+    }
+    let (mut buffer, mut end) = (vec![0; READ_BYTES], [0; N]);
+    left -= CHECKSUM_BYTES as u64;
+    let mut tail = Vec::with_capacity(2 * N);
+    while left > 0 {
+        let part = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
+        file.read_exact(&mut buffer[..part])?;
+        hasher.update(&buffer[..part]);
+        tail.extend_from_slice(&buffer[part.saturating_sub(N)..part]);
+        tail.drain(..tail.len().saturating_sub(N));
+        left -= part as u64;
+    }
+    let mut checksum = [0; CHECKSUM_BYTES];
+    file.read_exact(&mut checksum)?;
+    tail.extend_from_slice(&checksum);
+    end.copy_from_slice(&tail[tail.len() - N..]);
+    Ok((hasher.finalize()[..] == checksum).then_some(end))
 }

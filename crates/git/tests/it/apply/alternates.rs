@@ -222,7 +222,7 @@ fn packs_of_a_deleted_repository_go_to_its_only_reader() {
 fn pool_of_a_deleted_repository_is_kept_for_its_readers() {
     let (_folder, fixture, author, state) = start_with_reader();
     let (deleted, one, other) = (announced(1), announced(2), announced(3));
-    fixture.align(&other, with_alternates(&[deleted.clone()], follow_state(&[], state.clone())));
+    fixture.align(&other, with_alternates(from_ref(&deleted), follow_state(&[], state.clone())));
     let bytes = fixture.layout.charged_bytes(&deleted);
     assert_eq!(fixture.layout.charged_bytes(&one), 0, "its owner is charged for the pool");
     assert_eq!(fixture.run_twice(&deleted, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
