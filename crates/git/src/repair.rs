@@ -11,7 +11,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
 use grasp_core::repo::RepoPath;
@@ -20,7 +20,7 @@ use sha1::{Digest, Sha1};
 use crate::action_error::{ActionContext, ActionError};
 use crate::apply::adopt_packs::move_packs;
 use crate::backup::RepoVerifier;
-use crate::files::{file_names, if_found, remove_if_exists, rename_if_exists, sync_file, sync_folder};
+use crate::files::{file_names, if_found, link_if_exists, remove_if_exists, sync_file, sync_folder};
 use crate::layout::{Layout, create_bare_repo};
 use crate::process::{Git, GitError, ProcessInput};
 
@@ -46,7 +46,9 @@ const READ_BYTES: usize = 256 * 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PackState {
     Intact,
-    /// The index is damaged or missing.
+    /// There is no index. A crash may have interrupted the push that brought the pack.
+    IndexMissing,
+    /// The index is damaged.
     IndexDamaged,
     /// The pack is damaged or missing.
     PackDamaged,
@@ -101,7 +103,14 @@ impl RepoRepairer {
             self.repair_packs(repo_path, &damaged, &mut report)?;
         }
         let tips = self.verifier.targets(&folder).context("read refs")?;
-        let missing = self.verifier.missing(&folder, &tips).context("check that everything is complete")?;
+        let mut missing = self.verifier.missing(&folder, &tips).context("check that everything is complete")?;
+        if !missing.is_empty() {
+            // Git relies on these files, which may be damaged themselves.
+            let lock = self.layout.repo_locks.lock(repo_path.identifier());
+            remove_indexes(&pool).context("remove an index")?;
+            drop(lock);
+            missing = self.verifier.missing(&folder, &tips).context("check that everything is complete")?;
+        }
         if let Some(first) = missing.first() {
             report.missing_objects = missing.len();
             let reason = format!("objects that its refs need are missing, for example {first}");
@@ -133,14 +142,19 @@ impl RepoRepairer {
         let _lock = self.layout.repo_locks.lock(repo_path.identifier());
         let readers = self.layout.pool_readers(repo_path.identifier()).context("find the readers of a pool")?;
         let reason = format!("a pack was damaged: {}", damaged.join(", "));
-        for reader in readers.of(&pool).iter().chain([repo_path]) {
+        let mut is_damaged = false;
+        for pack in damaged {
+            let state = pack_state(&pool, pack).context("read a pack")?;
+            is_damaged |= matches!(state, PackState::IndexDamaged | PackState::PackDamaged);
+        }
+        for reader in readers.of(&pool).iter().chain([repo_path]).filter(|_| is_damaged) {
             self.mark(reader, &reason, report)?;
         }
         for pack in damaged {
             // Maintenance may have replaced it while the lock was not held.
             match pack_state(&pool, pack).context("read a pack")? {
                 PackState::Intact | PackState::Gone => {}
-                PackState::IndexDamaged => {
+                PackState::IndexDamaged | PackState::IndexMissing => {
                     self.write_index(&pool, pack)?;
                     report.indexed_packs.push(pack.clone());
                 }
@@ -150,13 +164,7 @@ impl RepoRepairer {
                 }
             }
         }
-        // They refer to packs that may be gone. Maintenance writes new ones.
-        for name in file_names(&pool.join("pack")).context("read a pool")? {
-            if name.to_str().is_some_and(|name| name.starts_with("multi-pack-index")) {
-                remove_if_exists(&pool.join("pack").join(name)).context("remove an index")?;
-            }
-        }
-        remove_if_exists(&pool.join("info/commit-graph")).context("remove an index")?;
+        remove_indexes(&pool).context("remove an index")?;
         sync_folder(&pool.join("pack")).context("sync a pool to disk")?;
         self.layout.record_prune();
         Ok(())
@@ -207,15 +215,20 @@ impl RepoRepairer {
                 written.context("pack the objects of a damaged pack")?;
             }
         }
-        let away = self.layout.root().join("damaged");
-        let move_away = || -> io::Result<()> {
+        let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let away = self.layout.root().join("damaged").join(format!("{pack}-{seconds}"));
+        let link = || -> io::Result<()> {
             fs::create_dir_all(&away)?;
             for extension in EXTENSIONS {
-                rename_if_exists(&file(extension), &away.join(format!("{pack}.{extension}")))?;
+                link_if_exists(&file(extension), &away.join(format!("{pack}.{extension}")))?;
             }
             sync_folder(&away)
         };
-        move_away().context("move a damaged pack away")?;
+        link().context("move a damaged pack away")?;
+        // The new pack may have the same name.
+        for extension in EXTENSIONS {
+            remove_if_exists(&file(extension)).context("move a damaged pack away")?;
+        }
         move_packs(&[scratch.path().to_owned()], pool).context("move packs into the pool")
     }
 
@@ -242,6 +255,17 @@ fn pack_names(pool: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// Removes the multi-pack index, its bitmaps and the commit-graph of a pool, which may refer to packs that are gone.
+/// Maintenance writes new ones.
+fn remove_indexes(pool: &Path) -> io::Result<()> {
+    for name in if_found(file_names(&pool.join("pack")))?.unwrap_or_default() {
+        if name.to_str().is_some_and(|name| name.starts_with("multi-pack-index")) {
+            remove_if_exists(&pool.join("pack").join(name))?;
+        }
+    }
+    remove_if_exists(&pool.join("info/commit-graph"))
+}
+
 /// Compares a pack and its index with their checksums.
 fn pack_state(pool: &Path, pack: &str) -> io::Result<PackState> {
     let file = |extension: &str| if_found(fs::File::open(pool.join("pack").join(format!("{pack}.{extension}"))));
@@ -251,7 +275,7 @@ fn pack_state(pool: &Path, pack: &str) -> io::Result<PackState> {
         (Some(pack), index) => (pack, index),
     };
     let Some(pack_end) = intact_end::<CHECKSUM_BYTES>(pack)? else { return Ok(PackState::PackDamaged) };
-    let Some(index) = index else { return Ok(PackState::IndexDamaged) };
+    let Some(index) = index else { return Ok(PackState::IndexMissing) };
     // An index ends with the checksum of its pack and its own.
     let index_end = intact_end::<{ 2 * CHECKSUM_BYTES }>(index)?;
     let is_intact = index_end.is_some_and(|end| end[..CHECKSUM_BYTES] == pack_end);

@@ -13,8 +13,9 @@ use anyhow::{Context, Result, bail};
 use rustix::io::{FdFlags, fcntl_setfd};
 use tracing::warn;
 
-/// How long the server's lock is waited for: between fork and exec a child of a killed server holds it, too.
-const OWN_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the server's lock is waited for: until it runs git, a child of a killed server holds it, too, and on a busy
+/// machine a child with low priority may wait for the processor.
+const OWN_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long git processes of an earlier server are waited for. The kernel ends them with the server; their own children
 /// end at their next output, which is soon.

@@ -238,6 +238,7 @@ impl GitModel {
             pull_requests: pull_requests.iter().filter(in_place).map(|pull| pull.event).collect(),
             is_empty: refs.is_empty(),
             lost: None,
+            dropped: Vec::new(),
         }))
     }
 

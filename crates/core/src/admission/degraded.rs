@@ -2,17 +2,19 @@
 //!
 //! The mark on disk is the durable record. Until everything is complete again, the repository's events stay served, its
 //! refs stay as they are, and the missing objects are fetched from the git servers that the announcements name. A push
-//! must bring everything that it needs, as if the repository had no refs.
+//! must bring everything that it needs, as if the repository had no refs. When only objects of pull requests are missing,
+//! these are held again, so that the repository does not wait for the data of other authors.
 
 use std::collections::BTreeMap;
 
 use super::Admission;
 use super::git_job::AlignmentResult;
-use super::io::AdmissionOutput;
-use super::repo_queue::RepoTask;
-use crate::limits;
+use super::io::{AdmissionOutput, RepoLookupResult};
+use super::repo_queue::{RepoTask, RunningJob};
 use crate::nostr::event::EventId;
+use crate::repo::catalog::EventStatus;
 use crate::repo::{Identifier, RepoPath};
+use crate::time::Now;
 
 /// The degraded repositories, each with the events whose objects are missing.
 #[derive(Clone, Debug, Default)]
@@ -32,24 +34,30 @@ impl Admission {
     /// Checks a repository that was marked as degraded: finds out which objects are missing, and fetches them.
     pub(super) fn repo_degraded(&mut self, repo_path: RepoPath) {
         self.degraded.0.entry(repo_path.clone()).or_default();
+        self.emit(AdmissionOutput::WantedGitDataChanged(repo_path.identifier().clone()));
         self.queues.add(RepoTask::Align(repo_path));
     }
 
-    /// Records whether a repository is degraded after an alignment.
-    pub(super) fn update_degraded(&mut self, repo_path: &RepoPath, aligned: &AlignmentResult) {
+    /// Records whether a repository is degraded after a job. One for a single pull request does not look at states.
+    pub(super) fn update_degraded(&mut self, job: &RunningJob, aligned: &AlignmentResult) {
+        let repo_path = job.repo_path();
+        let is_partial = matches!(job, RunningJob::Task(RepoTask::PullRequest(..)));
         let has_changed = match &aligned.lost {
-            Some(lost) => {
-                // A job for a pull request does not look at states.
-                let known = self.degraded.0.entry(repo_path.clone()).or_default();
-                let before = known.len();
-                known.extend(lost.iter().filter(|id| !known.contains(id)).copied().collect::<Vec<_>>());
-                known.truncate(limits::MAX_LOST_EVENTS);
-                known.len() > before
-            }
+            Some(_) if is_partial => false,
+            Some(lost) => self.degraded.0.insert(repo_path.clone(), lost.clone()).as_ref() != Some(lost),
             None => self.degraded.0.remove(repo_path).is_some(),
         };
         if has_changed {
             self.emit(AdmissionOutput::WantedGitDataChanged(repo_path.identifier().clone()));
+        }
+    }
+
+    /// Holds the pull requests again whose refs were removed because their objects are lost.
+    pub(super) fn hold_dropped(&mut self, now: Now, aligned: &AlignmentResult, lookup: &RepoLookupResult) {
+        for found in aligned.dropped.iter().filter_map(|id| lookup.events.get(id)) {
+            if found.status == EventStatus::Served {
+                self.hold_again(now, &found.event);
+            }
         }
     }
 

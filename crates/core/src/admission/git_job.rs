@@ -127,4 +127,6 @@ pub struct AlignmentResult {
     pub is_empty: bool,
     /// The events whose objects are damaged or missing in a degraded repository; `None` if it is not degraded.
     pub lost: Option<Vec<EventId>>,
+    /// Pull requests whose ref was removed because their objects are lost, in a repository that has everything else.
+    pub dropped: Vec<EventId>,
 }

@@ -99,8 +99,8 @@ impl Admission {
             LookupPurpose::StartTask(RepoTask::PullRequest(repo_path, event)) => (repo_path, vec![*event]),
             LookupPurpose::StartTask(RepoTask::Delete(repo_path)) => (repo_path, Vec::new()),
             LookupPurpose::FinishJob(job, aligned) => {
-                let mut events: Vec<EventId> =
-                    aligned.chosen.into_iter().chain(aligned.pull_requests.iter().copied()).collect();
+                let named = aligned.pull_requests.iter().chain(&aligned.dropped).copied();
+                let mut events: Vec<EventId> = aligned.chosen.into_iter().chain(named).collect();
                 let repo_path = match job {
                     RunningJob::Task(task) => {
                         if let RepoTask::Align(_) | RepoTask::Adopt(_) = task {
@@ -196,9 +196,11 @@ impl Admission {
             }
             Some(LookupPurpose::StartTask(task)) => self.start_task(task, &lookup),
             Some(LookupPurpose::FinishJob(RunningJob::Push { received_push, permit, staged }, aligned)) => {
+                self.hold_dropped(now, &aligned, &lookup);
                 self.finish_push(now, &FinishedPush { received_push, permit, staged, aligned }, &lookup);
             }
             Some(LookupPurpose::FinishJob(RunningJob::Task(task), aligned)) => {
+                self.hold_dropped(now, &aligned, &lookup);
                 self.finish_task(now, &task, &aligned, &lookup)
             }
             Some(LookupPurpose::HoldStates(repo_path, states)) => {
@@ -584,7 +586,7 @@ impl Admission {
                 self.end_task(&task);
             }
             (job, GitJobOutcome::Aligned(aligned)) => {
-                self.update_degraded(job.repo_path(), &aligned);
+                self.update_degraded(&job, &aligned);
                 self.lookup_queue.push_back(LookupPurpose::FinishJob(job, aligned));
             }
             (RunningJob::Push { received_push, .. }, GitJobOutcome::Deleted) => {

@@ -241,7 +241,7 @@ impl Admission {
     /// Holds a served event again because its git data is not kept. It is dormant, so that it takes no space from new
     /// events; without fetch, which wakes dormant events, it is held as if it had just arrived. It is removed if there
     /// is no space, or if it is banned or expired.
-    fn hold_again(&mut self, now: Now, event: &Arc<SignedEvent>) {
+    pub(super) fn hold_again(&mut self, now: Now, event: &Arc<SignedEvent>) {
         let summary = EventSummary::new(event);
         let lists = &self.policy.lists;
         let is_expired = event.expires_at().is_some_and(|expires_at| expires_at <= now.wall);

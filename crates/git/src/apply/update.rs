@@ -35,6 +35,14 @@ struct ChosenState<'a> {
     refs: Vec<(&'a str, RefTarget)>,
 }
 
+/// What a degraded repository has lost.
+struct LostObjects {
+    /// Whether branches or tags are incomplete.
+    is_incomplete: bool,
+    /// The events whose objects are missing; only pull requests if branches and tags are complete.
+    events: Vec<EventId>,
+}
+
 /// The repository that is aligned.
 struct TargetRepo<'a> {
     folder: &'a Path,
@@ -100,7 +108,7 @@ impl GitJobRunner {
                 pull_requests.push(pull_request);
             }
         }
-        let next = aligned_refs(&before, chosen.as_ref(), &pull_requests, alignment);
+        let mut next = aligned_refs(&before, chosen.as_ref(), &pull_requests, alignment);
         if next != before {
             self.prepare_repo(&folder, &target.alternates)?;
             self.write_refs(repo_path, &before, &next, changed)?;
@@ -108,7 +116,20 @@ impl GitJobRunner {
             // An earlier run may have been interrupted before these refs were served.
             changed.push((repo_path.clone(), next.clone()));
         }
-        let lost = if is_degraded { self.check_degraded(&target, alignment, &chosen, &next)? } else { None };
+        let (mut lost, mut dropped) = (None, Vec::new());
+        if is_degraded {
+            let found = self.check_degraded(&target, alignment, &chosen, &next)?;
+            lost = found.is_incomplete.then(|| found.events.clone());
+            if !found.is_incomplete {
+                dropped = found.events;
+                let with_dropped = next.clone();
+                dropped.iter().for_each(|event| drop(next.remove(&pull_request_ref(*event))));
+                if next != with_dropped {
+                    self.write_refs(repo_path, &with_dropped, &next, changed)?;
+                }
+                degraded::remove_mark(&folder).context("remove the mark of a degraded repository")?;
+            }
+        }
         let has_ref = |pull_request: &&&PullRequestRef| {
             next.get(&pull_request_ref(pull_request.event)).is_some_and(|target| target.oid == pull_request.tip)
         };
@@ -117,40 +138,42 @@ impl GitJobRunner {
             pull_requests: pull_requests.iter().filter(has_ref).map(|pull_request| pull_request.event).collect(),
             is_empty: next.iter().next().is_none(),
             lost,
+            dropped,
         })
     }
 
-    /// Checks everything that the refs of a degraded repository need. If it is complete, the repository is not degraded
-    /// any more; otherwise returns the events whose objects are missing.
+    /// Checks everything that the refs of a degraded repository need.
     fn check_degraded(
         &self,
         target: &TargetRepo<'_>,
         alignment: &Alignment,
         chosen: &Option<ChosenState<'_>>,
         next: &Refs,
-    ) -> Result<Option<Vec<EventId>>, ActionError> {
+    ) -> Result<LostObjects, ActionError> {
         let pools = target.alternates.pools();
         let lookup = ObjectLookup::new(&pools);
         let view = target.view(&pools, &lookup, false);
-        let mut tips: Vec<&str> = next.iter().map(|(_, target)| target.oid.as_str()).collect();
-        tips.sort_unstable();
-        tips.dedup();
+        let mut lost = LostObjects { is_incomplete: false, events: Vec::new() };
         // The refs may be lost, too: then only a state proves that nothing is missing. A job for a pull request has none.
         let followed = alignment.candidates.iter().find(|candidate| candidate.is_served);
         let has_all_refs = chosen.is_some() || (followed.is_none() && alignment.fallback == RefFallback::Clear);
-        if has_all_refs && self.has_all(&view, &tips)? {
-            degraded::remove_mark(target.folder).context("remove the mark of a degraded repository")?;
-            return Ok(None);
+        let is_pull_request = |name: &str| name.starts_with("refs/nostr/");
+        let mut tips: Vec<&str> =
+            next.iter().filter(|(name, _)| !is_pull_request(name)).map(|(_, target)| target.oid.as_str()).collect();
+        tips.sort_unstable();
+        tips.dedup();
+        if !has_all_refs || !self.has_all(&view, &tips)? {
+            lost.is_incomplete = true;
+            lost.events.extend(followed.filter(|_| chosen.is_none()).map(|state| state.event));
         }
-        let mut lost: Vec<EventId> =
-            followed.filter(|_| chosen.is_none()).map(|state| state.event).into_iter().collect();
-        for (name, ref_target) in next.iter() {
+        for (name, ref_target) in next.iter().filter(|(name, _)| is_pull_request(name)) {
             let Some(event) = name.strip_prefix("refs/nostr/").and_then(EventId::from_hex) else { continue };
-            if lost.len() < limits::MAX_LOST_EVENTS && !self.has_all(&view, &[&ref_target.oid])? {
-                lost.push(event);
+            let has_capacity = !lost.is_incomplete || lost.events.len() < limits::MAX_LOST_EVENTS;
+            if has_capacity && !self.has_all(&view, &[&ref_target.oid])? {
+                lost.events.push(event);
             }
         }
-        Ok(Some(lost))
+        Ok(lost)
     }
 
     /// Returns whether some objects exist with everything that they refer to.
@@ -321,7 +344,8 @@ impl GitJobRunner {
                 continue;
             }
             let from = Alternates::read(&source).context("read alternates")?.pools();
-            let refs = Refs::read(&source).context("read refs")?;
+            let is_degraded = degraded::is_marked(&source);
+            let refs = if is_degraded { Refs::default() } else { Refs::read(&source).context("read refs")? };
             let view = ObjectView {
                 source: ObjectSource::Repo(&source),
                 lookup: &ObjectLookup::open(&from).context("read a pool")?,

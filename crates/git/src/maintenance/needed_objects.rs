@@ -10,7 +10,6 @@ use grasp_core::repo::state::is_oid;
 use super::{MAX_OUTPUT, PoolMaintainer};
 use crate::action_error::{ActionContext, ActionError};
 use crate::alternates::Alternates;
-use crate::degraded;
 use crate::objects::ObjectLookup;
 use crate::process::{Git, GitError, ProcessInput, walk_input};
 use crate::refs::Refs;
@@ -65,13 +64,7 @@ impl PoolMaintainer {
         needed.named.retain(|oid| oid.len() == 40 && is_oid(oid));
         for folder in readers.iter().map(|reader| self.layout.repo_dir(reader)) {
             let refs = Refs::read(&folder).context("read refs")?;
-            let tips = refs.iter().map(|(_, target)| target.oid.clone());
-            // The refs of a degraded repository may be incomplete.
-            if degraded::is_marked(&folder) {
-                needed.named.extend(tips)
-            } else {
-                needed.tips.extend(tips)
-            }
+            needed.tips.extend(refs.iter().map(|(_, target)| target.oid.clone()));
             needed.pools.extend(Alternates::read(&folder).context("read alternates")?.pools());
         }
         needed.pools.sort_unstable();

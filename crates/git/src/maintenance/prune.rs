@@ -84,6 +84,10 @@ impl PoolMaintainer {
             return Ok(MaintenanceOutcome::NothingToDo);
         }
         let started = SystemTime::now();
+        if self.has_degraded_reader(repo_path)? {
+            // What an incomplete ref still leads to is needed when the rest comes back.
+            return Ok(MaintenanceOutcome::NothingToDo);
+        }
         self.remove_leftovers(repo_path, grace)?;
         let Some(needed) = self.needed_objects(repo_path, needed_oids)? else {
             return Ok(MaintenanceOutcome::Deferred);
@@ -256,6 +260,13 @@ impl PoolMaintainer {
         Ok(removes_needed)
     }
 
+    /// Returns whether a repository that reads a pool is degraded.
+    fn has_degraded_reader(&self, repo_path: &RepoPath) -> Result<bool, ActionError> {
+        let readers = self.layout.pool_readers(repo_path.identifier()).context("find the readers of a pool")?;
+        let mut readers = readers.of(&self.layout.pool(repo_path)).iter().chain([repo_path]);
+        Ok(readers.any(|reader| self.layout.is_degraded(reader)))
+    }
+
     /// Removes old files of incomplete packs, which a crash or a full disk has left.
     fn remove_leftovers(&self, repo_path: &RepoPath, grace: Duration) -> Result<(), ActionError> {
         let packs = self.layout.pool(repo_path).join("pack");
@@ -281,14 +292,15 @@ impl PoolInspection {
     }
 }
 
-/// Returns files of packs that have no index or no pack file, and temporary files, if they are old.
+/// Returns indexes without a pack, and temporary files, if they are old. A pack without an index may be all that is left
+/// of a repository; the check for damage writes its index again.
 fn find_leftovers(packs: &Path, now: SystemTime, grace: Duration) -> io::Result<Vec<PathBuf>> {
     let mut leftovers = Vec::new();
     for entry in fs::read_dir(packs)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let is_complete = || ["pack", "idx"].iter().all(|extension| path.with_extension(extension).exists());
-        let is_leftover = name.starts_with("tmp_") || (name.starts_with("pack-") && !is_complete());
+        let has_pack = || path.with_extension("pack").exists();
+        let is_leftover = name.starts_with("tmp_") || (name.starts_with("pack-") && !has_pack());
         if is_leftover && modified(&path).is_ok_and(|modified| now >= modified + grace) {
             leftovers.push(path);
         }

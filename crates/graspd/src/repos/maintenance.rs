@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, RepoPath};
 use grasp_git::action_error::ActionError;
 use grasp_git::layout::{Layout, identifier_file_name};
@@ -183,9 +184,15 @@ impl Maintenance {
         for repo_path in self.ref_cache.announced_repos() {
             groups.entry(repo_path.identifier().clone()).or_default().push(repo_path);
         }
-        // The cache has refs of repositories whose files were lost.
-        let has_refs = |repo_path: &RepoPath| self.ref_cache.cached(repo_path).is_some_and(|refs| refs.has_folder);
-        for repo_path in self.orphaned_pools(groups.keys()).into_iter().filter(|repo_path| !has_refs(repo_path)) {
+        // The files of a served repository may be lost. Then its pool is all that is left.
+        let is_served = |repo_path: &RepoPath| {
+            self.ref_cache.open_repo(repo_path).is_some_and(|open| open.status == EventStatus::Served)
+        };
+        // If the disk is full, one pool is removed at a time: that may be enough.
+        let most = if (self.is_disk_full)() { 1 } else { usize::MAX };
+        let mut orphaned = self.orphaned_pools(groups.keys());
+        orphaned.retain(|repo_path| !is_served(repo_path));
+        for repo_path in orphaned.into_iter().take(most) {
             groups.entry(repo_path.identifier().clone()).or_default().push(repo_path.clone());
             schedule.due.push_back((repo_path, MaintenanceTask::Release));
         }
@@ -210,12 +217,16 @@ impl Maintenance {
     /// Returns the repositories that are checked for damage until the next scan: those whose last check was longest ago.
     /// All are checked within [`SCANS_PER_PASS`] scans.
     fn checks_due<'r>(&self, repos: impl Iterator<Item = &'r RepoPath>, interval: Duration) -> Vec<RepoPath> {
+        let has_folder = |repo_path: &&RepoPath| {
+            self.layout.repo_dir(repo_path).exists()
+                || self.ref_cache.cached(repo_path).is_some_and(|snapshot| snapshot.has_folder)
+        };
         let mut last_checks: Vec<(SystemTime, &RepoPath)> =
-            repos.map(|repo_path| (self.maintainer.last_check(repo_path), repo_path)).collect();
+            repos.filter(has_folder).map(|repo_path| (self.maintainer.last_check(repo_path), repo_path)).collect();
         let share = last_checks.len().div_ceil(SCANS_PER_PASS);
+        last_checks.retain(|(last, _)| SystemTime::now() >= *last + interval);
         last_checks.sort();
-        let is_due = |(last, _): &(SystemTime, _)| SystemTime::now() >= *last + interval;
-        last_checks.into_iter().take(share).filter(is_due).map(|(_, repo_path)| repo_path.clone()).collect()
+        last_checks.into_iter().take(share).map(|(_, repo_path)| repo_path.clone()).collect()
     }
 
     /// Returns the deleted repositories whose pool is still here.
@@ -231,8 +242,10 @@ impl Maintenance {
     /// Checks a repository for damage and repairs it.
     fn check(&self, repo_path: &RepoPath) -> Result<MaintenanceOutcome, ActionError> {
         let started = SystemTime::now();
-        let report = self.repair.repair(repo_path)?;
+        let report = self.repair.repair(repo_path);
+        // Also after a failure, so that others are checked before it is tried again.
         self.maintainer.record_check(repo_path, started)?;
+        let report = report?;
         let is_intact = report == RepairReport::default();
         Ok(if is_intact { MaintenanceOutcome::NothingToDo } else { MaintenanceOutcome::Done })
     }

@@ -223,6 +223,21 @@ impl RefCache {
         }
     }
 
+    /// Returns whether a repository is marked as degraded now.
+    pub(crate) fn is_degraded(&self, repo_path: &RepoPath) -> bool {
+        self.layout.is_degraded(repo_path)
+    }
+
+    /// Drops the refs of a repository from memory, unless a git job is running: its files were changed.
+    pub(crate) fn forget(&self, repo_path: &RepoPath) {
+        self.write(|entries| {
+            let entry = entries.get_mut(repo_path).filter(|entry| !entry.is_pinned);
+            if let Some(snapshot) = entry.and_then(|entry| entry.snapshot.take()) {
+                self.bytes.fetch_sub(snapshot.bytes, Ordering::Relaxed);
+            }
+        });
+    }
+
     /// Returns whether a repository that has no folder has left a pool, or a crash has interrupted its deletion.
     pub(crate) fn has_leftovers(&self, repo_path: &RepoPath) -> bool {
         self.layout.repo_dir(repo_path).exists()

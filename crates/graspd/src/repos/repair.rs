@@ -52,6 +52,7 @@ impl RepoRepair {
             let reason = self.layout.degraded_reason(repo_path).ok().flatten().unwrap_or_default();
             error!(target: "git", repo = %repo_path, reason, "repository is degraded");
             self.ref_cache.on_prune(repo_path.identifier());
+            self.ref_cache.forget(repo_path);
             (self.on_degraded)(repo_path.clone());
         }
     }

@@ -49,7 +49,10 @@ pub(crate) fn lookup_repo(
 ) -> Result<RepoLookupResult, StoreError> {
     let mut result = RepoLookupResult::default();
     match newer_refs {
-        Some((refs, has_folder)) => set_refs(&mut result, refs, has_folder),
+        Some((refs, has_folder)) => {
+            set_refs(&mut result, refs, has_folder);
+            result.is_degraded = has_folder && ref_cache.is_degraded(&lookup.repo_path);
+        }
         None => match ref_cache.snapshot(&lookup.repo_path) {
             Ok(snapshot) => {
                 set_refs(&mut result, &snapshot.refs, snapshot.has_folder);

@@ -16,7 +16,7 @@ const WITHOUT_DELAYS: (&str, &str) = ("GRASPD_TEST_NO_DELAYS", "1");
 const REPO_BYTES: u64 = 4_000_000;
 
 /// Returns the bytes of all files in a folder. Files that have several names count once.
-fn folder_bytes(folder: &Path) -> u64 {
+pub(crate) fn folder_bytes(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut seen = std::collections::BTreeSet::new();
     let mut folders = vec![folder.to_owned()];

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::support::git::{BASE_TIME, MAIN, Maintainer, WorkTree, incompressible_text, repo_path};
 use crate::support::integrity::{entries, expect_intact_repos, expect_needed_objects};
-use crate::support::test_server::{TestServer, main_at, one_commit};
+use crate::support::test_server::{TestServer, commit_for_git, main_at, one_commit};
 use crate::support::wire::{CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, ZERO, packet, push_body};
 use crate::support::{Client, DEADLINE, Server, command, eventually, wire};
 
@@ -262,7 +262,7 @@ fn server_ends_after_the_grace_period_despite_a_git_process() {
     let mut server = Server::spawn(command);
 
     let owner = Maintainer::new(1, &grasp_core::repo::ServiceAddress::new("grasp.test", "").expect("valid host name"));
-    let (work, oid) = one_commit("one");
+    let (work, oid) = commit_for_git();
     let mut client = server.connect();
     for event in [owner.announce("tool", BASE_TIME, &[]), owner.state("tool", BASE_TIME, &main_at(&oid))] {
         assert!(client.publish(&event).0);

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::support::git::{BASE_TIME, GitOutput, MAIN, Maintainer, WorkTree, ls_remote, refs, repo_path};
 use crate::support::integrity::{entries, expect_intact_repos, expect_needed_objects};
-use crate::support::test_server::{main_at, one_commit};
+use crate::support::test_server::{commit_for_git, main_at};
 use crate::support::{Server, command, eventually};
 
 /// Shell code of a slow `git index-pack`: it waits until the file `slow` is removed.
@@ -49,7 +49,7 @@ impl ServerFolder {
         fs::write(path("bin/git"), script).expect("cannot write the file");
         fs::set_permissions(path("bin/git"), fs::Permissions::from_mode(0o755)).expect("cannot set the permissions");
         let owner = Maintainer::new(1, &ServiceAddress::new("grasp.test", "").expect("valid host name"));
-        let (work, commit) = one_commit("one");
+        let (work, commit) = commit_for_git();
         Self { folder, owner, work, commit }
     }
 

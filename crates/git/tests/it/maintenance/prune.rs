@@ -245,6 +245,9 @@ fn old_leftovers_of_packs_are_removed() {
     );
     age_packs(&fixture, &repo_path, DAY);
     prune(&fixture, &repo_path, DAY);
+    let left = fixture.layout.pool(&repo_path).join("pack/pack-0.pack");
+    assert!(left.exists(), "a pack without an index may be all that is left of a repository");
+    fs::remove_file(left).expect("remove a file");
     assert_eq!(files(&fixture.layout.pool(&repo_path).join("pack")), complete);
 }
 

@@ -279,6 +279,14 @@ pub fn one_commit(content: &str) -> (WorkTree, String) {
     (work, oid)
 }
 
+/// Returns a working tree with one commit on `main`, and the commit. It has a file that only git checks, so that the
+/// server starts git for its push.
+pub fn commit_for_git() -> (WorkTree, String) {
+    let work = WorkTree::new();
+    let oid = work.commit(".gitmodules", "[submodule \"x\"]\n\tpath = x\n\turl = https://git.example/x.git\n");
+    (work, oid)
+}
+
 /// Returns the ref `main` at a commit.
 pub fn main_at(oid: &str) -> [(&str, &str); 1] {
     [(MAIN, oid)]
