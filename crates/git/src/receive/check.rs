@@ -1,6 +1,6 @@
 //! Checks received packs: that each object is valid, that nothing is missing, and which types objects have.
 //!
-//! Small ordinary packs are checked [in this process](super::in_process). For all others, each check is one short-lived git
+//! Small ordinary packs are checked in this process (`in_process`). For all others, each check is one short-lived git
 //! process that reads the received pack and the pools that the repository may read, and nothing else. The checks write
 //! only packs below `incoming/`.
 
