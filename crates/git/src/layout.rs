@@ -2,12 +2,13 @@
 //!
 //! | folder | content |
 //! |---|---|
-//! | `repos/<npub>/<name>.git` | a hosted repository: `HEAD`, `config`, `packed-refs`, alternates and its own `pool` |
+//! | `repos/<npub>/<name>.git` | a hosted repository: `HEAD`, `config`, `packed-refs`, alternates and its own `pool`; without `HEAD`, the pool of a deleted repository that others read |
 //! | `prs/<npub>/<name>.git` | the same for submitted pull requests (GRASP-06) |
 //! | `incoming/<n>` | packs that are being received, and scratch folders; emptied at every start |
 //! | `staged/<n>` | uploads whose signed event is not known yet; each has a row in the store |
 //! | `trash/<n>` | what is being removed; emptied at every start |
 //! | `snapshot/<n>` | hard links to all git data, for a backup; emptied at every start |
+//! | `damaged/<pack>-<seconds>` | damaged packs that were moved away |
 //! | `store-id` | the id of the event store that the folder belongs to |
 //! | `children.lock` | locked by the server and so by every git process that it starts |
 //! | `empty.git` | an empty repository, for git commands on object directories |

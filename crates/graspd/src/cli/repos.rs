@@ -9,7 +9,7 @@ use crate::text_format::{bytes, count};
 
 /// List the hosted repositories, with their state and what is missing
 ///
-/// Lists the hosted repositories. Columns: OWNER and NAME; STATE; REFS; SIZE of the repository's own objects; RELAYS
+/// Lists the hosted repositories. Columns: OWNER and NAME; STATE; REFS; SIZE of the objects that the repository is charged for; RELAYS
 /// that have the same state / that the repository lists; HELD, events that wait for git data.
 ///
 /// The state is `current` if the newest repository state is served, `behind` if a newer one waits for git data,
