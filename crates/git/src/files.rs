@@ -56,6 +56,16 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
+/// Replaces a file without syncing it to disk.
+pub(crate) fn replace_file_unsynced(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temporary = folder.join(format!("{name}.new"));
+    let replaced = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, folder.join(name)));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    replaced
+}
+
 /// Replaces a file durably: writes a temporary file, syncs and renames it, and syncs the folder.
 pub(crate) fn replace_file(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = folder.join(format!("{name}.new"));

@@ -32,8 +32,8 @@ use crate::alternates::Alternates;
 use crate::crash_point;
 use crate::files::{file_names, if_found, remove_folder, replace_file, sync_folder};
 use crate::pool_readers::is_deleted;
-use crate::refs::DEFAULT_HEAD;
 use crate::repo_lock::RepoLocks;
+use grasp_core::repo::refs::DEFAULT_HEAD;
 
 /// Longest file name of an identifier before it is replaced by a hash. File systems allow 255 bytes, and a suffix is
 /// appended.

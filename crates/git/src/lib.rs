@@ -2,7 +2,8 @@
 //!
 //! - [`layout`]: the git data folder and the files in it.
 //! - [`pktline`]: the framing of git's protocols.
-//! - [`refs`]: the refs of one repository: one file, and one snapshot in memory.
+//! - [`refs`]: the refs of one repository as files and on the wire.
+//! - [`repo_rows`]: access to the rows of repositories in the event store.
 //! - [`process`]: runs git processes with a controlled environment and limits.
 //! - [`version`]: finds the installed git and checks its version.
 //! - [`receive`]: server side of pushes: request, pack, checks, report.
@@ -24,7 +25,6 @@ mod alternates;
 pub mod apply;
 pub mod backup;
 pub mod crash_point;
-mod degraded;
 pub mod fetch;
 mod files;
 pub mod layout;
@@ -39,6 +39,7 @@ pub mod receive;
 pub mod refs;
 pub mod repair;
 mod repo_lock;
+pub mod repo_rows;
 pub mod serve;
 mod spawn;
 pub mod version;

@@ -16,6 +16,7 @@ use crate::alternates::Alternates;
 use crate::crash_point;
 use crate::files::{file_names, link_if_exists, remove_if_exists, sync_folder};
 use crate::layout::{Layout, pack_bytes};
+use crate::repo_rows::RepoRows;
 
 /// The extensions of the files of a pack, in the order in which they are linked: git considers a pack complete as soon
 /// as it has an index.
@@ -106,16 +107,21 @@ impl Layout {
         Ok(true)
     }
 
-    /// Removes an orphaned pool, and marks the repositories that read it as degraded. Returns them. The caller holds the
-    /// lock of the identifier and has called [`begin_removal`](Self::begin_removal).
-    pub(crate) fn remove_orphaned_pool(&self, pool: &Path, identifier: &Identifier) -> io::Result<Vec<RepoPath>> {
+    /// Removes an orphaned pool, after the repositories that read it have been recorded as degraded. Returns them. The
+    /// caller holds the lock of the identifier and has called [`begin_removal`](Self::begin_removal).
+    pub(crate) fn remove_orphaned_pool(
+        &self,
+        pool: &Path,
+        identifier: &Identifier,
+        rows: &dyn RepoRows,
+    ) -> io::Result<Vec<RepoPath>> {
         let Some(folder) = pool.parent() else { return Ok(Vec::new()) };
         if !is_orphaned(pool)? {
             return Ok(Vec::new());
         }
         let readers = self.pool_readers(identifier)?.of(pool).to_vec();
         for reader in &readers {
-            self.mark_degraded(reader, "a repository whose objects it needs was deleted while the disk was full")?;
+            rows.set_degraded(reader, "a repository whose objects it needs was deleted while the disk was full")?;
         }
         self.remove_pool(pool, folder, &readers)?;
         Ok(readers)

@@ -2,8 +2,8 @@
 //!
 //! A pack or an index is damaged if its content differs from the checksum at its end. A file that cannot be read, or a git
 //! process that fails, is an error and no damage: nothing is changed then. A damaged index is written again. A damaged
-//! pack is moved to `damaged/`, and the objects that can still be read are copied to a new pack. A repository whose refs need objects that are missing afterwards is marked as
-//! degraded; so is every other repository that reads the pool. The alignment that follows removes the mark if nothing is
+//! pack is moved to `damaged/`, and the objects that can still be read are copied to a new pack. A repository whose refs need objects that are missing afterwards is recorded
+//! as degraded; so is every other repository that reads the pool. The alignment that follows ends that if nothing is
 //! missing.
 //!
 //! Blocks, and runs git with the lowest priority.
@@ -23,6 +23,7 @@ use crate::backup::RepoVerifier;
 use crate::files::{file_names, if_found, link_if_exists, remove_if_exists, sync_file, sync_folder};
 use crate::layout::{Layout, create_bare_repo};
 use crate::process::{Git, GitError, ProcessInput};
+use crate::repo_rows::RepoRows;
 
 /// Largest output of a git process whose output is not a list of objects.
 const MAX_OUTPUT: usize = 64 * 1024;
@@ -57,10 +58,11 @@ enum PackState {
 }
 
 /// Checks and repairs repositories.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RepoRepairer {
     git: Git,
     layout: Arc<Layout>,
+    rows: Arc<dyn RepoRows>,
     verifier: RepoVerifier,
     /// Time limit of each git process.
     timeout: Duration,
@@ -82,8 +84,8 @@ pub struct RepairReport {
 impl RepoRepairer {
     /// Returns a repairer of the repositories of a git data folder. No git process takes longer than `timeout`.
     #[must_use]
-    pub fn new(git: &Git, layout: Arc<Layout>, timeout: Duration) -> Self {
-        Self { git: git.low_priority(), layout, verifier: RepoVerifier::new(git, timeout), timeout }
+    pub fn new(git: &Git, layout: Arc<Layout>, rows: Arc<dyn RepoRows>, timeout: Duration) -> Self {
+        Self { git: git.low_priority(), layout, rows, verifier: RepoVerifier::new(git, timeout), timeout }
     }
 
     /// Checks the packs of a repository and everything that its refs need, and repairs what is damaged.
@@ -102,7 +104,8 @@ impl RepoRepairer {
         if !damaged.is_empty() {
             self.repair_packs(repo_path, &damaged, &mut report)?;
         }
-        let tips = self.verifier.targets(&folder).context("read refs")?;
+        let row = self.rows.row(repo_path).context("read the refs of a repository")?.unwrap_or_default();
+        let tips = row.refs.iter().map(|(_, target)| target.oid.clone()).collect();
         let mut missing = self.verifier.missing(&folder, &tips).context("check that everything is complete")?;
         if !missing.is_empty() {
             // Git relies on these files, which may be damaged themselves.
@@ -233,7 +236,7 @@ impl RepoRepairer {
     }
 
     fn mark(&self, repo_path: &RepoPath, reason: &str, report: &mut RepairReport) -> Result<(), ActionError> {
-        self.layout.mark_degraded(repo_path, reason).context("mark a degraded repository")?;
+        self.rows.set_degraded(repo_path, reason).context("record a degraded repository")?;
         if !report.degraded.contains(repo_path) {
             report.degraded.push(repo_path.clone());
         }

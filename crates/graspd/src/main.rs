@@ -28,6 +28,7 @@ mod net;
 mod random;
 mod relay;
 mod reload;
+mod repo_row_migration;
 mod repos;
 mod sd_notify;
 mod server;

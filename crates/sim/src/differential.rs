@@ -6,7 +6,7 @@ use std::sync::Arc;
 use grasp_core::admission::io::{EventLookups, NeededLookups, PendingUpload, StoreWrite, Todo, Tombstone};
 use grasp_core::nostr::event::{Coordinate, EventId, EventVersion, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
-use grasp_core::repo::{Identifier, RepoId, RepoPath};
+use grasp_core::repo::{Identifier, RefTarget, Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
 use crate::failure_context::FailureContext;
@@ -100,6 +100,8 @@ impl History {
             assert_eq!(self.model.count(&filters, now), store.count(&filters, now), "count at {now}: {description}");
             self.compared += 1;
         }
+        let repo_path = self.repo_path();
+        assert_eq!(self.model.repo(&repo_path), store.repo(&repo_path), "the repository {repo_path} (left: model)");
         let now = self.random_time();
         assert_eq!(sorted(self.model.due(now)), sorted(store.due(now)), "due at {now} (left: model)");
         assert_eq!(self.model.served(), store.served(), "served, in sequence (left: model)");
@@ -136,7 +138,8 @@ impl History {
                 vec![StoreWrite::ExtendHold(id, Timestamp(500 + self.rng.next_u64() % 5))]
             }
             7 => self.some_announcement().map(|event| StoreWrite::MarkException(event.id)).into_iter().collect(),
-            8 | 9 => (0..1 + self.rng.below(3)).map(|_| self.todo()).collect(),
+            8 => (0..1 + self.rng.below(3)).map(|_| self.todo()).collect(),
+            9 => (0..1 + self.rng.below(3)).map(|_| self.repo_write()).collect(),
             10 | 11 => (0..1 + self.rng.below(3)).map(|_| self.stage()).collect(),
             _ => {
                 let event = if self.pool.is_empty() || !self.rng.one_in(5) { self.event() } else { self.old_event() };
@@ -205,6 +208,29 @@ impl History {
             return StoreWrite::AddTodo(any);
         }
         StoreWrite::RemoveTodo(if self.rng.one_in(4) { any } else { self.rng.pick(&stored).unwrap_or(&any).clone() })
+    }
+
+    fn repo_write(&mut self) -> StoreWrite {
+        let existing: Vec<RepoPath> = self.model.repos().map(|(repo_path, _)| repo_path.clone()).collect();
+        let repo_path = if self.rng.one_in(2) { None } else { self.rng.pick(&existing).cloned() };
+        let repo_path = repo_path.unwrap_or_else(|| self.repo_path());
+        match self.rng.below(6) {
+            0 => StoreWrite::RemoveRefs(repo_path),
+            1 => StoreWrite::SetDegraded(repo_path, None),
+            2 => StoreWrite::SetDegraded(repo_path, Some("a pack is missing".to_owned())),
+            count => {
+                let mut refs = Refs::default();
+                for nth in 3..count {
+                    let oid = |rng: &mut Rng| format!("{:040x}", rng.next_u64());
+                    let peeled = self.rng.one_in(2).then(|| oid(&mut self.rng));
+                    refs.set(&format!("refs/tags/v{nth}"), RefTarget { oid: oid(&mut self.rng), peeled });
+                }
+                if self.rng.one_in(2) {
+                    refs.set_head("refs/heads/🚀");
+                }
+                StoreWrite::SetRefs(repo_path, Arc::new(refs))
+            }
+        }
     }
 
     fn stage(&mut self) -> StoreWrite {

@@ -2,14 +2,15 @@
 //! durable step at a time, so that a crash can be injected between any two.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use grasp_core::admission::git_job::{
     Alignment, AlignmentResult, CandidateState, GitJob, GitJobOutcome, GitOperation, PullRequestRef, ReceivedPack,
     RefFallback,
 };
 use grasp_core::nostr::EventId;
-use grasp_core::repo::RepoPath;
 use grasp_core::repo::state::is_oid;
+use grasp_core::repo::{RefTarget, Refs, RepoPath};
 
 /// Object ids.
 pub type Oids = BTreeSet<String>;
@@ -21,10 +22,6 @@ pub struct RepoFolder {
     pub pool: Oids,
     /// The other repositories whose pools it reads, or has read before. Some may be deleted.
     pub alternates: BTreeSet<RepoPath>,
-    /// Its refs.
-    pub refs: BTreeMap<String, String>,
-    /// Target of HEAD, once a state has set it.
-    pub head: Option<String>,
 }
 
 /// All repositories and packs on disk.
@@ -161,16 +158,16 @@ impl GitModel {
     }
 
     /// Does the next durable step of a job, or returns its result if none is left. A job describes a condition, so
-    /// the next step is the first part of it that does not hold yet.
-    pub fn step(&mut self, job: &GitJob) -> Option<GitJobOutcome> {
+    /// the next step is the first part of it that does not hold yet. `refs` are those of its repository.
+    pub fn step(&mut self, job: &GitJob, refs: &Refs) -> Option<GitJobOutcome> {
         match &job.operation {
-            GitOperation::Align(align) => self.align(&job.repo_path, align),
+            GitOperation::Align(align) => self.align(&job.repo_path, align, refs),
             GitOperation::StageUploads(moves) => self.stage(moves),
             GitOperation::Delete => self.delete(&job.repo_path),
         }
     }
 
-    fn align(&mut self, repo_path: &RepoPath, align: &Alignment) -> Option<GitJobOutcome> {
+    fn align(&mut self, repo_path: &RepoPath, align: &Alignment, before: &Refs) -> Option<GitJobOutcome> {
         if self.adopt(repo_path, &align.adopt) {
             return None;
         }
@@ -217,28 +214,17 @@ impl GitModel {
             }
             return None;
         }
-        let folder = self.repo_paths.get(repo_path).cloned().unwrap_or_default();
-        let (refs, head) = merged_refs(&folder, chosen, &pull_requests, align);
-        if (&refs, &head) != (&folder.refs, &folder.head) {
-            if self.create_folder(repo_path) || self.set_alternates(repo_path, &alternates) {
-                return None;
-            }
-            let here = self.repo_paths.get_mut(repo_path)?;
-            // Refs first, then HEAD.
-            if here.refs == refs {
-                here.head = head
-            } else {
-                here.refs = refs
-            }
+        let refs = merged_refs(before, chosen, &pull_requests, align);
+        if refs != *before && (self.create_folder(repo_path) || self.set_alternates(repo_path, &alternates)) {
             return None;
         }
-        let in_place = |pull: &&&PullRequestRef| refs.get(&pull_ref(pull.event)) == Some(&pull.tip);
+        let has_ref =
+            |pull: &&&PullRequestRef| refs.get(&pull_ref(pull.event)).is_some_and(|target| target.oid == pull.tip);
         Some(GitJobOutcome::Aligned(AlignmentResult {
             chosen: chosen.map(|candidate| candidate.event),
-            pull_requests: pull_requests.iter().filter(in_place).map(|pull| pull.event).collect(),
-            is_empty: refs.is_empty(),
-            lost: None,
-            dropped: Vec::new(),
+            pull_requests: pull_requests.iter().filter(has_ref).map(|pull| pull.event).collect(),
+            refs: Arc::new(refs),
+            ..AlignmentResult::default()
         }))
     }
 
@@ -355,24 +341,30 @@ impl GitModel {
     }
 }
 
-/// Returns the refs and HEAD of a repository after a job.
+/// Returns the refs that a repository should have after a job.
 fn merged_refs(
-    folder: &RepoFolder,
+    before: &Refs,
     chosen: Option<&CandidateState>,
     pull_requests: &[&PullRequestRef],
     align: &Alignment,
-) -> (BTreeMap<String, String>, Option<String>) {
-    let (mut refs, mut head) = (folder.refs.clone(), folder.head.clone());
+) -> Refs {
+    let mut refs = before.clone();
     if chosen.is_some() || align.fallback == RefFallback::Clear {
-        refs.retain(|name, _| !is_branch_or_tag(name));
+        before.iter().filter(|(name, _)| is_branch_or_tag(name)).for_each(|(name, _)| drop(refs.remove(name)));
     }
     if let Some(candidate) = chosen {
-        refs.extend(candidate.refs.iter().cloned());
-        head = candidate.head.clone().filter(|head| refs.contains_key(head)).or(head);
+        for (name, oid) in &candidate.refs {
+            refs.set(name, RefTarget { oid: oid.clone(), peeled: None });
+        }
+        if let Some(head) = candidate.head.as_deref().filter(|head| refs.get(head).is_some()) {
+            refs.set_head(head);
+        }
     }
-    refs.extend(pull_requests.iter().map(|pull| (pull_ref(pull.event), pull.tip.clone())));
+    for pull in pull_requests {
+        refs.set(&pull_ref(pull.event), RefTarget { oid: pull.tip.clone(), peeled: None });
+    }
     for event in &align.drop_pull_requests {
         refs.remove(&pull_ref(*event));
     }
-    (refs, head)
+    refs
 }

@@ -12,14 +12,14 @@ use grasp_core::limits;
 use grasp_core::nostr::event::{Event, EventId, EventVersion};
 use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds, signed_event};
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::repo::{Identifier, RepoId};
+use grasp_core::repo::{Identifier, Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
 use crate::failure_context::FailureContext;
 
 /// A store as the writer and the readers use it.
 ///
-/// `lookups`, `event`, `is_known` and `write` belong to the open batch: they see its writes. All other methods are
+/// `lookups`, `event`, `is_known`, `repo` and `write` belong to the open batch: they see its writes. All other methods are
 /// for readers and see committed rows only. They may be called while a batch is open.
 pub trait StoreUnderTest {
     /// Returns what is known about an event, with the open batch.
@@ -33,6 +33,9 @@ pub trait StoreUnderTest {
 
     /// Whether [`event`](StoreUnderTest::event) would find it.
     fn is_known(&mut self, id: EventId) -> bool;
+
+    /// Returns the refs of a repository, and why it is degraded, with the open batch; `None` if it does not exist.
+    fn repo(&mut self, repo_path: &RepoPath) -> Option<(Arc<Refs>, Option<String>)>;
 
     /// Ends the batch: all of its changes are visible and durable.
     fn commit(&mut self);
@@ -85,6 +88,8 @@ pub enum RestoredSummary {
     Exception(EventId),
     /// [`RestoredItem::Held`].
     Held(EventId, Timestamp),
+    /// [`RestoredItem::Degraded`].
+    Degraded(RepoPath),
     /// [`RestoredItem::Todo`].
     Todo(Todo),
     /// [`RestoredItem::Upload`].
@@ -105,6 +110,7 @@ pub fn restored_summary(store: &mut dyn StoreUnderTest) -> Vec<RestoredSummary> 
             RestoredItem::Served(event) => RestoredSummary::Served(event.id),
             RestoredItem::Exception(event) => RestoredSummary::Exception(event.id),
             RestoredItem::Held(event, deadline) => RestoredSummary::Held(event.id, deadline),
+            RestoredItem::Degraded(repo_path) => RestoredSummary::Degraded(repo_path),
             RestoredItem::Todo(todo) => RestoredSummary::Todo(todo),
             RestoredItem::Upload(upload) => RestoredSummary::Upload(upload),
             RestoredItem::EarlyRequest(request) => {
@@ -156,6 +162,7 @@ pub const CASES: &[(&str, ContractCase)] = &[
     ("long values that differ late are different", long_values),
     ("the deadline of a held event can change", git_jobs::extend_hold),
     ("a todo row stays until it is removed", git_jobs::todo),
+    ("refs and degradation of a repository are one row", git_jobs::repos),
     ("one upload row per event and repository", git_jobs::uploads),
     ("todo rows and uploads survive a restart, but not an abort", git_jobs::durability),
     ("requests of unknown keys are restored and not served", git_jobs::early_requests),

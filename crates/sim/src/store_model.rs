@@ -14,7 +14,7 @@ use grasp_core::nostr::event::{Coordinate, Event, EventId, EventVersion, superse
 use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{RepoId, RepoPath};
+use grasp_core::repo::{Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
 use crate::store_contract::StoreUnderTest;
@@ -39,6 +39,7 @@ struct Rows {
     vanished_until: BTreeMap<PublicKey, Timestamp>,
     withdrawn: BTreeMap<RepoId, EventVersion>,
     exceptions: BTreeSet<EventId>,
+    repos: BTreeMap<RepoPath, (Arc<Refs>, Option<String>)>,
     todo: BTreeSet<Todo>,
     staged: BTreeMap<(RepoPath, EventId), PendingUpload>,
     early_requests: BTreeMap<EventId, EarlyRequest>,
@@ -69,15 +70,27 @@ impl ModelStore {
             true => RestoredItem::Exception(event.clone()),
             false => RestoredItem::Served(event.clone()),
         };
+        let degraded = rows.repos.iter().filter(|(_, (_, degraded))| degraded.is_some());
+        let degraded = degraded.map(|(repo_path, _)| RestoredItem::Degraded(repo_path.clone()));
         let todo = rows.todo.iter().cloned().map(RestoredItem::Todo);
         let staged = rows.staged.values().cloned().map(RestoredItem::Upload);
         let early = rows.early_requests.values().cloned().map(RestoredItem::EarlyRequest);
-        served.map(as_served).chain(held).chain(todo).chain(staged).chain(early).collect()
+        served.map(as_served).chain(held).chain(degraded).chain(todo).chain(staged).chain(early).collect()
     }
 
     /// Returns the served events in the order of their sequence numbers.
     pub fn served_events(&self) -> impl Iterator<Item = &Arc<SignedEvent>> {
         self.readable().in_sequence()
+    }
+
+    /// Returns the repositories that exist, with their refs.
+    pub fn repos(&self) -> impl Iterator<Item = (&RepoPath, &Arc<Refs>)> {
+        self.readable().repos.iter().map(|(repo_path, (refs, _))| (repo_path, refs))
+    }
+
+    /// Returns the refs of a repository; none if it does not exist.
+    pub fn refs(&self, repo_path: &RepoPath) -> Arc<Refs> {
+        self.readable().repos.get(repo_path).map(|(refs, _)| refs.clone()).unwrap_or_default()
     }
 
     /// Returns the requests of unknown keys.
@@ -129,6 +142,10 @@ impl StoreUnderTest for ModelStore {
             self.committed = Some(Box::new(self.rows.clone()));
         }
         self.rows.apply(write);
+    }
+
+    fn repo(&mut self, repo_path: &RepoPath) -> Option<(Arc<Refs>, Option<String>)> {
+        self.rows.repos.get(repo_path).cloned()
     }
 
     fn commit(&mut self) {
@@ -390,6 +407,17 @@ impl Rows {
             }
             StoreWrite::Remove(id) => drop(self.unserve(*id)),
             StoreWrite::AddTombstone(tombstone) => self.add_tombstone(tombstone),
+            StoreWrite::SetRefs(repo_path, refs) => {
+                self.repos.entry(repo_path.clone()).or_default().0 = refs.clone();
+            }
+            StoreWrite::RemoveRefs(repo_path) => {
+                self.repos.remove(repo_path);
+            }
+            StoreWrite::SetDegraded(repo_path, reason) => {
+                if let Some((_, degraded)) = self.repos.get_mut(repo_path) {
+                    degraded.clone_from(reason);
+                }
+            }
             StoreWrite::AddTodo(todo) => {
                 self.todo.insert(todo.clone());
             }

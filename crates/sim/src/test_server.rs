@@ -78,15 +78,6 @@ enum InjectedFault {
     FailCommitAfter(usize),
 }
 
-/// Refs of a repository as clients see them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct VisibleRefs {
-    /// The refs.
-    pub refs: BTreeMap<String, String>,
-    /// Whether the repository has a folder.
-    pub exists: bool,
-}
-
 /// graspd without its network interfaces: the admission machine, a store, git and a clock.
 pub struct TestServer {
     admission: Admission,
@@ -108,8 +99,6 @@ pub struct TestServer {
     started_jobs: Vec<GitJob>,
     /// Git jobs that are running.
     running: VecDeque<GitJob>,
-    /// The refs that clients see: those of the last commit.
-    visible_refs: BTreeMap<RepoPath, VisibleRefs>,
     pushes: BTreeMap<PushId, OngoingPush>,
     next_push: u64,
     /// Objects that were uploaded before their event was known (event, tip and objects), and all other objects that
@@ -155,7 +144,6 @@ impl TestServer {
             published_needs: BTreeMap::new(),
             started_jobs: Vec::new(),
             running: VecDeque::new(),
-            visible_refs: BTreeMap::new(),
             pushes: BTreeMap::new(),
             next_push: 0,
             uploaded: Vec::new(),
@@ -313,7 +301,6 @@ impl TestServer {
         self.received_objects.extend(oids.iter().cloned());
         let repo_path = RepoPath::Announced(repo.clone());
         if self.git.add_objects(&repo_path, oids) {
-            self.visible_refs.entry(repo_path).or_default().exists = true;
             self.handle(AdmissionInput::GitDataAdded(repo.identifier.clone()));
         }
     }

@@ -49,15 +49,20 @@ impl WriteTransaction<'_> {
 }
 
 impl Store {
-    /// Passes todos and pending uploads to `on_item`. Returns the number of unreadable rows.
+    /// Passes degraded repositories, todos and pending uploads to `on_item`. Returns the number of unreadable rows.
     pub(crate) fn restore_git_jobs(&self, txn: &RoTxn<'_>, on_item: &mut impl FnMut(RestoredItem)) -> Result<u64> {
+        let repos = self.for_each_repo(txn, |repo_path, is_degraded| {
+            if is_degraded {
+                on_item(RestoredItem::Degraded(repo_path));
+            }
+        })?;
         let todos = read_rows(self.tables.todos, txn, |key, value| {
             read_todo(key, value).map(|todo| on_item(RestoredItem::Todo(todo))).is_ok()
         })?;
         let uploads = read_rows(self.tables.uploads, txn, |key, value| {
             read_upload(key, value).map(|upload| on_item(RestoredItem::Upload(upload))).is_ok()
         })?;
-        Ok(todos + uploads)
+        Ok(repos + todos + uploads)
     }
 }
 
@@ -67,7 +72,7 @@ fn row_key(hasher: KeyHasher, repo_path: &RepoPath, event: Option<EventId>) -> [
     key(&[&hash, &event.map_or([0; 32], |event| event.0)])
 }
 
-fn kind_of(repo_path: &RepoPath) -> u8 {
+pub(crate) fn kind_of(repo_path: &RepoPath) -> u8 {
     match repo_path {
         RepoPath::Announced(_) => ANNOUNCED,
         RepoPath::PullRequests(_) => PULL_REQUESTS,
@@ -117,7 +122,7 @@ fn read_upload(key: &[u8], value: &[u8]) -> Result<PendingUpload> {
     Ok(PendingUpload { repo_path, event: event_of(key)?, tip, folder, bytes, network, deadline })
 }
 
-fn repo_path(kind: u8, owner: [u8; 32], identifier: &[u8]) -> Result<RepoPath> {
+pub(crate) fn repo_path(kind: u8, owner: [u8; 32], identifier: &[u8]) -> Result<RepoPath> {
     let identifier = std::str::from_utf8(identifier).ok().and_then(Identifier::new);
     let identifier = identifier.ok_or(StoreError::Damaged("row of a git job has an invalid identifier"))?;
     let repo = RepoId { owner: PublicKey(owner), identifier };

@@ -1,4 +1,5 @@
-//! Embedded store of graspd: events, purgatory, pending git jobs, and the state of sync and fetch.
+//! Embedded store of graspd: events, purgatory, refs of repositories, pending git jobs, and the
+//! state of sync and fetch.
 //!
 //! One LMDB environment (through `heed`) holds all tables. One writer changes it, one transaction at a time. Readers
 //! use snapshots and never block the writer. The public API uses domain types (lookups, writes, scans, held events) and
@@ -28,6 +29,7 @@ mod nostr_lmdb;
 mod query_plan;
 mod rejected;
 mod relays;
+mod repos;
 mod row_reader;
 mod scan;
 mod schema;

@@ -2,7 +2,7 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | name | schema version, store id, hash key, last seq if its event was removed |
+//! | `meta` | name | schema version, store id, hash key, last seq if its event was removed, last version of a repository |
 //! | `events` | seq | record |
 //! | `ids` | id | seq |
 //! | `coordinates` | hash of kind, author, `d` | seq |
@@ -15,6 +15,7 @@
 //! | `exceptions` | id | –: served announcements that were accepted by the maintainer exception |
 //! | `todo` | hash of repository path; event or zeros | repository path: pending git job |
 //! | `staged` | hash of repository path; event | pending upload: its event has not arrived yet |
+//! | `repos` | hash of repository path | version, repository path, refs, why it is degraded |
 //! | `early_requests` | id | expires_at, network, record: deletion or vanish request of an unknown key |
 //! | `refused` | id | rejected event, kept for sync |
 //! | `peers` | hash of host, port and path | state of a relay, kept for sync |
@@ -37,8 +38,11 @@ use std::sync::Arc;
 
 use crate::error::{Result, StoreError};
 
-/// Schema version that this code writes.
-const SCHEMA: u64 = 1;
+/// Schema version that this code writes. Version 2 has the refs of repositories as rows.
+const SCHEMA: u64 = 2;
+
+/// Name of the schema version in `meta`.
+const SCHEMA_VERSION: &[u8] = b"schema";
 
 /// Key of the last sequence number in `meta`. The row is needed if the event with that number was removed.
 const LAST_SEQ: &[u8] = b"last seq";
@@ -68,6 +72,8 @@ pub(crate) struct Tables {
     pub(crate) exceptions: Table,
     pub(crate) todos: Table,
     pub(crate) uploads: Table,
+    /// `None` in a read-only store of a version that kept refs in files.
+    pub(crate) repos: Option<Table>,
     pub(crate) early_requests: Table,
     pub(crate) rejected: Table,
     pub(crate) relays: Table,
@@ -119,6 +125,10 @@ impl Tables {
             exceptions: table("exceptions")?,
             todos: table("todo")?,
             uploads: table("staged")?,
+            repos: match table("repos") {
+                Err(StoreError::MissingTable(_)) => None,
+                repos => Some(repos?),
+            },
             early_requests: table("early_requests")?,
             rejected: table("refused")?,
             relays: table("peers")?,
@@ -127,16 +137,30 @@ impl Tables {
         Ok((tables, named.into()))
     }
 
-    /// Migrates an older schema and rejects a newer one. A new store gets the current version.
-    pub(crate) fn migrate(&self, txn: &mut RwTxn<'_>) -> Result<()> {
-        match self.meta.get(txn, b"schema")?.map(read_u64) {
-            None => self.meta.put(txn, b"schema", &SCHEMA.to_be_bytes())?,
-            Some(SCHEMA) => {}
-            Some(found) if found > SCHEMA => return Err(StoreError::NewerSchema { found, known: SCHEMA }),
-            // There is no older schema yet. Each new version adds its migration step here, inside this transaction.
-            Some(_) => return Err(StoreError::Damaged("unknown schema version")),
+    /// Rejects a newer schema. A new store gets the current version; one of version 1 keeps it until all repositories have
+    /// rows ([`Store::needs_repo_rows`](crate::Store::needs_repo_rows)).
+    pub(crate) fn check_schema(&self, txn: &mut RwTxn<'_>) -> Result<()> {
+        match self.schema(txn)? {
+            None => self.set_current_schema(txn),
+            Some(1 | SCHEMA) => Ok(()),
+            Some(found) if found > SCHEMA => Err(StoreError::NewerSchema { found, known: SCHEMA }),
+            Some(_) => Err(StoreError::Damaged("unknown schema version")),
         }
-        Ok(())
+    }
+
+    /// Returns the schema version; `None` in a new store.
+    pub(crate) fn schema(&self, txn: &RoTxn<'_>) -> Result<Option<u64>> {
+        Ok(self.meta.get(txn, SCHEMA_VERSION)?.map(read_u64))
+    }
+
+    /// Records that everything is stored as this version stores it.
+    pub(crate) fn set_current_schema(&self, txn: &mut RwTxn<'_>) -> Result<()> {
+        Ok(self.meta.put(txn, SCHEMA_VERSION, &SCHEMA.to_be_bytes())?)
+    }
+
+    /// Returns the table of repositories of a store that can be written.
+    pub(crate) fn repos(&self) -> Result<Table> {
+        self.repos.ok_or(StoreError::MissingTable("repos"))
     }
 
     /// Creates a secret random value if there is none with this name.

@@ -68,7 +68,7 @@ impl Store {
         touch_reader_slots(&env)?;
         let mut txn = env.write_txn()?;
         let tables = Tables::open(&env, &mut txn)?;
-        tables.0.migrate(&mut txn)?;
+        tables.0.check_schema(&mut txn)?;
         tables.0.create_secret(&mut txn, HASH_KEY)?;
         tables.0.create_secret(&mut txn, STORE_ID)?;
         let store = Self::with_tables(env.clone(), tables, &txn, path, options)?;

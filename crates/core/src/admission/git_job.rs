@@ -1,11 +1,14 @@
 //! Git jobs: the work that [`Admission`](super::Admission) plans and the git workers carry out.
 //!
-//! A job consists of durable steps in a fixed order. It describes the desired condition of a repository, not a change,
-//! so that a crash between any two steps is repaired by running the job again
+//! A job adds objects to a repository, durably, and finds out which refs the repository should have. It changes no refs:
+//! these are a row of the store, which [`Admission`](super::Admission) writes together with the events that belong to
+//! them. A job describes the desired condition of a repository, not a change, so that it can be run again after a crash
 //! (docs/design/admission.md#git-jobs-per-repository).
 
+use std::sync::Arc;
+
 use crate::nostr::event::EventId;
-use crate::repo::RepoPath;
+use crate::repo::{Refs, RepoPath};
 
 /// Identifies a git job for the lifetime of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -106,7 +109,7 @@ pub struct PullRequestRef {
 /// The outcome of a git job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum GitJobOutcome {
-    /// The repository is aligned, as far as its objects are complete.
+    /// The objects are in place, and the refs that follow from them are known.
     Aligned(AlignmentResult),
     /// The uploads were moved to `staged/`.
     Staged,
@@ -116,17 +119,19 @@ pub enum GitJobOutcome {
     Failed(String),
 }
 
-/// The condition of a repository after an alignment.
+/// What an alignment has found out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AlignmentResult {
-    /// The candidate that branches and tags are aligned with now.
+    /// The refs that the repository should have.
+    pub refs: Arc<Refs>,
+    /// The candidate that branches and tags are aligned with in these refs.
     pub chosen: Option<EventId>,
-    /// The pull requests of the job that have their ref now.
+    /// The pull requests of the job that have a ref in these refs.
     pub pull_requests: Vec<EventId>,
-    /// Whether the repository has no refs left.
-    pub is_empty: bool,
+    /// Why the repository is degraded, if the job has found a new reason.
+    pub degraded: Option<String>,
     /// The events whose objects are damaged or missing in a degraded repository; `None` if it is not degraded.
     pub lost: Option<Vec<EventId>>,
-    /// Pull requests whose ref was removed because their objects are lost, in a repository that has everything else.
+    /// Pull requests that get no ref because their objects are lost, in a repository that has everything else.
     pub dropped: Vec<EventId>,
 }

@@ -1,7 +1,7 @@
 //! Pushes, and the alignment of repositories with the signed events: which git job to run, and with which content.
 //!
-//! Additions go to git first and then to the store; until then the held event records the intent. Removals go to the
-//! store first, together with a todo, and then to git. Interrupted work is found again at start and repeated
+//! Objects go to git first. Refs and events then change in one transaction; until then a held event or a todo records
+//! the intent, so that interrupted work is found again at start
 //! (docs/design/admission.md#order-of-durable-steps). When a git job has ended, the decision is taken again from the
 //! beginning with fresh lookups (docs/design/admission.md#decisions-after-a-wait).
 //!
@@ -13,10 +13,11 @@ use super::git_job::{
     Alignment, AlignmentResult, CandidateState, GitJob, GitJobId, GitJobOutcome, GitOperation, PullRequestRef,
     ReceivedPack, RefFallback,
 };
-use super::git_job_results::{FinishedPush, todo_for_task};
+use super::git_job_results::FinishedPush;
 use super::hosting::ReviewedPullRequest;
 use super::io::{
     AdmissionOutput, FetchedPack, PullRequestPage, ReceivedPush, RepoLookup, RepoLookupResult, RequestedPush,
+    StoreWrite,
 };
 use super::purgatory::{HeldEvent, HeldKind};
 use super::push::{PushContext, PushPermit, PushRejection, RefEvent};
@@ -141,7 +142,8 @@ impl Admission {
             && self.policy.quotas.has_byte_quotas()
             && self.disk_level != DiskLevel::Hard
             && self.is_available(repo_path);
-        RepoLookup { repo_path: repo_path.clone(), events, find_orphans, measure_disk, pull_requests }
+        let find_folder = matches!(purpose, LookupPurpose::StartTask(_));
+        RepoLookup { repo_path: repo_path.clone(), events, find_folder, find_orphans, measure_disk, pull_requests }
     }
 
     /// Returns the events that a decision about a push needs: those that its refs name. Of states only the digests are
@@ -151,39 +153,12 @@ impl Admission {
         named.filter_map(EventId::from_hex).collect()
     }
 
-    /// Ends or postpones the work that a failed lookup was for. Nothing is decided without the refs.
-    fn fail_lookup(&mut self, now: Now, purpose: LookupPurpose) {
-        let read_failed = || PushRejection::Failed("the repository cannot be read".to_owned());
-        match purpose {
-            LookupPurpose::AuthorisePush(push) => self.emit(AdmissionOutput::PushDecision(push.id, Err(read_failed()))),
-            LookupPurpose::StartPush(received_push) => self.end_push(&received_push.push, Err(read_failed())),
-            LookupPurpose::ResumePush(received_push, _, staged) => {
-                self.discard_staged(&staged);
-                self.end_push(&received_push.push, Err(read_failed()));
-            }
-            LookupPurpose::StartTask(task) => {
-                self.retry_later(now, task);
-            }
-            LookupPurpose::FinishJob(..)
-            | LookupPurpose::HoldStates(..)
-            | LookupPurpose::FindPullRequests(..)
-            | LookupPurpose::CheckPullRequestRefs(..) => {}
-        }
-    }
-
     /// Continues the work that the lookup was for.
     pub(super) fn lookup_done(&mut self, now: Now, lookup: RepoLookupResult) {
         let purpose = self.pending_lookup.take();
         let bytes: usize = lookup.events.values().map(|found| found.event.json().len()).sum();
         self.catalog.work().add(bytes / limits::BYTES_PER_WORK_UNIT + lookup.refs.len());
         match purpose {
-            // A git job that has ended is finished even if the refs cannot be read now.
-            Some(
-                purpose @ (LookupPurpose::AuthorisePush(_)
-                | LookupPurpose::StartPush(_)
-                | LookupPurpose::ResumePush(..)
-                | LookupPurpose::StartTask(_)),
-            ) if lookup.is_failed => self.fail_lookup(now, purpose),
             Some(LookupPurpose::AuthorisePush(push)) => self.decide_push(&push, &lookup),
             Some(LookupPurpose::StartPush(received_push)) => self.start_push(received_push, &lookup),
             Some(LookupPurpose::ResumePush(received_push, permit, staged)) => {
@@ -196,11 +171,9 @@ impl Admission {
             }
             Some(LookupPurpose::StartTask(task)) => self.start_task(task, &lookup),
             Some(LookupPurpose::FinishJob(RunningJob::Push { received_push, permit, staged }, aligned)) => {
-                self.hold_dropped(now, &aligned, &lookup);
                 self.finish_push(now, &FinishedPush { received_push, permit, staged, aligned }, &lookup);
             }
             Some(LookupPurpose::FinishJob(RunningJob::Task(task), aligned)) => {
-                self.hold_dropped(now, &aligned, &lookup);
                 self.finish_task(now, &task, &aligned, &lookup)
             }
             Some(LookupPurpose::HoldStates(repo_path, states)) => {
@@ -408,11 +381,11 @@ impl Admission {
             RepoTask::Adopt(fetched_pack) => self.adoption(fetched_pack, lookup),
             RepoTask::PullRequest(_, event) => self.pull_request_alignment(&repo_path, *event, lookup),
             // A ref may have been created since the repository was found empty.
-            RepoTask::Delete(_) => {
-                let is_on_disk = lookup.has_folder || lookup.has_leftovers;
-                (is_on_disk && lookup.refs.is_empty()).then_some(GitOperation::Delete)
-            }
+            RepoTask::Delete(_) => (lookup.has_folder && lookup.refs.is_empty()).then_some(GitOperation::Delete),
         };
+        if matches!(operation, Some(GitOperation::Delete)) && lookup.exists {
+            self.write(StoreWrite::RemoveRefs(repo_path.clone()));
+        }
         match operation {
             Some(operation) => self.start_git_job(repo_path, operation, RunningJob::Task(task)),
             None => self.end_task(&task),
@@ -421,8 +394,7 @@ impl Admission {
 
     /// Returns the job that deletes a repository that is no longer hosted, or `None` if nothing of it is on disk or it is kept.
     fn deletion(&self, repo: &RepoId, lookup: &RepoLookupResult) -> Option<GitOperation> {
-        let is_on_disk = lookup.has_folder || lookup.has_leftovers;
-        (is_on_disk && !self.hosting(repo).is_kept).then_some(GitOperation::Delete)
+        (lookup.has_folder && !self.hosting(repo).is_kept).then_some(GitOperation::Delete)
     }
 
     /// Returns the job that aligns a repository with the signed events, or `None` if it can have no effect.
@@ -475,7 +447,7 @@ impl Admission {
         let pull_requests = self.held_pull_requests_at(repo_path);
         // A held pull request for other repositories has no ref here.
         let with_ref =
-            lookup.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/").and_then(EventId::from_hex));
+            lookup.refs.iter().filter_map(|(name, _)| name.strip_prefix("refs/nostr/").and_then(EventId::from_hex));
         let misplaced = with_ref
             .filter(|id| self.purgatory.get(*id).is_some() && pull_requests.iter().all(|request| request.event != *id));
         let drop_pull_requests = lookup.orphan_refs.iter().copied().chain(misplaced).collect();
@@ -508,7 +480,7 @@ impl Admission {
         lookup: &RepoLookupResult,
     ) -> Option<GitOperation> {
         let Some(found) = lookup.events.get(&event) else {
-            let has_ref = lookup.refs.contains_key(&format!("refs/nostr/{event}"));
+            let has_ref = lookup.refs.get(&format!("refs/nostr/{event}")).is_some();
             let (alternates, drop_pull_requests) = (self.alternates_of(repo_path), vec![event]);
             return has_ref
                 .then(|| GitOperation::Align(Alignment { alternates, drop_pull_requests, ..Alignment::default() }));
@@ -563,30 +535,24 @@ impl Admission {
     pub(super) fn git_job_done(&mut self, now: Now, id: GitJobId, outcome: GitJobOutcome) {
         let Some((_, job)) = self.queues.end_job(id) else { return };
         match (job, outcome) {
-            (RunningJob::Push { received_push, permit, staged }, GitJobOutcome::Staged)
-                if permit.state.is_some() || !permit.pull_requests.is_empty() =>
-            {
+            (RunningJob::Push { received_push, permit, staged }, GitJobOutcome::Staged) if permit.changes_refs() => {
                 self.lookup_queue.push_back(LookupPurpose::ResumePush(received_push, permit, staged));
             }
             (job @ RunningJob::Push { .. }, GitJobOutcome::Staged) => {
                 self.lookup_queue.push_back(LookupPurpose::FinishJob(job, AlignmentResult::default()));
             }
-            (RunningJob::Push { received_push, staged, permit }, GitJobOutcome::Failed(error)) => {
+            (RunningJob::Push { received_push, staged, .. }, GitJobOutcome::Failed(error)) => {
                 self.discard_staged(&staged);
-                self.schedule_realignment(&received_push.push.repo_path, &permit);
+                // Objects may have been added before the job failed.
+                self.recheck_held(received_push.push.repo_path.identifier());
                 self.end_push(&received_push.push, Err(PushRejection::Failed(error)));
             }
-            (RunningJob::Task(task), GitJobOutcome::Failed(_)) => {
-                // The job may have failed half-way. The todo makes sure that it is repeated even after a restart.
-                self.record_todo(todo_for_task(&task));
-                self.retry_later(now, task);
-            }
+            (RunningJob::Task(task), GitJobOutcome::Failed(_)) => self.retry_later(now, task),
             (RunningJob::Task(task), GitJobOutcome::Deleted | GitJobOutcome::Staged) => {
                 self.forget_degraded(task.repo_path());
                 self.end_task(&task);
             }
             (job, GitJobOutcome::Aligned(aligned)) => {
-                self.update_degraded(&job, &aligned);
                 self.lookup_queue.push_back(LookupPurpose::FinishJob(job, aligned));
             }
             (RunningJob::Push { received_push, .. }, GitJobOutcome::Deleted) => {
@@ -599,8 +565,8 @@ impl Admission {
 /// Returns the branches and tags that a push starts from. Those of a degraded repository are not shown to the client,
 /// so that it sends everything again.
 fn branches_and_tags(lookup: &RepoLookupResult) -> BTreeMap<String, String> {
-    let refs = lookup.refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/") && !lookup.is_degraded);
-    refs.map(|(name, oid)| (name.clone(), oid.clone())).collect()
+    let refs = lookup.refs.branches_and_tags().filter(|_| !lookup.is_degraded);
+    refs.map(|(name, target)| (name.to_owned(), target.oid.clone())).collect()
 }
 
 fn candidate(state: RepoState, status: EventStatus) -> CandidateState {

@@ -1,6 +1,8 @@
-//! What follows from the result of a git job: events are released, other repositories are scheduled, todos are removed.
+//! What follows from the result of a git job: refs are set and events released, other repositories are scheduled, todos
+//! are removed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::Admission;
 use super::git_job::{AlignmentResult, ReceivedPack};
@@ -13,10 +15,10 @@ use crate::nostr::PublicKey;
 use crate::nostr::event::{Event, EventId};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
-use crate::repo::{Identifier, RepoId, RepoPath, RepoState};
+use crate::repo::{Identifier, Refs, RepoId, RepoPath, RepoState};
 use crate::time::Now;
 
-/// A push whose objects and refs are in place.
+/// A push whose objects are in place.
 pub(super) struct FinishedPush {
     pub(super) received_push: Box<ReceivedPush>,
     pub(super) permit: PushPermit,
@@ -25,27 +27,28 @@ pub(super) struct FinishedPush {
 }
 
 impl Admission {
-    /// Releases the events of a push and answers it.
+    /// Sets the refs of a push, releases its events and answers it.
     pub(super) fn finish_push(&mut self, now: Now, pushed: &FinishedPush, lookup: &RepoLookupResult) {
         let push = &pushed.received_push.push;
         let result = self.release_pushed(now, pushed, lookup);
         if result.is_ok() {
+            if pushed.permit.changes_refs() {
+                self.set_refs(&push.repo_path, &pushed.aligned.refs, lookup);
+                self.update_degraded(now, None, &push.repo_path, (&pushed.aligned, lookup));
+            }
             self.store_uploads(now, pushed, lookup);
-            self.recheck_held(push.repo_path.identifier());
         } else {
             self.discard_staged(&pushed.staged);
-            self.schedule_realignment(&push.repo_path, &pushed.permit);
         }
+        // Objects were added in either case.
+        self.recheck_held(push.repo_path.identifier());
         self.end_push(push, result);
     }
 
-    /// Schedules the realignment of a repository after a failed push, because refs may have been changed already.
-    /// Objects may have been added, too.
-    pub(super) fn schedule_realignment(&mut self, repo_path: &RepoPath, permit: &PushPermit) {
-        self.recheck_held(repo_path.identifier());
-        self.add_todo(Todo { repo_path: repo_path.clone(), pull_request: None });
-        for (event, _) in &permit.pull_requests {
-            self.add_todo(Todo { repo_path: repo_path.clone(), pull_request: Some(*event) });
+    /// Sets the refs of a repository, unless they are the same already.
+    fn set_refs(&mut self, repo_path: &RepoPath, refs: &Arc<Refs>, lookup: &RepoLookupResult) {
+        if *refs != lookup.refs {
+            self.write(StoreWrite::SetRefs(repo_path.clone(), refs.clone()));
         }
     }
 
@@ -68,11 +71,7 @@ impl Admission {
             permit.pull_requests.iter().map(|(id, _)| lookup.events.get(id)).collect();
         let pull_requests = pull_requests.ok_or(PushRejection::AuthorityChanged)?;
         // All events or none: everything is checked before anything is written.
-        let is_acceptable = |request: &&StoredEvent| {
-            request.status == EventStatus::Served
-                || self.is_still_acceptable(now, &request.event, request.lookups.clone())
-        };
-        if !pull_requests.iter().all(is_acceptable) {
+        if !pull_requests.iter().all(|request| self.can_serve_pull_request(now, repo_path, request)) {
             return Err(PushRejection::AuthorityChanged);
         }
         if let Some(state) = state
@@ -80,11 +79,10 @@ impl Admission {
         {
             return Err(PushRejection::AuthorityChanged);
         }
-        let mut all = true;
-        for request in pull_requests {
-            all &= self.serve_pull_request(now, repo_path, request);
+        for request in pull_requests.into_iter().filter(|request| request.status == EventStatus::Held) {
+            self.release_pull_request(&request.event, repo_path);
         }
-        if all { Ok(()) } else { Err(PushRejection::AuthorityChanged) }
+        Ok(())
     }
 
     /// Records the staged uploads of a push.
@@ -116,7 +114,8 @@ impl Admission {
         }
     }
 
-    /// Releases the events whose data a task has completed, and ends the task.
+    /// Sets the refs that a task has found, releases the events that belong to them, and ends the task. Refs whose events
+    /// are not accepted any more are not set.
     pub(super) fn finish_task(
         &mut self,
         now: Now,
@@ -125,21 +124,15 @@ impl Admission {
         lookup: &RepoLookupResult,
     ) {
         let repo_path = task.repo_path();
-        let mut is_outdated = false;
-        if let Some(chosen) = aligned.chosen {
-            is_outdated = !lookup.events.get(&chosen).is_some_and(|state| self.release_followed(now, repo_path, state));
-        }
-        if let (RepoTask::Align(_) | RepoTask::Adopt(_), false, Some(chosen)) = (task, is_outdated, aligned.chosen) {
-            self.release_superseded(now, repo_path, chosen, lookup);
-        }
-        for id in &aligned.pull_requests {
-            is_outdated |=
-                !lookup.events.get(id).is_some_and(|request| self.serve_pull_request(now, repo_path, request));
-        }
-        if is_outdated {
+        let follows = |admission: &mut Self, chosen: EventId| {
+            lookup.events.get(&chosen).is_some_and(|state| admission.release_followed(now, repo_path, state))
+        };
+        let is_outdated = aligned.chosen.is_some_and(|chosen| !follows(self, chosen));
+        let has_outdated_pull_request = !is_outdated && self.finish_alignment(now, task, aligned, lookup);
+        if is_outdated || has_outdated_pull_request {
             // The signed events have changed while the job was running. The repository is aligned with the current
             // ones.
-            self.add_todo(Todo { repo_path: repo_path.clone(), pull_request: None });
+            self.queues.add(RepoTask::Align(repo_path.clone()));
         }
         let added_objects = match task {
             RepoTask::PullRequest(..) => !aligned.pull_requests.is_empty(),
@@ -149,11 +142,47 @@ impl Admission {
         if added_objects {
             self.recheck_held(repo_path.identifier());
         }
-        if aligned.is_empty && matches!(repo_path, RepoPath::PullRequests(_)) {
+        if aligned.refs.is_empty() && matches!(repo_path, RepoPath::PullRequests(_)) {
             self.record_todo(Todo { repo_path: repo_path.clone(), pull_request: None });
             self.queues.add(RepoTask::Delete(repo_path.clone()));
         }
         self.end_task(task);
+    }
+
+    /// Sets the refs of a repository and releases the pull requests that belong to them. Returns whether one of these is
+    /// not accepted any more; its ref is not set.
+    fn finish_alignment(
+        &mut self,
+        now: Now,
+        task: &RepoTask,
+        aligned: &AlignmentResult,
+        lookup: &RepoLookupResult,
+    ) -> bool {
+        let repo_path = task.repo_path();
+        if let (RepoTask::Align(_) | RepoTask::Adopt(_), Some(chosen)) = (task, aligned.chosen) {
+            self.release_superseded(now, repo_path, chosen, (aligned, lookup));
+        }
+        let mut refs = aligned.refs.clone();
+        let mut has_outdated = false;
+        for id in &aligned.pull_requests {
+            let stored = lookup.events.get(id);
+            match stored.filter(|request| self.can_serve_pull_request(now, repo_path, request)) {
+                Some(request) if request.status == EventStatus::Held => {
+                    self.release_pull_request(&request.event, repo_path);
+                }
+                Some(_) => {}
+                None => {
+                    has_outdated = true;
+                    Arc::make_mut(&mut refs).remove(&format!("refs/nostr/{id}"));
+                    let rejected =
+                        stored.filter(|held| !self.is_still_acceptable(now, &held.event, held.lookups.clone()));
+                    rejected.into_iter().for_each(|held| self.drop_held(held.event.id));
+                }
+            }
+        }
+        self.set_refs(repo_path, &refs, lookup);
+        self.update_degraded(now, Some(task), repo_path, (aligned, lookup));
+        has_outdated
     }
 
     /// Releases a state that a repository is aligned with, and the repository's announcement. Returns false if the
@@ -178,8 +207,14 @@ impl Admission {
 
     /// Releases held states that are older than the chosen one and whose objects are all refs of the repository. They
     /// are complete, too.
-    fn release_superseded(&mut self, now: Now, repo_path: &RepoPath, chosen: EventId, lookup: &RepoLookupResult) {
-        let tips: BTreeSet<&String> = lookup.refs.values().collect();
+    fn release_superseded(
+        &mut self,
+        now: Now,
+        repo_path: &RepoPath,
+        chosen: EventId,
+        (aligned, lookup): (&AlignmentResult, &RepoLookupResult),
+    ) {
+        let tips: BTreeSet<&String> = aligned.refs.iter().map(|(_, target)| &target.oid).collect();
         let older = self.states_for(repo_path).into_iter().skip_while(|(id, _)| *id != chosen).skip(1);
         for (id, _) in older.filter(|(_, status)| *status == EventStatus::Held) {
             let Some(found) = lookup.events.get(&id) else { continue };
@@ -191,22 +226,14 @@ impl Admission {
         }
     }
 
-    /// Releases a pull request whose ref is in place. Returns false if it is not acceptable any more.
-    fn serve_pull_request(&mut self, now: Now, repo_path: &RepoPath, stored: &StoredEvent) -> bool {
-        if stored.status == EventStatus::Held {
-            // Whether its targets are hosted, and whose objects they read, may have changed.
-            let is_accepted =
-                |request| self.accepts_pull_request(repo_path, &self.pull_request_paths(stored.event.pubkey, &request));
-            if !PullRequest::from_any_event(&stored.event).is_some_and(is_accepted) {
-                return false;
-            }
-            if !self.is_still_acceptable(now, &stored.event, stored.lookups.clone()) {
-                self.drop_held(stored.event.id);
-                return false;
-            }
-            self.release_pull_request(&stored.event, repo_path);
-        }
-        true
+    /// Returns whether a pull request is served, or may be released now that its commit is here.
+    fn can_serve_pull_request(&self, now: Now, repo_path: &RepoPath, stored: &StoredEvent) -> bool {
+        // Whether its targets are hosted, and whose objects they read, may have changed.
+        let is_accepted =
+            |request| self.accepts_pull_request(repo_path, &self.pull_request_paths(stored.event.pubkey, &request));
+        stored.status == EventStatus::Served
+            || (PullRequest::from_any_event(&stored.event).is_some_and(is_accepted)
+                && self.is_still_acceptable(now, &stored.event, stored.lookups.clone()))
     }
 
     fn release_state(&mut self, event: &Event, repo: &RepoId) {

@@ -223,17 +223,14 @@ impl Admission {
     }
 
     /// Continues the review of pull requests with the refs of one repository. Pull requests that have a ref there stay
-    /// served. If the refs cannot be read, they are assumed to have one.
+    /// served.
     pub(super) fn pull_request_refs_checked(
         &mut self,
         now: Now,
         reviewed: Vec<ReviewedPullRequest>,
         lookup: &RepoLookupResult,
     ) {
-        if lookup.is_failed {
-            return;
-        }
-        let has_ref = |event: &SignedEvent| lookup.refs.contains_key(&format!("refs/nostr/{}", event.id));
+        let has_ref = |event: &SignedEvent| lookup.refs.get(&format!("refs/nostr/{}", event.id)).is_some();
         let without_ref = reviewed.into_iter().filter(|(event, _)| !has_ref(event)).collect();
         self.review_pull_requests(now, without_ref);
     }

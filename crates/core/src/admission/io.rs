@@ -17,7 +17,7 @@ use crate::nostr::{Decision, PublicKey, SignedEvent};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
 use crate::repo::state::StateDigest;
-use crate::repo::{Identifier, RepoId, RepoPath};
+use crate::repo::{Identifier, Refs, RepoId, RepoPath};
 use crate::time::Timestamp;
 
 /// An input of [`Admission`](super::Admission).
@@ -71,8 +71,8 @@ pub enum AdmissionInput {
     LookupDone(RepoLookupResult),
     /// A git job has ended.
     GitJobDone(GitJobId, GitJobOutcome),
-    /// A repository is marked as degraded: objects that its refs need are damaged or missing.
-    RepoDegraded(RepoPath),
+    /// Objects that the refs of a repository need are damaged or missing, for this reason.
+    RepoDegraded(RepoPath, String),
     /// Objects were added to the pools of repositories with this identifier by other means than a push.
     GitDataAdded(Identifier),
     /// The fill level of the disk budget.
@@ -108,7 +108,7 @@ crate::label_table! {
         Self::PushEnded(_) => "push_ended",
         Self::LookupDone(_) => "lookup_done",
         Self::GitJobDone(..) => "git_job_done",
-        Self::RepoDegraded(_) => "repo_degraded",
+        Self::RepoDegraded(..) => "repo_degraded",
         Self::GitDataAdded(_) => "data_came",
         Self::DiskLevel(_) => "space",
         Self::FetchStarted(..) => "fetch_began",
@@ -181,17 +181,15 @@ pub struct ReceivedUpload {
 /// The state of a repository and of some events, read inside the transaction that contains the resulting writes.
 #[derive(Clone, Debug, Default)]
 pub struct RepoLookupResult {
-    /// Whether reading the refs failed. Then `refs` is empty, which says nothing about the repository.
-    pub is_failed: bool,
-    /// Whether the repository has a folder, that is, it has had git data.
-    pub has_folder: bool,
+    /// Whether the repository has a row with its refs, possibly none.
+    pub exists: bool,
     /// Whether objects of the repository are damaged or missing, so that its refs prove nothing.
     pub is_degraded: bool,
-    /// Whether a repository without a folder has left a pool, or a crash has interrupted its deletion. Only if
-    /// [`RepoLookup::find_orphans`].
-    pub has_leftovers: bool,
-    /// All refs with their object ids.
-    pub refs: BTreeMap<String, String>,
+    /// Whether the repository has git data or has left some: it has a row or a folder. Only if
+    /// [`RepoLookup::find_folder`].
+    pub has_folder: bool,
+    /// All refs.
+    pub refs: Arc<Refs>,
     /// Pull requests that have a ref in the repository but whose event is not stored (any more). Only if
     /// [`RepoLookup::find_orphans`].
     pub orphan_refs: Vec<EventId>,
@@ -227,6 +225,8 @@ pub enum RestoredItem {
     Exception(Arc<SignedEvent>),
     /// A held event and its deadline.
     Held(Arc<SignedEvent>, Timestamp),
+    /// A repository that is degraded.
+    Degraded(RepoPath),
     /// Git work that has not been done.
     Todo(Todo),
     /// An upload whose event is not known yet.
@@ -399,7 +399,9 @@ pub struct RepoLookup {
     pub repo_path: RepoPath,
     /// Ids of events, served or held.
     pub events: Vec<EventId>,
-    /// Whether to find refs of pull requests whose event is not stored, and what a deletion has left.
+    /// Whether to find out if there is a folder.
+    pub find_folder: bool,
+    /// Whether to find refs of pull requests whose event is not stored.
     pub find_orphans: bool,
     /// Whether to measure the disk usage of the repository and its owner.
     pub measure_disk: bool,
@@ -437,6 +439,12 @@ pub enum StoreWrite {
     Remove(EventId),
     /// Adds a tombstone.
     AddTombstone(Tombstone),
+    /// Sets the refs of a repository. They become visible together with the other writes of the transaction.
+    SetRefs(RepoPath, Arc<Refs>),
+    /// Deletes the refs of a repository that is no longer hosted.
+    RemoveRefs(RepoPath),
+    /// Records why a repository is degraded, or that it is not any more. Does nothing if it has no refs row.
+    SetDegraded(RepoPath, Option<String>),
     /// Records git work that must be done.
     AddTodo(Todo),
     /// Deletes a todo: its work is done or no longer needed.

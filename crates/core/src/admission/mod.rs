@@ -192,6 +192,7 @@ impl Admission {
             RestoredItem::Held(event, deadline) => {
                 self.restore_held(now, &event, deadline);
             }
+            RestoredItem::Degraded(repo_path) => self.restore_degraded(repo_path),
             RestoredItem::Todo(todo) => {
                 self.todos.insert(todo);
             }
@@ -220,6 +221,7 @@ impl Admission {
             self.queues.add(git_job_results::task_for_todo(todo));
         }
         self.resume_pull_request_searches();
+        self.resume_degraded();
         self.resume_dependents();
         self.resume_exceptions();
         self.start_review();
@@ -575,7 +577,7 @@ impl StateMachine for Admission {
             AdmissionInput::PushEnded(push) => drop(self.pushes.remove(&push)),
             AdmissionInput::LookupDone(result) => self.lookup_done(now, result),
             AdmissionInput::GitJobDone(job, outcome) => self.git_job_done(now, job, outcome),
-            AdmissionInput::RepoDegraded(repo_path) => self.repo_degraded(repo_path),
+            AdmissionInput::RepoDegraded(repo_path, reason) => self.repo_degraded(repo_path, reason),
             AdmissionInput::GitDataAdded(identifier) => self.git_data_added(&identifier),
             AdmissionInput::DiskLevel(level) => self.disk_level = level,
             AdmissionInput::FetchStarted(fetch, events) => drop(self.fetches.insert(fetch, events)),

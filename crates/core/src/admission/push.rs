@@ -78,7 +78,13 @@ impl PushPermit {
     /// Whether the push changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.state.is_none() && self.pull_requests.is_empty() && self.uploads.is_empty()
+        !self.changes_refs() && self.uploads.is_empty()
+    }
+
+    /// Whether the push sets refs now. Uploads get theirs when their events arrive.
+    #[must_use]
+    pub fn changes_refs(&self) -> bool {
+        self.state.is_some() || !self.pull_requests.is_empty()
     }
 }
 

@@ -146,23 +146,13 @@ impl Admission {
             }
             HeldKind::State(identifier) => {
                 self.catalog.remove_state(held_event.author, &identifier, id);
-                self.recheck_running_jobs(&identifier);
                 self.emit(AdmissionOutput::WantedGitDataChanged(identifier));
             }
             HeldKind::PullRequest(_, repo_paths) => {
                 for repo_path in repo_paths {
-                    self.recheck_running_jobs(repo_path.identifier());
                     self.emit(AdmissionOutput::WantedGitDataChanged(repo_path.identifier().clone()));
                 }
             }
-        }
-    }
-
-    /// Schedules the alignment of repositories with a running job, because the job may be creating refs for a held
-    /// event that was just removed.
-    fn recheck_running_jobs(&mut self, identifier: &Identifier) {
-        for repo_path in self.queues.running_repo_paths(identifier) {
-            self.add_todo(Todo { repo_path, pull_request: None });
         }
     }
 }

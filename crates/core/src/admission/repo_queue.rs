@@ -45,15 +45,6 @@ pub(super) enum RunningJob {
     Task(RepoTask),
 }
 
-impl RunningJob {
-    pub(super) fn repo_path(&self) -> &RepoPath {
-        match self {
-            Self::Push { received_push, .. } => &received_push.push.repo_path,
-            Self::Task(task) => task.repo_path(),
-        }
-    }
-}
-
 /// The queues of all identifiers, and the running jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RepoQueues {
@@ -210,12 +201,6 @@ impl RepoQueues {
     /// Whether a task is queued.
     pub(super) fn has(&self, task: &RepoTask) -> bool {
         self.queues.get(task.repo_path().identifier()).is_some_and(|queue| queue.task_set.contains(task))
-    }
-
-    /// Returns the repositories with an identifier that have a running job.
-    pub(super) fn running_repo_paths(&self, identifier: &Identifier) -> Vec<RepoPath> {
-        let jobs = self.running.values().filter(|(running, _)| running == identifier);
-        jobs.map(|(_, job)| job.repo_path().clone()).collect()
     }
 
     /// Whether work for repositories with this identifier is queued or running. It may release held events.

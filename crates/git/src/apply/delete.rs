@@ -1,4 +1,4 @@
-//! Removes a repository.
+//! Removes the folder of a repository that has no row any more.
 
 use grasp_core::repo::RepoPath;
 
@@ -7,12 +7,11 @@ use crate::action_error::{ActionContext, ActionError};
 use crate::alternates::Alternates;
 use crate::crash_point;
 use crate::files::remove_if_exists;
-use crate::refs::Refs;
 
 impl GitJobRunner {
     /// Removes a repository. Its pool stays as long as several other repositories read it; a single one takes over its
     /// packs.
-    pub(super) fn delete(&self, repo_path: &RepoPath, changed: &mut Vec<(RepoPath, Refs)>) -> Result<(), ActionError> {
+    pub(super) fn delete(&self, repo_path: &RepoPath) -> Result<(), ActionError> {
         let (folder, pool) = (self.layout.repo_dir(repo_path), self.layout.pool(repo_path));
         if !folder.exists() {
             return Ok(());
@@ -23,7 +22,6 @@ impl GitJobRunner {
         self.layout.remove_refs(&folder).context("remove a repository")?;
         // Repositories do not begin to read its pool any more, also if a push was checked with it.
         self.layout.record_prune();
-        changed.push((repo_path.clone(), Refs::default()));
         let readers = self.layout.pool_readers(repo_path.identifier()).context("find the readers of pools")?;
         // The pools of other deleted repositories may have had no other reader.
         for pool in foreign_pools {

@@ -1,8 +1,10 @@
-//! Runs git jobs: changes the repositories on disk as the admission machine decides.
+//! Runs git jobs: adds objects to repositories as the admission machine decides, and finds out which refs a repository
+//! should have. The writer stores these refs; [`write_ref_files`](GitJobRunner::write_ref_files) then writes them to the
+//! repository's folder.
 //!
 //! | file | content |
 //! |---|---|
-//! | `update` | aligns the refs of a repository with a signed state, in steps that are each durable before the next |
+//! | `update` | aligns a repository with a signed state: adds objects, durably, and determines its refs |
 //! | `connectivity` | checks whether everything that an object refers to can be read |
 //! | `alternates` | sets which pools a repository reads |
 //! | `copy_objects` | copies objects from some pools to another |
@@ -18,9 +20,11 @@ use std::time::Duration;
 use grasp_core::admission::git_job::{GitJob, GitJobOutcome, GitOperation};
 use grasp_core::repo::RepoPath;
 
-use crate::layout::Layout;
+use crate::action_error::{ActionContext, ActionError};
+use crate::layout::{Layout, create_bare_repo};
 use crate::process::Git;
-use crate::refs::Refs;
+use crate::refs::write_refs;
+use crate::repo_rows::RepoRows;
 
 pub(crate) mod adopt_packs;
 mod alternates;
@@ -40,6 +44,7 @@ pub type DiskFullFn = Arc<dyn Fn() -> bool + Send + Sync>;
 pub struct GitJobRunner {
     git: Git,
     layout: Arc<Layout>,
+    rows: Arc<dyn RepoRows>,
     /// Time limit of each git process.
     timeout: Duration,
     /// Largest pack that is written to copy objects from other repositories.
@@ -47,22 +52,22 @@ pub struct GitJobRunner {
     is_disk_full: DiskFullFn,
 }
 
-/// The result of a git job.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GitJobResult {
-    /// The outcome for the admission machine.
-    pub outcome: GitJobOutcome,
-    /// The refs of every repository whose refs on disk may differ from the served ones, or that has a new folder. A
-    /// removed repository has no refs. They are served after the outcome has been committed. A failed job has entries
-    /// only if it failed in the middle.
-    pub refs: Vec<(RepoPath, Refs)>,
+/// The result of writing the ref files of a repository.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefFiles {
+    /// They had the right content, or the repository has no row.
+    Unchanged,
+    /// They were different.
+    Written,
+    /// The folder of the repository is lost, with its objects.
+    FolderMissing,
 }
 
 impl GitJobRunner {
     /// Returns a runner for a git data folder. No git process takes longer than `timeout`.
     #[must_use]
-    pub fn new(git: Git, layout: Arc<Layout>, timeout: Duration) -> Self {
-        Self { git, layout, timeout, max_copy_bytes: Arc::new(|| u64::MAX), is_disk_full: Arc::new(|| false) }
+    pub fn new(git: Git, layout: Arc<Layout>, rows: Arc<dyn RepoRows>, timeout: Duration) -> Self {
+        Self { git, layout, rows, timeout, max_copy_bytes: Arc::new(|| u64::MAX), is_disk_full: Arc::new(|| false) }
     }
 
     /// Returns the same runner with a limit on the pack that is written to copy objects from other repositories. Each
@@ -79,27 +84,35 @@ impl GitJobRunner {
         Self { is_disk_full, ..self }
     }
 
-    /// Runs a job. At most one job per repository identifier may run at a time.
-    #[must_use]
-    pub fn run(&self, job: &GitJob) -> GitJobResult {
+    /// Runs a job and passes its outcome to `on_done`, before other work on repositories with this identifier can begin.
+    /// At most one job per repository identifier may run at a time.
+    pub fn run<R>(&self, job: &GitJob, on_done: impl FnOnce(GitJobOutcome) -> R) -> R {
         // Waits for a running snapshot. This comes before the repository lock, which the snapshot takes too.
         let _removal = matches!(job.operation, GitOperation::Delete).then(|| self.layout.begin_removal());
         let _lock = self.layout.repo_locks.lock(job.repo_path.identifier());
-        let folder = self.layout.repo_dir(&job.repo_path);
-        let is_new = !update::repo_exists(&folder);
-        let mut refs = Vec::new();
         let result = match &job.operation {
-            GitOperation::Align(alignment) => {
-                self.align(&job.repo_path, alignment, &mut refs).map(GitJobOutcome::Aligned)
-            }
+            GitOperation::Align(alignment) => self.align(&job.repo_path, alignment).map(GitJobOutcome::Aligned),
             GitOperation::StageUploads(moves) => self.stage(moves).map(|()| GitJobOutcome::Staged),
-            GitOperation::Delete => self.delete(&job.repo_path, &mut refs).map(|()| GitJobOutcome::Deleted),
+            GitOperation::Delete => self.delete(&job.repo_path).map(|()| GitJobOutcome::Deleted),
         };
-        if is_new && refs.is_empty() && update::repo_exists(&folder) {
-            // Reported so that the new repository is removed later if it is not needed.
-            refs.extend(Refs::read(&folder).map(|read| (job.repo_path.clone(), read)));
+        on_done(result.unwrap_or_else(|error| GitJobOutcome::Failed(format!("{}: {error}", job.repo_path))))
+    }
+
+    /// Makes the ref files in the folder of a repository equal to its row.
+    ///
+    /// # Errors
+    /// If the store or the folder cannot be read or written.
+    pub fn write_ref_files(&self, repo_path: &RepoPath) -> Result<RefFiles, ActionError> {
+        let _lock = self.layout.repo_locks.lock(repo_path.identifier());
+        let Some(row) = self.rows.row(repo_path).context("read the refs of a repository")? else {
+            return Ok(RefFiles::Unchanged);
+        };
+        let folder = self.layout.repo_dir(repo_path);
+        if !update::repo_exists(&folder) && !row.refs.is_empty() {
+            return Ok(RefFiles::FolderMissing);
         }
-        let outcome = result.unwrap_or_else(|error| GitJobOutcome::Failed(format!("{}: {error}", job.repo_path)));
-        GitJobResult { outcome, refs }
+        create_bare_repo(&folder).context("create a repository")?;
+        let is_changed = write_refs(&folder, &row.refs).context("write refs")?;
+        Ok(if is_changed { RefFiles::Written } else { RefFiles::Unchanged })
     }
 }

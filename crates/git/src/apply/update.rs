@@ -1,9 +1,10 @@
-//! Aligns a repository with the signed events: first its objects, then its alternates, then the refs, then HEAD.
+//! Aligns a repository with the signed events: first its objects, then its alternates. Then the refs that it should have
+//! are known.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use grasp_core::admission::git_job::{
     Alignment, AlignmentResult, CandidateState, PullRequestRef, ReceivedPack, RefFallback,
@@ -20,7 +21,6 @@ use super::copy_objects::CopyRequest;
 use crate::action_error::{ActionContext, ActionError};
 use crate::alternates::Alternates;
 use crate::crash_point;
-use crate::degraded;
 use crate::layout::create_bare_repo;
 use crate::objects::{ObjectKind, ObjectLookup};
 use crate::process::ProcessInput;
@@ -61,12 +61,7 @@ impl TargetRepo<'_> {
 
 impl GitJobRunner {
     /// Aligns a repository, in steps that are each durable before the next.
-    pub(super) fn align(
-        &self,
-        repo_path: &RepoPath,
-        alignment: &Alignment,
-        changed: &mut Vec<(RepoPath, Refs)>,
-    ) -> Result<AlignmentResult, ActionError> {
+    pub(super) fn align(&self, repo_path: &RepoPath, alignment: &Alignment) -> Result<AlignmentResult, ActionError> {
         let folder = self.layout.repo_dir(repo_path);
         let received_packs: Vec<PathBuf> =
             alignment.adopt.iter().map(|received_pack| self.layout.received_pack(received_pack)).collect();
@@ -83,14 +78,15 @@ impl GitJobRunner {
             self.create_repo(&folder)?;
             move_packs(&received_packs, &self.layout.pool(repo_path)).context("move packs into the pool")?;
         }
-        let alternates = self.alternates(repo_path, &alignment.alternates)?;
+        let row = self.rows.row(repo_path).context("read the refs of a repository")?.unwrap_or_default();
+        let before = row.refs;
+        let (alternates, degraded) = self.alternates(repo_path, &alignment.alternates, &before)?;
         if repo_exists(&folder) {
             self.set_alternates(&alternates)?;
         }
-        let before = Refs::read(&folder).context("read refs")?;
         // In a degraded repository, refs do not prove that their objects are complete.
-        let is_degraded = degraded::is_marked(&folder);
-        let trusted = if is_degraded { Refs::default() } else { before.clone() };
+        let is_degraded = row.degraded.is_some() || degraded.is_some();
+        let trusted = if is_degraded { Arc::default() } else { before.clone() };
         let known = KnownTargets::new(&trusted);
         let mut target = TargetRepo { folder: &folder, alternates, known: &known, is_degraded };
         let chosen = self.choose_state(&mut target, alignment)?;
@@ -109,12 +105,8 @@ impl GitJobRunner {
             }
         }
         let mut next = aligned_refs(&before, chosen.as_ref(), &pull_requests, alignment);
-        if next != before {
+        if next != *before {
             self.prepare_repo(&folder, &target.alternates)?;
-            self.write_refs(repo_path, &before, &next, changed)?;
-        } else if repo_exists(&folder) {
-            // An earlier run may have been interrupted before these refs were served.
-            changed.push((repo_path.clone(), next.clone()));
         }
         let (mut lost, mut dropped) = (None, Vec::new());
         if is_degraded {
@@ -122,12 +114,7 @@ impl GitJobRunner {
             lost = found.is_incomplete.then(|| found.events.clone());
             if !found.is_incomplete {
                 dropped = found.events;
-                let with_dropped = next.clone();
                 dropped.iter().for_each(|event| drop(next.remove(&pull_request_ref(*event))));
-                if next != with_dropped {
-                    self.write_refs(repo_path, &with_dropped, &next, changed)?;
-                }
-                degraded::remove_mark(&folder).context("remove the mark of a degraded repository")?;
             }
         }
         let has_ref = |pull_request: &&&PullRequestRef| {
@@ -136,7 +123,8 @@ impl GitJobRunner {
         Ok(AlignmentResult {
             chosen: chosen.map(|chosen| chosen.candidate.event),
             pull_requests: pull_requests.iter().filter(has_ref).map(|pull_request| pull_request.event).collect(),
-            is_empty: next.iter().next().is_none(),
+            refs: if next == *before { before } else { Arc::new(next) },
+            degraded,
             lost,
             dropped,
         })
@@ -339,13 +327,14 @@ impl GitJobRunner {
         sources: &[RepoPath],
         target: &TargetRepo<'_>,
     ) -> Result<Option<Vec<PathBuf>>, ActionError> {
-        for source in sources.iter().map(|source| self.layout.repo_dir(source)) {
+        for other in sources {
+            let source = self.layout.repo_dir(other);
             if source == target.folder || !repo_exists(&source) {
                 continue;
             }
             let from = Alternates::read(&source).context("read alternates")?.pools();
-            let is_degraded = degraded::is_marked(&source);
-            let refs = if is_degraded { Refs::default() } else { Refs::read(&source).context("read refs")? };
+            let row = self.rows.row(other).context("read the refs of a repository")?.unwrap_or_default();
+            let refs = if row.degraded.is_some() { Arc::default() } else { row.refs };
             let view = ObjectView {
                 source: ObjectSource::Repo(&source),
                 lookup: &ObjectLookup::open(&from).context("read a pool")?,
@@ -362,37 +351,6 @@ impl GitJobRunner {
         }
         Ok(None)
     }
-
-    /// Replaces the refs of a repository.
-    fn write_refs(
-        &self,
-        repo_path: &RepoPath,
-        before: &Refs,
-        next: &Refs,
-        changed: &mut Vec<(RepoPath, Refs)>,
-    ) -> Result<(), ActionError> {
-        let folder = self.layout.repo_dir(repo_path);
-        let result = write_changes(&folder, before, next);
-        // The refs on disk are served even if the change failed in the middle.
-        let now = Refs::read(&folder).context("read refs")?;
-        if now != *before {
-            changed.push((repo_path.clone(), now));
-        }
-        result.context("write refs")
-    }
-}
-
-/// Writes what differs: first the refs, then HEAD.
-fn write_changes(folder: &Path, before: &Refs, next: &Refs) -> io::Result<()> {
-    if !before.iter().eq(next.iter()) {
-        next.write_packed_refs(folder)?;
-        crash_point::point("align.refs");
-    }
-    if before.head() != next.head() {
-        next.write_head(folder)?;
-        crash_point::point("align.head");
-    }
-    Ok(())
 }
 
 /// Returns the refs that a repository should have.

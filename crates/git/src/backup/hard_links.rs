@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::layout::create_bare_repo;
-    use crate::refs::{RefTarget, Refs};
+    use crate::refs::{RefTarget, Refs, read_refs, write_refs};
 
     fn repo_path(owner: u8, name: &str) -> RepoPath {
         RepoPath::Announced(RepoId {
@@ -173,7 +173,7 @@ mod tests {
         for name in ["tool", &long] {
             let repo = layout.repo_dir(&repo_path(1, name));
             create_bare_repo(&repo).expect("create a repository");
-            refs("1").write(&repo).expect("write refs");
+            write_refs(&repo, &refs("1")).expect("write refs");
             fs::write(repo.join("pool/pack/pack-1.pack"), "one").expect("write a file");
             fs::write(repo.join("pool/pack/tmp_pack_x"), "half").expect("write a file");
         }
@@ -183,10 +183,10 @@ mod tests {
         assert_eq!(snapshot.repositories, 2);
         for name in ["tool", &long] {
             let repo = layout.repo_dir(&repo_path(1, name));
-            refs("2").write(&repo).expect("write refs");
+            write_refs(&repo, &refs("2")).expect("write refs");
             fs::remove_file(repo.join("pool/pack/pack-1.pack")).expect("remove a file");
             let copy = snapshot.git().join(crate::layout::relative_repo_dir(&repo_path(1, name)));
-            assert_eq!(Refs::read(&copy).expect("read refs").iter().next(), refs("1").iter().next());
+            assert_eq!(read_refs(&copy).expect("read refs").iter().next(), refs("1").iter().next());
             assert_eq!(fs::read_to_string(copy.join("pool/pack/pack-1.pack")).expect("read a file"), "one");
             assert!(copy.join("refs").is_dir() && !copy.join("pool/pack/tmp_pack_x").exists());
         }

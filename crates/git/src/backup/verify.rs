@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::alternates::Alternates;
 use crate::objects::ObjectLookup;
 use crate::process::{Git, GitError, ProcessInput};
-use crate::refs::Refs;
 
 /// Largest output of a checking process: none is expected.
 const MAX_OUTPUT: usize = 4 * 1024;
@@ -58,11 +57,6 @@ impl RepoVerifier {
     /// Returns whether a repository has an object, without a check of what it refers to.
     pub fn has(&self, folder: &Path, oid: &str) -> io::Result<bool> {
         ObjectLookup::open(&Alternates::read(folder)?.pools())?.has(oid)
-    }
-
-    /// Returns the objects that the refs of a repository point to.
-    pub fn targets(&self, folder: &Path) -> io::Result<BTreeSet<String>> {
-        Ok(Refs::read(folder)?.iter().map(|(_, target)| target.oid.clone()).collect())
     }
 
     fn is_complete(&self, folder: &Path, oids: &[&str]) -> Result<bool, GitError> {

@@ -97,12 +97,11 @@ pub(super) fn bitmaps_of(midx: &Path) -> std::io::Result<Option<PathBuf>> {
 }
 
 impl RefTips {
-    /// Reads the refs of a repository; if `among` is given, only those that point to one of these objects.
-    pub(super) fn read(folder: &Path, among: Option<&BTreeSet<String>>) -> Result<Self, ActionError> {
-        let refs = Refs::read(folder).context("read refs")?;
+    /// Returns where refs lead to; if `among` is given, only of those that point to one of these objects.
+    pub(super) fn new(refs: &Refs, among: Option<&BTreeSet<String>>) -> Self {
         let targets = refs.iter().map(|(_, target)| target);
         let targets = targets.filter(|target| among.is_none_or(|among| among.contains(&target.oid)));
         let tips: BTreeSet<&String> = targets.map(|target| target.peeled.as_ref().unwrap_or(&target.oid)).collect();
-        Ok(Self(tips.into_iter().map(|tip| format!("{tip}\n")).collect()))
+        Self(tips.into_iter().map(|tip| format!("{tip}\n")).collect())
     }
 }

@@ -49,6 +49,8 @@ use grasp_core::repo::RepoPath;
 use crate::action_error::{ActionContext, ActionError};
 use crate::layout::Layout;
 use crate::process::Git;
+use crate::refs::Refs;
+use crate::repo_rows::RepoRows;
 
 mod index;
 mod inspection;
@@ -79,10 +81,11 @@ const LAST_CHECK: &str = "checked";
 const MAX_OUTPUT: usize = 4 * 1024;
 
 /// Maintains the pools of a git data folder. Used by one thread.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PoolMaintainer {
     git: Git,
     layout: Arc<Layout>,
+    rows: Arc<dyn RepoRows>,
     /// Time limit of each git process.
     timeout: Duration,
 }
@@ -101,8 +104,8 @@ pub enum MaintenanceOutcome {
 impl PoolMaintainer {
     /// Returns a maintainer of the pools of a git data folder. No git process takes longer than `timeout`.
     #[must_use]
-    pub fn new(git: &Git, layout: Arc<Layout>, timeout: Duration) -> Self {
-        Self { git: git.clone(), layout, timeout }
+    pub fn new(git: &Git, layout: Arc<Layout>, rows: Arc<dyn RepoRows>, timeout: Duration) -> Self {
+        Self { git: git.clone(), layout, rows, timeout }
     }
 
     /// Removes the pool of a deleted repository if not more than one other repository reads it, which then gets its
@@ -127,7 +130,8 @@ impl PoolMaintainer {
         let identifier = repo_path.identifier();
         let _removal = self.layout.begin_removal();
         let Some(_lock) = self.layout.repo_locks.lock_within(identifier, LOCK_TIMEOUT) else { return Ok(Vec::new()) };
-        self.layout.remove_orphaned_pool(&self.layout.pool(repo_path), identifier).context("remove a pool")
+        let pool = self.layout.pool(repo_path);
+        self.layout.remove_orphaned_pool(&pool, identifier, &*self.rows).context("remove a pool")
     }
 
     /// Returns when a repository was last checked for damage. A new one counts as checked when it was created.
@@ -150,6 +154,12 @@ impl PoolMaintainer {
         }
         let file = fs::File::create(info.join(LAST_CHECK));
         file.and_then(|file| file.set_modified(started)).context("record the time of a check")
+    }
+
+    /// Returns the refs of a repository.
+    fn refs(&self, repo_path: &RepoPath) -> Result<Arc<Refs>, ActionError> {
+        let row = self.rows.row(repo_path).context("read the refs of a repository")?;
+        Ok(row.unwrap_or_default().refs)
     }
 
     /// Returns whether a repository has a pool.

@@ -12,7 +12,6 @@ use crate::action_error::{ActionContext, ActionError};
 use crate::alternates::Alternates;
 use crate::objects::ObjectLookup;
 use crate::process::{Git, GitError, ProcessInput, walk_input};
-use crate::refs::Refs;
 
 /// Largest number of git processes that search for incomplete objects: a held event may name a few. One incomplete
 /// object among ten thousand takes about thirty.
@@ -62,8 +61,9 @@ impl PoolMaintainer {
         let Some(named) = needed_oids(&readers) else { return Ok(None) };
         let mut needed = NeededObjects { pools: vec![pool], tips: BTreeSet::new(), named };
         needed.named.retain(|oid| oid.len() == 40 && is_oid(oid));
-        for folder in readers.iter().map(|reader| self.layout.repo_dir(reader)) {
-            let refs = Refs::read(&folder).context("read refs")?;
+        // After `needed_oids`, which waits for the results of git jobs that have ended.
+        for reader in &readers {
+            let (folder, refs) = (self.layout.repo_dir(reader), self.refs(reader)?);
             needed.tips.extend(refs.iter().map(|(_, target)| target.oid.clone()));
             needed.pools.extend(Alternates::read(&folder).context("read alternates")?.pools());
         }

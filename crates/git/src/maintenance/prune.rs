@@ -211,7 +211,7 @@ impl PoolMaintainer {
     /// an old commit-graph exist.
     fn index_changes(&self, run: &PruneRun<'_>, swap: &PoolSwap) -> Result<IndexChanges, ActionError> {
         // A ref that was set later may point to an object that is removed.
-        let tips = RefTips::read(&self.layout.repo_dir(run.repo_path), Some(&run.tips))?;
+        let tips = RefTips::new(&*self.refs(run.repo_path)?, Some(&run.tips));
         let remaining = swap.remaining(&run.inspection.packs);
         let is_worth_it = run.inspection.is_worth_an_index();
         let is_invalidated = run.inspection.index_covers_any(&swap.removed);
@@ -263,8 +263,13 @@ impl PoolMaintainer {
     /// Returns whether a repository that reads a pool is degraded.
     fn has_degraded_reader(&self, repo_path: &RepoPath) -> Result<bool, ActionError> {
         let readers = self.layout.pool_readers(repo_path.identifier()).context("find the readers of a pool")?;
-        let mut readers = readers.of(&self.layout.pool(repo_path)).iter().chain([repo_path]);
-        Ok(readers.any(|reader| self.layout.is_degraded(reader)))
+        for reader in readers.of(&self.layout.pool(repo_path)).iter().chain([repo_path]) {
+            let row = self.rows.row(reader).context("read the refs of a repository")?;
+            if row.is_some_and(|row| row.degraded.is_some()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Removes old files of incomplete packs, which a crash or a full disk has left.

@@ -29,7 +29,7 @@ impl PoolMaintainer {
         if !self.has_pool(repo_path) {
             return Ok(MaintenanceOutcome::NothingToDo);
         }
-        let (folder, pool) = (self.layout.repo_dir(repo_path), self.layout.pool(repo_path));
+        let pool = self.layout.pool(repo_path);
         let inspection = PoolInspection::read(&pool.join("pack")).context("read a pool")?;
         let removed = inspection.packs_to_merge();
         let is_index_due = inspection.is_index_due(&removed);
@@ -41,7 +41,7 @@ impl PoolMaintainer {
         let mut swap = PoolSwap { added: self.merge_packs(&scratch, &removed)?, removed, ..PoolSwap::default() };
         if is_index_due {
             scratch.link_index(&pool).context("create a scratch folder")?;
-            let tips = RefTips::read(&folder, None)?;
+            let tips = RefTips::new(&*self.refs(repo_path)?, None);
             let midx = self.write_midx(&scratch, &swap.remaining(&packs), &tips)?;
             // An old commit-graph stays valid: the commits that it contains still exist.
             let graph = Some(self.write_graph(&scratch, &tips)?).filter(|graph| *graph != FileChange::Remove);

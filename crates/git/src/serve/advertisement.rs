@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{PackService, ProtocolVersion, ServerCapabilities};
 use crate::pktline;
-use crate::refs::Refs;
+use crate::refs::{Refs, write_advertisement};
 
 /// Largest number of `.have` lines for a push. Each has 51 bytes that every push waits for, and saves sending objects
 /// that both sides have; related repositories share most objects with the first of them.
@@ -19,9 +19,9 @@ pub fn upload_pack(refs: &Refs, capabilities: &ServerCapabilities, protocol: Pro
         ProtocolVersion::V2 => out.extend_from_slice(&capabilities.v2_advertisement),
         ProtocolVersion::V1 => {
             pktline::push_line(&mut out, "version 1");
-            refs.write_advertisement(&mut out, &capabilities.upload_pack);
+            write_advertisement(refs, &mut out, &capabilities.upload_pack);
         }
-        ProtocolVersion::V0 => refs.write_advertisement(&mut out, &capabilities.upload_pack),
+        ProtocolVersion::V0 => write_advertisement(refs, &mut out, &capabilities.upload_pack),
     }
     out
 }

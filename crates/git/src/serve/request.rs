@@ -5,7 +5,7 @@
 use super::fetch_request::FetchParser;
 use super::lines::{RequestLine, RequestLines};
 use crate::pktline::PacketError;
-use crate::refs::{LsRefsRequest, Refs};
+use crate::refs::{LsRefsRequest, Refs, write_ls_refs};
 
 /// Largest request, after decompression. git's client sends at most some 32,000 haves (1.6 MB), and a want for each of
 /// twenty thousand refs is another megabyte.
@@ -158,7 +158,7 @@ impl UploadPackRequest {
 #[must_use]
 pub fn ls_refs_response(refs: &Refs, request: &LsRefsRequest) -> Vec<u8> {
     let mut out = Vec::new();
-    refs.write_ls_refs(&mut out, request);
+    write_ls_refs(refs, &mut out, request);
     out
 }
 

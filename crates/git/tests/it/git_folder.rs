@@ -1,27 +1,52 @@
 //! Test fixtures: a git data folder with a job runner, and an author's repository.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 use grasp_core::admission::git_job::{
     Alignment, AlignmentResult, CandidateState, GitJob, GitJobId, GitJobOutcome, GitOperation, PullRequestRef,
     ReceivedPack,
 };
 use grasp_core::nostr::{EventId, PublicKey};
-use grasp_core::repo::{Identifier, RepoId, RepoPath};
-use grasp_git::apply::{GitJobResult, GitJobRunner};
+use grasp_core::repo::{Identifier, RepoId, RepoPath, RepoRow};
+use grasp_git::apply::GitJobRunner;
 use grasp_git::layout::Layout;
 use grasp_git::process::{Git, ProcessLimits};
+use grasp_git::refs::{read_refs, write_refs};
+use grasp_git::repo_rows::RepoRows;
 use tempfile::TempDir;
 
 /// A git data folder with a job runner.
 pub(crate) struct GitFixture {
     pub(crate) layout: Arc<Layout>,
     pub(crate) runner: GitJobRunner,
+    pub(crate) rows: Arc<TestRows>,
+}
+
+/// Rows of repositories. The refs are those of the files, which the fixture writes after each job, as the server does.
+pub(crate) struct TestRows {
+    layout: Arc<Layout>,
+    degraded: Mutex<BTreeMap<RepoPath, String>>,
+}
+
+impl RepoRows for TestRows {
+    fn row(&self, repo_path: &RepoPath) -> io::Result<Option<RepoRow>> {
+        let folder = self.layout.repo_dir(repo_path);
+        if !folder.join("HEAD").exists() {
+            return Ok(None);
+        }
+        let degraded = self.degraded.lock().expect("lock").get(repo_path).cloned();
+        Ok(Some(RepoRow { version: 1, refs: Arc::new(read_refs(&folder)?), degraded }))
+    }
+
+    fn set_degraded(&self, repo_path: &RepoPath, reason: &str) -> io::Result<()> {
+        self.degraded.lock().expect("lock").insert(repo_path.clone(), reason.to_owned());
+        Ok(())
+    }
 }
 
 impl GitFixture {
@@ -34,16 +59,44 @@ impl GitFixture {
     pub(crate) fn with_timeout(root: &Path, timeout: Duration) -> Self {
         let layout = Arc::new(Layout::open(root).expect("open a git data folder"));
         let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 1 << 28, address_bytes: 1 << 32 });
-        Self { runner: GitJobRunner::new(git, Arc::clone(&layout), timeout), layout }
+        let rows = Arc::new(TestRows { layout: Arc::clone(&layout), degraded: Mutex::default() });
+        Self { runner: GitJobRunner::new(git, Arc::clone(&layout), rows.clone(), timeout), layout, rows }
+    }
+
+    /// Runs a job, and records its result as the server does.
+    pub(crate) fn run(&self, job: &GitJob) -> GitJobOutcome {
+        let outcome = self.runner.run(job, |outcome| outcome);
+        let folder = self.layout.repo_dir(&job.repo_path);
+        if let GitJobOutcome::Aligned(aligned) = &outcome
+            && folder.exists()
+        {
+            write_refs(&folder, &aligned.refs).expect("write refs");
+            match &aligned.degraded {
+                Some(reason) => self.rows.set_degraded(&job.repo_path, reason).expect("in memory"),
+                None if aligned.lost.is_none() => drop(self.rows.degraded.lock().expect("lock").remove(&job.repo_path)),
+                None => {}
+            }
+        }
+        outcome
+    }
+
+    /// Returns whether a repository is degraded.
+    pub(crate) fn is_degraded(&self, repo_path: &RepoPath) -> bool {
+        self.rows.degraded.lock().expect("lock").contains_key(repo_path)
     }
 
     /// Runs a job twice: the second run must have the same outcome and change no file.
-    pub(crate) fn run_twice(&self, repo_path: &RepoPath, operation: GitOperation) -> GitJobResult {
+    pub(crate) fn run_twice(&self, repo_path: &RepoPath, operation: GitOperation) -> GitJobOutcome {
         let job = GitJob { id: GitJobId(1), repo_path: repo_path.clone(), operation };
-        let result = self.runner.run(&job);
+        let outcome = self.run(&job);
         let before = self.all_files();
-        let again = self.runner.run(&job);
-        assert_eq!(again.outcome, result.outcome);
+        let again = self.run(&job);
+        // A reason for being degraded is reported once.
+        let without_reason = |outcome: &GitJobOutcome| match outcome.clone() {
+            GitJobOutcome::Aligned(aligned) => GitJobOutcome::Aligned(AlignmentResult { degraded: None, ..aligned }),
+            outcome => outcome,
+        };
+        assert_eq!(without_reason(&again), without_reason(&outcome));
         let after = self.all_files();
         for (path, entry) in &after {
             assert!(before.get(path) == Some(entry), "{} was changed", path.display());
@@ -51,18 +104,13 @@ impl GitFixture {
         assert_eq!(before.len(), after.len());
         let left: Vec<_> = fs::read_dir(self.layout.root().join("incoming")).expect("list a folder").collect();
         assert!(left.is_empty(), "{left:?}");
-        // Refs that did not change are reported again.
-        for (repo_path, refs) in result.refs.iter().chain(&again.refs) {
-            let read = grasp_git::refs::Refs::read(&self.layout.repo_dir(repo_path)).expect("read refs");
-            assert_eq!(read, *refs, "the reported refs differ from the file");
-        }
-        result
+        outcome
     }
 
-    /// Aligns a repository.
+    /// Aligns a repository. Returns the result without the refs, which are in the files.
     pub(crate) fn align(&self, repo_path: &RepoPath, alignment: Alignment) -> AlignmentResult {
-        match self.run_twice(repo_path, GitOperation::Align(alignment)).outcome {
-            GitJobOutcome::Aligned(aligned) => aligned,
+        match self.run_twice(repo_path, GitOperation::Align(alignment)) {
+            GitJobOutcome::Aligned(aligned) => AlignmentResult { refs: Arc::default(), degraded: None, ..aligned },
             other => panic!("{other:?}"),
         }
     }
@@ -87,7 +135,7 @@ impl GitFixture {
 
     /// Returns the number of refs of a repository on disk.
     pub(crate) fn refs_on_disk(&self, repo_path: &RepoPath) -> usize {
-        let refs = grasp_git::refs::Refs::read(&self.layout.repo_dir(repo_path)).expect("read refs");
+        let refs = read_refs(&self.layout.repo_dir(repo_path)).expect("read refs");
         refs.iter().count()
     }
 
@@ -96,7 +144,7 @@ impl GitFixture {
         let folder = self.layout.repo_dir(repo_path);
         let output = try_git(&folder, &["fsck", "--full", "--strict", "--no-dangling"]);
         assert!(output.status.success(), "{output:?}");
-        let refs = grasp_git::refs::Refs::read(&folder).expect("read refs");
+        let refs = read_refs(&folder).expect("read refs");
         let target = TempDir::new().expect("create a folder");
         git(target.path(), &["clone", "--quiet", "--mirror", folder.to_str().expect("UTF-8"), "copy"]);
         let cloned = git(&target.path().join("copy"), &["for-each-ref", "--format=%(objectname) %(refname)"]);

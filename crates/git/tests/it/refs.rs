@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use grasp_git::pktline;
-use grasp_git::refs::{LsRefsRequest, RefTarget, Refs};
+use grasp_git::refs::{LsRefsRequest, RefTarget, Refs, read_refs, write_advertisement, write_ls_refs, write_refs};
 use tempfile::TempDir;
 
 fn git(folder: &Path, arguments: &[&str]) -> String {
@@ -48,7 +48,7 @@ fn repository() -> (TempDir, Refs) {
 #[test]
 fn git_reads_written_refs() {
     let (folder, refs) = repository();
-    refs.write(folder.path()).expect("write refs");
+    write_refs(folder.path(), &refs).expect("write refs");
     let listed = git(folder.path(), &["for-each-ref", "--format=%(objectname) %(refname) %(*objectname)"]);
     let ours: Vec<String> = refs
         .iter()
@@ -57,16 +57,16 @@ fn git_reads_written_refs() {
     assert_eq!(listed.lines().collect::<Vec<_>>(), ours.iter().map(|line| line.as_str()).collect::<Vec<_>>());
     assert_eq!(git(folder.path(), &["symbolic-ref", "HEAD"]), "refs/heads/main");
     assert_eq!(git(folder.path(), &["fsck", "--strict"]), "");
-    assert_eq!(Refs::read(folder.path()).expect("read refs"), refs);
+    assert_eq!(read_refs(folder.path()).expect("read refs"), refs);
 }
 
 #[test]
 fn ref_name_can_become_a_prefix_of_itself() {
     let (folder, mut refs) = repository();
-    refs.write(folder.path()).expect("write refs");
+    write_refs(folder.path(), &refs).expect("write refs");
     let target = refs.remove("refs/heads/a/b").expect("the ref exists");
     refs.set("refs/heads/a", target);
-    refs.write(folder.path()).expect("write refs");
+    write_refs(folder.path(), &refs).expect("write refs");
     assert_eq!(
         git(folder.path(), &["for-each-ref", "--format=%(refname)"]),
         "refs/heads/a\nrefs/heads/main\nrefs/tags/v1"
@@ -96,18 +96,18 @@ fn advertisement_equals_that_of_git() {
     let (folder, mut refs) = repository();
     for head in ["refs/heads/main", "refs/heads/unborn"] {
         refs.set_head(head);
-        refs.write(folder.path()).expect("write refs");
+        write_refs(folder.path(), &refs).expect("write refs");
         let mut ours = Vec::new();
-        refs.write_advertisement(&mut ours, "agent=x");
+        write_advertisement(&refs, &mut ours, "agent=x");
         assert_eq!(lines(&ours), advertised_by_git(folder.path()), "{head}");
         let text = String::from_utf8_lossy(&ours).into_owned();
         assert_eq!(text.contains("symref=HEAD:refs/heads/main"), head == "refs/heads/main");
     }
     let empty = TempDir::new().expect("create a folder");
     git(empty.path(), &["init", "--quiet", "--bare", "."]);
-    Refs::default().write(empty.path()).expect("write refs");
+    write_refs(empty.path(), &Refs::default()).expect("write refs");
     let mut ours = Vec::new();
-    Refs::default().write_advertisement(&mut ours, "agent=x");
+    write_advertisement(&Refs::default(), &mut ours, "agent=x");
     let expected = [format!("{} capabilities^{{}}", "0".repeat(40))];
     assert_eq!(lines(&ours), expected);
     // Git before 2.41 sends no line at all.
@@ -143,7 +143,7 @@ fn ls_refs_response_equals_that_of_git() {
     let (folder, mut refs) = repository();
     for head in ["refs/heads/main", "refs/heads/unborn"] {
         refs.set_head(head);
-        refs.write(folder.path()).expect("write refs");
+        write_refs(folder.path(), &refs).expect("write refs");
         for (arguments, request) in [
             (&[][..], LsRefsRequest::default()),
             (&["peel", "symrefs"], LsRefsRequest { peel: true, symrefs: true, ..LsRefsRequest::default() }),
@@ -162,7 +162,7 @@ fn ls_refs_response_equals_that_of_git() {
             ),
         ] {
             let mut ours = Vec::new();
-            refs.write_ls_refs(&mut ours, &request);
+            write_ls_refs(&refs, &mut ours, &request);
             assert_eq!(lines(&ours), listed_by_git(folder.path(), arguments), "{head} {arguments:?}");
         }
     }

@@ -46,13 +46,12 @@ pub(super) async fn repair(
 
 /// Checks and repairs a repository. Returns what was found, or `None` if it is intact.
 fn repair_one(admin: &AdminState, repo_path: &RepoPath) -> Option<RepairItem> {
-    let was_degraded = admin.layout.is_degraded(repo_path);
+    let degraded_before = admin.repair.degraded_reason(repo_path);
     let outcome = admin.repair.repair(repo_path);
-    if was_degraded {
-        // The missing objects are searched again.
-        admin.repair.report_degraded(std::slice::from_ref(repo_path));
+    if let Some(reason) = degraded_before {
+        admin.repair.recheck(repo_path, &reason);
     }
-    let degraded = admin.layout.degraded_reason(repo_path).ok().flatten();
+    let degraded = admin.repair.degraded_reason(repo_path);
     let (report, error) = match outcome {
         Ok(report) => (report, None),
         Err(error) => (Default::default(), Some(error.to_string())),

@@ -65,10 +65,13 @@ struct RepoDiskUsage {
 async fn disk_usage(admin: &Arc<AdminState>, repo_paths: &[RepoPath]) -> Vec<RepoDiskUsage> {
     let (git, repo_paths) = (admin.clone(), repo_paths.to_vec());
     let measure = move || {
-        let one = |repo_path: &RepoPath| RepoDiskUsage {
-            refs: git.ref_cache.snapshot(repo_path).ok().map(|snapshot| snapshot.refs.iter().count()),
-            bytes: git.layout.repo_dir(repo_path).exists().then(|| git.layout.charged_bytes(repo_path)),
-            is_degraded: git.layout.is_degraded(repo_path),
+        let one = |repo_path: &RepoPath| {
+            let snapshot = git.ref_cache.snapshot(repo_path).ok();
+            RepoDiskUsage {
+                refs: snapshot.as_ref().map(|snapshot| snapshot.refs.len()),
+                bytes: git.layout.repo_dir(repo_path).exists().then(|| git.layout.charged_bytes(repo_path)),
+                is_degraded: snapshot.is_some_and(|snapshot| snapshot.is_degraded()),
+            }
         };
         repo_paths.iter().map(one).collect()
     };

@@ -11,7 +11,8 @@
 //! from there. So a backup can be written wherever the operator may write, and the server writes only to its own
 //! folders.
 //!
-//! May use `admin` (client and snapshots), `config`, `clock`, `data_lock`, `store_check` and `text_format`.
+//! May use `admin` (client and snapshots), `config`, `clock`, `data_lock`, `repo_row_migration`, `store_check` and
+//! `text_format`.
 
 mod checkpoint;
 pub(crate) mod create;

@@ -1,10 +1,11 @@
 //! Restores a backup into empty data folders.
 //!
 //! A marker file exists until everything is on disk: the server does not start while it exists, and a restore that
-//! finds it starts from the beginning. The store gets a new id. Refs can be newer than the events of the snapshot, so
-//! every repository is marked to be aligned, which the first start does before it accepts requests.
+//! finds it starts from the beginning. The store gets a new id. The first start makes the ref files equal to the rows of
+//! the store. Git data can be newer than the store, and a backup of a version that kept refs in files only has no such
+//! rows: repositories without a row are recorded to be aligned.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,11 +14,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use grasp_core::admission::io::Todo;
 use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::hex;
+use grasp_core::repo::RepoPath;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{Identifier, RepoPath};
 use grasp_git::crash_point;
-use grasp_git::layout::{CONFIG, Layout, identifier_file_name};
-use grasp_git::refs::Refs;
+use grasp_git::layout::{CONFIG, Layout};
+use grasp_git::refs::read_refs;
 use grasp_store::Store;
 
 use super::manifest::{KEY, Manifest, ManifestEntry};
@@ -25,6 +26,7 @@ use super::{ProgressFn, UNFINISHED, create, tree};
 use crate::admin::deferred_events;
 use crate::config::Config;
 use crate::data_lock::DataLocks;
+use crate::repo_row_migration::hashed_identifiers;
 
 /// Files that an empty data folder may contain.
 const ALLOWED_FILES: [&str; 5] = ["lock", "children.lock", "store-id", "store-id.new", UNFINISHED];
@@ -121,34 +123,35 @@ fn restore_file(root: &Path, entry: &ManifestEntry, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns what the first start must do: align every repository, and pull requests whose ref is missing.
+/// Returns what the first start must do: align the repositories that have a folder and no row, because they were created
+/// after the snapshot of the store. If the backup has refs in files only, these are all repositories, and refs of pull
+/// requests may be missing, too.
 fn startup_todos(config: &Config, policy: &AdmissionPolicy) -> Result<BTreeSet<Todo>> {
     let layout = Layout::open(&config.git_data_path)?;
     let store = Store::open(
         &config.relay_data_path.join("events"),
         grasp_store::StoreOptions { readers: 1, reserve_bytes: 0 },
     )?;
-    let mut names = BTreeMap::new();
+    let is_without_rows = store.needs_repo_rows()?;
     let mut todos = BTreeSet::new();
+    for repo_path in layout.all_repos(&hashed_identifiers(&store)?)? {
+        if store.repo(&repo_path)?.is_none() {
+            todos.insert(Todo { repo_path, pull_request: None });
+        }
+    }
     store.snapshot()?.for_each_event(|seq, record| {
         let Ok(event) = record.event() else { return };
-        let d = event.coordinate().and_then(|coordinate| Identifier::new(&coordinate.d));
-        let request = PullRequest::from_any_event(&event);
-        let targets = request.iter().flat_map(|request| &request.targets).map(|repo| repo.identifier.clone());
-        // Only long names, whose file name is a hash, must be passed to `layout`.
-        let long =
-            targets.chain(d).map(|name| (identifier_file_name(&name), name)).filter(|(file, _)| file.starts_with('='));
-        names.extend(long);
-        let Some(request) = request.filter(|_| seq.is_some()) else { return };
+        let Some(request) = PullRequest::from_any_event(&event).filter(|_| seq.is_some() && is_without_rows) else {
+            return;
+        };
         let announced = request.targets.iter().cloned().map(RepoPath::Announced);
         for repo_path in announced.chain(policy.submission_paths(event.pubkey, &request)) {
-            let refs = Refs::read(&layout.repo_dir(&repo_path)).unwrap_or_default();
+            let refs = read_refs(&layout.repo_dir(&repo_path)).unwrap_or_default();
             let at = refs.get(&format!("refs/nostr/{}", event.id)).map(|target| target.oid.as_str());
             if at != Some(request.tip.as_str()) {
                 todos.insert(Todo { repo_path, pull_request: Some(event.id) });
             }
         }
     })?;
-    todos.extend(layout.all_repos(&names)?.into_iter().map(|repo_path| Todo { repo_path, pull_request: None }));
     Ok(todos)
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use grasp_core::admission::Admission;
@@ -12,9 +13,10 @@ use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::{EventId, Verifier, kinds};
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{RepoPath, RepoState};
+use grasp_core::repo::{Refs, RepoPath, RepoState};
 use grasp_core::state_machine::StateMachine;
 use grasp_git::backup::{FileChecksum, RepoVerifier};
+use grasp_git::refs::read_refs;
 use grasp_store::Store;
 use serde::Serialize;
 
@@ -162,8 +164,7 @@ pub(crate) fn check_contents(
             report.add_problem(format!("events: {what}: {found} instead of {expected}"));
         }
     }
-    drop(store);
-    check_git_data(snapshot, &admission, required, checker, report, on_progress)
+    check_git_data((snapshot, &store), &admission, required, checker, report, on_progress)
 }
 
 /// Checks every event, and returns the git data that the served ones need.
@@ -215,7 +216,7 @@ fn check_events(
 
 /// Checks the git data of served events.
 fn check_git_data(
-    snapshot: &SnapshotInfo,
+    (snapshot, store): (&SnapshotInfo, &Store),
     admission: &Admission,
     required: RequiredGitData,
     checker: &RepoVerifier,
@@ -228,7 +229,7 @@ fn check_git_data(
         let repo_path = RepoPath::Announced(repo.clone());
         let is_hosted = admission.hosted_repo(&repo).is_some_and(|hosted| hosted.status == EventStatus::Served);
         // Includes repositories that are kept for reasons that only the server knows, such as an archive.
-        let is_kept = slots.served.is_some() && repo_dir(snapshot, &repo_path).join("HEAD").exists();
+        let is_kept = slots.served.is_some() && find_refs(snapshot, store, &repo_path)?.is_some();
         if !is_hosted && !is_kept {
             continue;
         }
@@ -254,14 +255,11 @@ fn check_git_data(
     let all = at_site.len() as u64;
     for (done, (repo_path, mut oids)) in (1..).zip(at_site) {
         let folder = repo_dir(snapshot, &repo_path);
-        if folder.join("HEAD").exists() {
-            let looked = checker.targets(&folder).map_err(anyhow::Error::from).and_then(|targets| {
-                oids.extend(targets.iter().cloned());
-                let missing_here: BTreeSet<String> = checker.missing(&folder, &oids)?.into_iter().collect();
-                Ok((targets, missing_here))
-            });
-            let (targets, missing_here) = match looked {
-                Ok(looked) => looked,
+        if let Some(refs) = find_refs(snapshot, store, &repo_path)? {
+            let targets: BTreeSet<String> = refs.iter().map(|(_, target)| target.oid.clone()).collect();
+            oids.extend(targets.iter().cloned());
+            let missing_here: BTreeSet<String> = match checker.missing(&folder, &oids) {
+                Ok(missing_here) => missing_here.into_iter().collect(),
                 Err(problem) => {
                     report.add_problem(format!("{repo_path}: cannot be checked: {problem}"));
                     continue;
@@ -290,6 +288,16 @@ fn check_git_data(
         }
     }
     Ok(())
+}
+
+/// Returns the refs of a repository, from the store, or from its folder if the store has none because of its version.
+/// `None` if the repository does not exist.
+fn find_refs(snapshot: &SnapshotInfo, store: &Store, repo_path: &RepoPath) -> Result<Option<Arc<Refs>>> {
+    if !store.needs_repo_rows()? {
+        return Ok(store.repo(repo_path)?.map(|row| row.refs));
+    }
+    let folder = repo_dir(snapshot, repo_path);
+    Ok(if folder.join("HEAD").exists() { Some(Arc::new(read_refs(&folder)?)) } else { None })
 }
 
 fn repo_dir(snapshot: &SnapshotInfo, repo_path: &RepoPath) -> PathBuf {

@@ -457,7 +457,7 @@ impl ReceivePackHandler {
     /// Returns objects that are known to be connected: those that refs point to.
     fn connected_tips(&self, repo_path: &RepoPath) -> Result<Vec<String>, PackError> {
         let snapshot = self.ref_cache.snapshot(repo_path)?;
-        if snapshot.is_degraded {
+        if snapshot.is_degraded() {
             return Ok(Vec::new());
         }
         let mut oids: Vec<String> = snapshot.refs.iter().map(|(_, target)| target.oid.clone()).collect();

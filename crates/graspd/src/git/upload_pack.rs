@@ -135,7 +135,7 @@ impl UploadPackHandler {
         };
         let Some(snapshot) = self.ref_cache.load(repo_path).await else { return cannot_read_repository() };
         let mut response = match service {
-            PackService::UploadPack if snapshot.is_degraded => {
+            PackService::UploadPack if snapshot.is_degraded() => {
                 typed_response(service.advertisement_type(), Bytes::from(advertisement::degraded()))
             }
             PackService::UploadPack => {
@@ -155,11 +155,11 @@ impl UploadPackHandler {
                 for alternate in &open.alternates {
                     alternates.extend(self.ref_cache.load(alternate).await);
                 }
-                let known = alternates.iter().filter(|alternate| !alternate.is_degraded && !snapshot.is_degraded);
+                let known = alternates.iter().filter(|alternate| !alternate.is_degraded() && !snapshot.is_degraded());
                 let haves = known.flat_map(|snapshot| snapshot.refs.iter()).map(|(_, target)| target.oid.as_str());
                 // A client would not send what the refs seem to have.
                 let no_refs = Refs::default();
-                let refs = if snapshot.is_degraded { &no_refs } else { &snapshot.refs };
+                let refs = if snapshot.is_degraded() { &no_refs } else { &*snapshot.refs };
                 let body = advertisement::receive_pack(refs, &self.capabilities, haves.take(MAX_HAVES));
                 typed_response(service.advertisement_type(), Bytes::from(body))
             }
@@ -209,11 +209,11 @@ impl UploadPackHandler {
         let Some(snapshot) = self.ref_cache.load(&repo_path).await else { return cannot_read_repository() };
         let mut response = match UploadPackRequest::parse(protocol, &body) {
             Ok(UploadPackRequest::Empty) => result(Bytes::new()),
-            Ok(_) if snapshot.is_degraded => result(serve::degraded_response().into()),
+            Ok(_) if snapshot.is_degraded() => result(serve::degraded_response().into()),
             Ok(UploadPackRequest::LsRefs(question)) => {
                 result(serve::ls_refs_response(&snapshot.refs, &question).into())
             }
-            Ok(UploadPackRequest::Fetch(fetch)) if !snapshot.has_folder => {
+            Ok(UploadPackRequest::Fetch(fetch)) if !snapshot.exists => {
                 result(serve::not_our_ref_response(fetch.wants.first().map_or("", String::as_str)).into())
             }
             Ok(UploadPackRequest::Fetch(fetch)) => {

@@ -219,7 +219,7 @@ impl Maintenance {
     fn checks_due<'r>(&self, repos: impl Iterator<Item = &'r RepoPath>, interval: Duration) -> Vec<RepoPath> {
         let has_folder = |repo_path: &&RepoPath| {
             self.layout.repo_dir(repo_path).exists()
-                || self.ref_cache.cached(repo_path).is_some_and(|snapshot| snapshot.has_folder)
+                || self.ref_cache.cached(repo_path).is_some_and(|snapshot| snapshot.exists)
         };
         let mut last_checks: Vec<(SystemTime, &RepoPath)> =
             repos.filter(has_folder).map(|repo_path| (self.maintainer.last_check(repo_path), repo_path)).collect();

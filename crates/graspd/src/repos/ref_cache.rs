@@ -1,10 +1,8 @@
 //! Cache of hosted repositories: whether they are served, their refs, and their disk usage.
 //!
-//! Git handlers, web pages, fetch and admin read it on their own threads. The writer is the only one that changes refs:
-//! it changes an entry after the commit that makes the change valid. Maintenance may replace snapshots after it has
-//! removed objects, but changes no ref. Refs are read from disk when they are first needed, and dropped when all
-//! together take too much memory. Those of a repository with a running git job are pinned, so that refs are never
-//! visible before the event that belongs to them.
+//! Git handlers, web pages, fetch and admin read it on their own threads. The store has the refs; the writer changes an
+//! entry after it has committed a change. Maintenance may replace snapshots after it has removed objects, but changes no
+//! ref. Refs are read from the store when they are first needed, and dropped when all together take too much memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,9 +15,9 @@ use grasp_core::admission::policy::lists::ModerationLists;
 use grasp_core::disk_budget::{GitUsage, QuotaUser, Quotas};
 use grasp_core::nostr::PublicKey;
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::repo::{Identifier, RepoId, RepoPath};
+use grasp_core::repo::{Identifier, Refs, RepoId, RepoPath, RepoRow};
 use grasp_git::layout::Layout;
-use grasp_git::refs::Refs;
+use grasp_store::Store;
 use tracing::warn;
 
 /// Bytes of refs that are kept in memory: a hundred repositories with ten thousand refs each, or many more small ones.
@@ -33,16 +31,25 @@ const MAX_CACHED_SUBMITTERS: usize = 10_000;
 
 /// The refs of a repository at one time, and the advertisements made from them.
 pub(crate) struct RefSnapshot {
-    pub(crate) refs: Refs,
-    /// Whether the repository has a folder. Without one it has no objects.
-    pub(crate) has_folder: bool,
-    /// Whether objects that the refs need are damaged or missing.
-    pub(crate) is_degraded: bool,
+    pub(crate) refs: Arc<Refs>,
+    /// Whether the repository exists: it has a row in the store. Otherwise it has no objects either.
+    pub(crate) exists: bool,
+    /// Why objects that the refs need are damaged or missing; `None` if the repository is not degraded.
+    pub(crate) degraded: Option<String>,
+    /// The version of the row.
+    version: u64,
     /// Different for every snapshot.
     pub(crate) generation: u64,
     /// Advertisements of upload-pack v0, v1 and v2, rendered when first needed.
     pub(crate) advertisements: [OnceLock<Advertisement>; 3],
     bytes: usize,
+}
+
+impl RefSnapshot {
+    /// Whether objects that the refs need are damaged or missing.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.degraded.is_some()
+    }
 }
 
 /// A rendered advertisement.
@@ -56,8 +63,10 @@ struct RepoEntry {
     status: EventStatus,
     alternates: Vec<RepoPath>,
     snapshot: Option<Arc<RefSnapshot>>,
-    /// Whether a git job is running. The snapshot must then stay.
-    is_pinned: bool,
+    /// The version of the last row that was published. A snapshot with an older one was read before.
+    published_version: u64,
+    /// Whether a git job is running, which may add objects.
+    has_job: bool,
     /// Bytes of git data that the repository is charged for, if measured since the last git job.
     pool_bytes: Option<u64>,
     /// Value of [`RefCache::use_counter`] when the refs were last read.
@@ -70,8 +79,9 @@ pub(crate) struct OpenRepo {
     pub(crate) alternates: Vec<RepoPath>,
 }
 
-/// The cache. Locks are held for map operations only; files are read without them, except for `fill_lock`.
+/// The cache. Locks are held for map operations only; the store is read without them, except for `fill_lock`.
 pub(crate) struct RefCache {
+    store: Store,
     layout: Arc<Layout>,
     /// Whether pull-request submissions (GRASP-06) are enabled.
     submissions: bool,
@@ -80,7 +90,7 @@ pub(crate) struct RefCache {
     entries: RwLock<HashMap<RepoPath, RepoEntry>>,
     /// Bytes of all pull-request submissions of a public key, where they have been measured.
     submission_bytes: Mutex<HashMap<PublicKey, u64>>,
-    /// Held while refs are read from disk, so that concurrent requests for a repository read its file once.
+    /// Held while refs are read from the store, so that concurrent requests for a repository read its row once.
     fill_lock: Mutex<()>,
     bytes: AtomicUsize,
     use_counter: AtomicU64,
@@ -88,8 +98,9 @@ pub(crate) struct RefCache {
 }
 
 impl RefCache {
-    pub(crate) fn new(layout: Arc<Layout>, submissions: bool) -> Self {
+    pub(crate) fn new(store: Store, layout: Arc<Layout>, submissions: bool) -> Self {
         Self {
+            store,
             layout,
             submissions,
             policy: RwLock::default(),
@@ -189,7 +200,7 @@ impl RefCache {
             self.write(|entries| {
                 for (repo_path, bytes) in measured {
                     // A repository with a running git job may have grown since it was measured.
-                    if let Some(entry) = entries.get_mut(&repo_path).filter(|entry| !entry.is_pinned) {
+                    if let Some(entry) = entries.get_mut(&repo_path).filter(|entry| !entry.has_job) {
                         entry.pool_bytes = Some(bytes);
                     }
                 }
@@ -223,23 +234,9 @@ impl RefCache {
         }
     }
 
-    /// Returns whether a repository is marked as degraded now.
-    pub(crate) fn is_degraded(&self, repo_path: &RepoPath) -> bool {
-        self.layout.is_degraded(repo_path)
-    }
-
-    /// Drops the refs of a repository from memory, unless a git job is running: its files were changed.
-    pub(crate) fn forget(&self, repo_path: &RepoPath) {
-        self.write(|entries| {
-            let entry = entries.get_mut(repo_path).filter(|entry| !entry.is_pinned);
-            if let Some(snapshot) = entry.and_then(|entry| entry.snapshot.take()) {
-                self.bytes.fetch_sub(snapshot.bytes, Ordering::Relaxed);
-            }
-        });
-    }
-
-    /// Returns whether a repository that has no folder has left a pool, or a crash has interrupted its deletion.
-    pub(crate) fn has_leftovers(&self, repo_path: &RepoPath) -> bool {
+    /// Returns whether a repository has a folder, also if that is only a pool that a deleted repository has left, or a
+    /// crash has interrupted its creation or its deletion.
+    pub(crate) fn has_folder(&self, repo_path: &RepoPath) -> bool {
         self.layout.repo_dir(repo_path).exists()
     }
 
@@ -252,11 +249,11 @@ impl RefCache {
         })
     }
 
-    /// Returns the refs of a repository, reading them from disk if they are not in memory. Blocks.
+    /// Returns the refs of a repository, reading them from the store if they are not in memory. Blocks.
     ///
     /// # Errors
     ///
-    /// Returns the error of the file system if the refs cannot be read.
+    /// Returns the error of the store if the refs cannot be read.
     pub(crate) fn snapshot(&self, repo_path: &RepoPath) -> io::Result<Arc<RefSnapshot>> {
         if let Some(snapshot) = self.cached(repo_path) {
             return Ok(snapshot);
@@ -265,8 +262,8 @@ impl RefCache {
         if let Some(snapshot) = self.cached(repo_path) {
             return Ok(snapshot);
         }
-        let folder = self.layout.repo_dir(repo_path);
-        let snapshot = Arc::new(self.new_snapshot(repo_path, Refs::read(&folder)?, folder.join("HEAD").exists()));
+        let row = self.store.repo(repo_path).map_err(io::Error::other)?;
+        let snapshot = Arc::new(self.new_snapshot(row));
         self.insert(repo_path, &snapshot);
         Ok(snapshot)
     }
@@ -285,20 +282,20 @@ impl RefCache {
         read.await.ok()?.ok()
     }
 
-    /// Stores a snapshot that was read from disk. Only hosted repositories and submissions with a folder get an entry:
+    /// Keeps a snapshot that was read from the store. Only hosted repositories and existing submissions get an entry:
     /// requests of untrusted clients for other paths must not use memory.
     fn insert(&self, repo_path: &RepoPath, snapshot: &Arc<RefSnapshot>) {
         self.write(|entries| {
             let known = entries.get_mut(repo_path);
             let entry = match (known, repo_path) {
                 (Some(entry), _) => entry,
-                (None, RepoPath::PullRequests(_)) if snapshot.has_folder => {
+                (None, RepoPath::PullRequests(_)) if snapshot.exists => {
                     entries.entry(repo_path.clone()).or_insert_with(RepoEntry::new)
                 }
                 (None, _) => return,
             };
-            // A snapshot that was published meanwhile is newer.
-            if entry.snapshot.is_none() {
+            // A row that was published meanwhile is newer.
+            if entry.snapshot.is_none() && snapshot.version >= entry.published_version {
                 self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
                 entry.snapshot = Some(snapshot.clone());
             }
@@ -311,11 +308,11 @@ impl RefCache {
         if self.bytes.load(Ordering::Relaxed) <= MAX_BYTES {
             return;
         }
-        let unpinned = entries.iter().filter(|(_, entry)| entry.snapshot.is_some() && !entry.is_pinned);
-        let mut unpinned: Vec<(u64, RepoPath)> =
-            unpinned.map(|(repo_path, entry)| (entry.last_used.load(Ordering::Relaxed), repo_path.clone())).collect();
-        unpinned.sort_unstable();
-        for (_, repo_path) in unpinned {
+        let filled = entries.iter().filter(|(_, entry)| entry.snapshot.is_some());
+        let mut filled: Vec<(u64, RepoPath)> =
+            filled.map(|(repo_path, entry)| (entry.last_used.load(Ordering::Relaxed), repo_path.clone())).collect();
+        filled.sort_unstable();
+        for (_, repo_path) in filled {
             if self.bytes.load(Ordering::Relaxed) <= MAX_BYTES / 2 {
                 break;
             }
@@ -325,71 +322,56 @@ impl RefCache {
         }
     }
 
-    /// Pins the refs of a repository before a git job: readers see them unchanged until [`publish`](Self::publish) or
-    /// [`unpin`](Self::unpin).
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the file system if the refs cannot be read.
-    pub(crate) fn pin(&self, repo_path: &RepoPath) -> io::Result<()> {
-        let snapshot = self.snapshot(repo_path)?;
-        self.write(|entries| {
-            let Some(entry) = entry_mut(entries, repo_path) else { return };
-            entry.is_pinned = true;
-            entry.pool_bytes = None;
-            // It may have been evicted since it was read.
-            if entry.snapshot.is_none() {
-                self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
-                entry.snapshot = Some(snapshot);
-            }
-        });
-        Ok(())
+    /// Records that a git job on a repository starts: its size may change until it [ends](Self::job_ended).
+    pub(crate) fn job_started(&self, repo_path: &RepoPath) {
+        self.set_job(repo_path, true);
     }
 
-    /// Unpins all repositories. Called when no git job is running.
-    pub(crate) fn unpin_all(&self) {
-        self.write(|entries| entries.values_mut().for_each(|entry| entry.is_pinned = false));
+    /// Records that no git job is running.
+    pub(crate) fn all_jobs_ended(&self) {
+        self.write(|entries| entries.values_mut().for_each(|entry| entry.has_job = false));
     }
 
-    /// Unpins a repository after its git job.
-    pub(crate) fn unpin(&self, repo_path: &RepoPath) {
+    /// Records that the git job on a repository has ended.
+    pub(crate) fn job_ended(&self, repo_path: &RepoPath) {
         if let RepoPath::PullRequests(repo) = repo_path {
             self.invalidate_submission_bytes(Some(repo.owner));
         }
+        self.set_job(repo_path, false);
+    }
+
+    fn set_job(&self, repo_path: &RepoPath, has_job: bool) {
         self.write(|entries| {
             if let Some(entry) = entries.get_mut(repo_path) {
-                entry.is_pinned = false;
+                entry.has_job = has_job;
                 entry.pool_bytes = None;
             }
         });
     }
 
-    /// Makes new refs of a repository visible. Called after the commit of the events that belong to them. Returns
-    /// whether branches or tags have changed.
-    pub(crate) fn publish(&self, repo_path: &RepoPath, refs: Refs, has_folder: bool) -> bool {
-        let snapshot = Arc::new(self.new_snapshot(repo_path, refs, has_folder));
+    /// Makes the new row of a repository visible, or its removal. Called after the commit. Returns whether branches or
+    /// tags have changed.
+    pub(crate) fn publish(&self, repo_path: &RepoPath, row: Option<RepoRow>) -> bool {
+        let snapshot = Arc::new(self.new_snapshot(row));
         self.write(|entries| {
-            if !has_folder {
+            if !snapshot.exists {
                 // Repositories that read its pool are charged for it from now on.
                 let group = entries.iter_mut().filter(|(other, _)| other.identifier() == repo_path.identifier());
                 group.for_each(|(_, entry)| entry.pool_bytes = None);
             }
             let Some(entry) = entry_mut(entries, repo_path) else { return false };
-            let is_same = |old: &Arc<RefSnapshot>| {
-                old.has_folder == has_folder && old.is_degraded == snapshot.is_degraded && old.refs == snapshot.refs
-            };
-            if entry.snapshot.as_ref().is_some_and(is_same) {
-                return false;
-            }
+            // What was read before a removal is older than any row.
+            entry.published_version = if snapshot.exists { snapshot.version } else { u64::MAX };
             let have_tips_changed = entry
                 .snapshot
                 .as_ref()
-                .is_none_or(|old| !branches_and_tags(&old.refs).eq(branches_and_tags(&snapshot.refs)));
+                .is_none_or(|old| !old.refs.branches_and_tags().eq(snapshot.refs.branches_and_tags()));
             self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
+            let exists = snapshot.exists;
             if let Some(old) = entry.snapshot.replace(snapshot) {
                 self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
             }
-            if !has_folder && matches!(repo_path, RepoPath::PullRequests(_)) {
+            if !exists && matches!(repo_path, RepoPath::PullRequests(_)) {
                 self.remove(entries, repo_path);
             }
             self.evict(entries);
@@ -398,16 +380,17 @@ impl RefCache {
     }
 
     /// Gives the snapshots of all repositories of an identifier a new generation, because objects were removed from a
-    /// pool that they may read, or a repository was marked as degraded: cached answers that contain such objects must not be used again. Refs do not change.
+    /// pool that they may read, or a repository was found to be degraded: cached answers that contain such objects must not
+    /// be used again. Refs do not change.
     pub(crate) fn on_prune(&self, identifier: &Identifier) {
         self.invalidate_submission_bytes(None);
         self.write(|entries| {
-            for (repo_path, entry) in entries.iter_mut().filter(|(path, _)| path.identifier() == identifier) {
+            for (_, entry) in entries.iter_mut().filter(|(path, _)| path.identifier() == identifier) {
                 entry.pool_bytes = None;
                 if let Some(old) = &entry.snapshot {
                     // The new snapshot has the same size, so the total stays the same.
-                    let snapshot = self.new_snapshot(repo_path, old.refs.clone(), old.has_folder);
-                    entry.snapshot = Some(Arc::new(snapshot));
+                    let row = RepoRow { version: old.version, refs: old.refs.clone(), degraded: old.degraded.clone() };
+                    entry.snapshot = Some(Arc::new(self.new_snapshot(Some(row).filter(|_| old.exists))));
                 }
             }
         });
@@ -432,11 +415,12 @@ impl RefCache {
         }
     }
 
-    fn new_snapshot(&self, repo_path: &RepoPath, refs: Refs, has_folder: bool) -> RefSnapshot {
-        let is_degraded = has_folder && self.layout.is_degraded(repo_path);
+    fn new_snapshot(&self, row: Option<RepoRow>) -> RefSnapshot {
+        let exists = row.is_some();
+        let RepoRow { version, refs, degraded } = row.unwrap_or_default();
         let bytes = refs.iter().map(|(name, _)| 2 * name.len() + BYTES_PER_REF).sum::<usize>() + BYTES_PER_REF;
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
-        RefSnapshot { refs, has_folder, is_degraded, generation, advertisements: Default::default(), bytes }
+        RefSnapshot { refs, exists, degraded, version, generation, advertisements: Default::default(), bytes }
     }
 
     fn read<R>(&self, read: impl FnOnce(&HashMap<RepoPath, RepoEntry>) -> R) -> R {
@@ -446,12 +430,6 @@ impl RefCache {
     fn write<R>(&self, write: impl FnOnce(&mut HashMap<RepoPath, RepoEntry>) -> R) -> R {
         write(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
     }
-}
-
-/// Returns the refs that states declare: all except pull requests.
-fn branches_and_tags(refs: &Refs) -> impl Iterator<Item = (&str, &str)> {
-    let declared = refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
-    declared.map(|(name, target)| (name, target.oid.as_str()))
 }
 
 /// Returns the entry of a repository. Only that of submitted pull requests is created if it is missing.
@@ -468,7 +446,8 @@ impl RepoEntry {
             status: EventStatus::Held,
             alternates: Vec::new(),
             snapshot: None,
-            is_pinned: false,
+            published_version: 0,
+            has_job: false,
             pool_bytes: None,
             last_used: AtomicU64::new(0),
         }

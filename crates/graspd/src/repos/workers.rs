@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::admission::git_job::{GitJob, GitJobOutcome, GitOperation, ReceivedPack};
 use grasp_core::limits;
-use grasp_git::apply::{GitJobResult, GitJobRunner};
+use grasp_git::apply::GitJobRunner;
 use grasp_git::layout::Layout;
 use grasp_git::receive::Quarantine;
 use tracing::{debug, warn};
 
 /// Receives the result of a job.
-pub(crate) type JobDoneFn = Arc<dyn Fn(GitJob, GitJobResult) + Send + Sync>;
+pub(crate) type JobDoneFn = Arc<dyn Fn(GitJob, GitJobOutcome) + Send + Sync>;
 
 /// Something to be removed. It may take a while, and no request waits for it.
 enum CleanupTask {
@@ -88,21 +88,25 @@ impl GitWorker {
     /// Runs jobs until the handle is dropped.
     pub(crate) fn run(self) {
         for job in &self.jobs {
-            let result = self.job_runner.run(&job);
-            let repo = &job.repo_path;
-            match &result.outcome {
-                GitJobOutcome::Failed(error) => {
-                    warn!(target: "git", %repo, %error, "git job failed, it will be tried again")
-                }
-                GitJobOutcome::Aligned(_) => debug!(target: "git", %repo, outcome = "aligned", "git job done"),
-                GitJobOutcome::Staged => debug!(target: "git", %repo, outcome = "staged", "git job done"),
-                GitJobOutcome::Deleted => debug!(target: "git", %repo, outcome = "deleted", "git job done"),
-            }
-            if matches!(job.operation, GitOperation::Delete) {
+            let is_deletion = matches!(job.operation, GitOperation::Delete);
+            self.job_runner.run(&job, |outcome| {
+                log_outcome(&job, &outcome);
+                (self.on_done)(job.clone(), outcome);
+            });
+            if is_deletion {
                 let _ = self.cleanup.send(CleanupTask::EmptyTrash);
             }
-            (self.on_done)(job, result);
         }
+    }
+}
+
+fn log_outcome(job: &GitJob, outcome: &GitJobOutcome) {
+    let repo = &job.repo_path;
+    match outcome {
+        GitJobOutcome::Failed(error) => warn!(target: "git", %repo, %error, "git job failed, it will be tried again"),
+        GitJobOutcome::Aligned(_) => debug!(target: "git", %repo, outcome = "aligned", "git job done"),
+        GitJobOutcome::Staged => debug!(target: "git", %repo, outcome = "staged", "git job done"),
+        GitJobOutcome::Deleted => debug!(target: "git", %repo, outcome = "deleted", "git job done"),
     }
 }
 

@@ -25,11 +25,11 @@ use crate::monitor::disk_budget::DiskBudgetTracker;
 use crate::monitor::disk_usage;
 use crate::net::contact::NetworkContact;
 use crate::repos::ref_cache::RefCache;
-use crate::store_check;
 use crate::writer::fetch_feed::FetchFeed;
 use crate::writer::policy::CurrentPolicy;
 use crate::writer::queue::EventQueue;
 use crate::writer::sync_feed::SyncFeed;
+use crate::{repo_row_migration, store_check};
 
 /// What all parts of the server share.
 pub(super) struct Resources {
@@ -87,10 +87,11 @@ impl Resources {
         )
         .map_err(|error| store_check::explain(error, &config.relay_data_path.join("events")))?;
         data_folders::check_ids(&store, &layout, config)?;
+        repo_row_migration::migrate(&store, &layout)?;
         let owner_key = PublicKey(owner.public_key().to_bytes());
         let policy = config.admission_policy(Some(owner_key))?;
         let current_policy = CurrentPolicy::new(policy.clone());
-        let ref_cache = Arc::new(RefCache::new(layout.clone(), config.submissions));
+        let ref_cache = Arc::new(RefCache::new(store.clone(), layout.clone(), config.submissions));
         ref_cache.set_policy(&policy);
         let bounds =
             ProcessLimits { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };

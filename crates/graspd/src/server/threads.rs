@@ -9,6 +9,7 @@ use grasp_core::disk_budget::DiskLevel;
 use grasp_git::apply::GitJobRunner;
 use grasp_git::maintenance::PoolMaintainer;
 use grasp_git::repair::RepoRepairer;
+use grasp_git::repo_rows::RepoRows;
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -29,7 +30,9 @@ use crate::relay::query_pool::{QueryPool, QueryWorker};
 use crate::repos::maintenance::{Maintenance, MaintenanceHandle, NeededFn};
 use crate::repos::ref_cache;
 use crate::repos::ref_cache::RefCache;
+use crate::repos::ref_files::{RefFilesHandle, RefFilesWorker};
 use crate::repos::repair::RepoRepair;
+use crate::repos::repo_rows::{DegradeFn, StoredRepoRows};
 use crate::repos::workers::{GitWorkers, JobDoneFn};
 use crate::writer::Writer;
 use crate::writer::command::WriterCommand;
@@ -45,6 +48,8 @@ pub(super) struct WorkerThreads {
     pub(super) repair: Arc<RepoRepair>,
     /// Ends when the event queue is closed and empty.
     writer: JoinHandle<()>,
+    /// Ends when the writer has ended and all ref files are written.
+    ref_files: JoinHandle<()>,
     /// Dropping it ends the broadcast, negentropy, health and disk usage threads.
     stop: crossbeam_channel::Sender<()>,
     stopped: crossbeam_channel::Receiver<()>,
@@ -62,20 +67,22 @@ impl WorkerThreads {
             let writer = event_queue.clone();
             Arc::new(move |repo_paths| writer.needed_objects(repo_paths))
         };
+        let degrade: DegradeFn = {
+            let writer = event_queue.clone();
+            Arc::new(move |repo_path, reason| writer.degrade(repo_path, reason))
+        };
+        let rows: Arc<dyn RepoRows> = Arc::new(StoredRepoRows { store: store.clone(), degrade: degrade.clone() });
+        let timeout = config.git.process_timeout;
         let repair = Arc::new(RepoRepair {
-            repairer: RepoRepairer::new(&resources.git, layout.clone(), config.git.process_timeout),
+            repairer: RepoRepairer::new(&resources.git, layout.clone(), rows.clone(), timeout),
             layout: layout.clone(),
             ref_cache: ref_cache.clone(),
-            needed: needed.clone(),
-            on_degraded: {
-                let writer = event_queue.clone();
-                Box::new(move |repo_path| writer.send(WriterCommand::RepoDegraded(repo_path)))
-            },
+            degrade,
         });
         let disk_budget = resources.disk_budget.clone();
         let is_disk_full = move || disk_budget.level() == DiskLevel::Hard;
         let maintainer = Maintenance {
-            maintainer: PoolMaintainer::new(&resources.git, layout.clone(), config.git.process_timeout),
+            maintainer: PoolMaintainer::new(&resources.git, layout.clone(), rows.clone(), timeout),
             layout: layout.clone(),
             ref_cache: ref_cache.clone(),
             needed,
@@ -85,16 +92,18 @@ impl WorkerThreads {
         };
         let settings = resources.settings.clone();
         let runner = Arc::new(
-            GitJobRunner::new(resources.git.clone(), layout.clone(), config.git.process_timeout)
+            GitJobRunner::new(resources.git.clone(), layout.clone(), rows, timeout)
                 .with_max_copy_bytes(Arc::new(move || settings.borrow().git.max_push_bytes))
                 .with_disk_full(Arc::new(is_disk_full)),
         );
         let on_done: JobDoneFn = {
             let event_queue = event_queue.clone();
-            Arc::new(move |job, result| event_queue.send(WriterCommand::GitJobDone(job, result)))
+            Arc::new(move |job, outcome| event_queue.send(WriterCommand::GitJobDone(job, outcome)))
         };
         let (git_workers, workers, cleanup) = GitWorkers::new(&runner, layout, &on_done);
         spawn("cleanup", move || cleanup.run())?;
+        let (ref_files, changed) = RefFilesHandle::new();
+        let ref_files_worker = RefFilesWorker { changed, job_runner: runner, repair: repair.clone() };
         for (index, worker) in workers.into_iter().enumerate() {
             spawn(&format!("git-{index}"), move || worker.run())?;
         }
@@ -113,6 +122,7 @@ impl WorkerThreads {
             ref_cache: ref_cache.clone(),
             layout: layout.clone(),
             git_workers,
+            ref_files,
             maintenance,
             sync_feed: resources.sync_feed.clone(),
             fetch_feed: resources.fetch_feed.clone(),
@@ -120,6 +130,9 @@ impl WorkerThreads {
         };
         let writer = writer.prepare()?;
         let writer = spawn("writer", move || writer.run())?;
+        // After the check that the git folder is the right one.
+        let all_repos = store.repo_paths()?;
+        let ref_files = spawn("ref-files", move || ref_files_worker.run(all_repos))?;
         if config.git.maintenance {
             spawn("maintenance", move || maintainer.run())?;
         }
@@ -144,7 +157,18 @@ impl WorkerThreads {
         };
         let end = stopped.clone();
         spawn("negentropy", move || worker.run(&end))?;
-        Ok(Self { event_queue, broadcast, query_pool, negentropy_cache, budgets, repair, writer, stop, stopped })
+        Ok(Self {
+            event_queue,
+            broadcast,
+            query_pool,
+            negentropy_cache,
+            budgets,
+            repair,
+            writer,
+            ref_files,
+            stop,
+            stopped,
+        })
     }
 
     /// Starts the health monitor, which takes its first snapshot before this returns, and the disk usage scanner.
@@ -283,6 +307,9 @@ impl WorkerThreads {
         self.event_queue.close();
         if self.writer.join().is_err() {
             warn!(target: "admin", "writer thread panicked");
+        }
+        if self.ref_files.join().is_err() {
+            warn!(target: "admin", "thread of the ref files panicked");
         }
         drop(self.stop);
     }

@@ -171,7 +171,7 @@ fn page(
         git_url: format!("{}/{repo_path}", pages.web_url),
         relay_url: pages.relay_url.clone(),
         status,
-        is_degraded: snapshot.is_degraded,
+        is_degraded: snapshot.is_degraded(),
         maintainers: view.maintainers.clone(),
         head: snapshot.refs.head().to_owned(),
         branches: refs("refs/heads/"),

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use grasp_core::admission::Admission;
-use grasp_core::admission::git_job::GitJob;
+use grasp_core::admission::git_job::{GitJob, GitJobOutcome};
 use grasp_core::admission::io::{FetchedPack, PushId, ReceivedPush, RequestedPush};
 use grasp_core::admission::push::{PushCommand, PushPermit, PushRejection};
 use grasp_core::disk_budget::DiskLevel;
@@ -21,7 +21,6 @@ use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoPath, RepoState};
 use grasp_core::sync::io::{SyncRow, SyncRowKey};
 use grasp_core::time::Now;
-use grasp_git::apply::GitJobResult;
 use grasp_git::receive::Quarantine;
 use grasp_store::{StoreError, WriteTransaction};
 use tokio::sync::oneshot;
@@ -43,7 +42,7 @@ pub(crate) enum WriterCommand {
     /// A push is over: completed, rejected or given up by the client.
     PushEnded(PushId),
     /// A git worker has finished a job, successfully or not.
-    GitJobDone(GitJob, GitJobResult),
+    GitJobDone(GitJob, GitJobOutcome),
     /// Reads inside the transaction. Lists are read in pages, because the writer does it between two batches.
     Read(ReadFn),
     /// Rows of sync to write and keys of rows to delete. There is no answer, and a lost row only costs sync a repeated
@@ -58,8 +57,8 @@ pub(crate) enum WriterCommand {
     FetchStarted(FetchId, Vec<EventId>, oneshot::Sender<()>),
     /// A fetch has received a pack. The writer owns it from now on.
     PackFetched(FetchedPack, Quarantine),
-    /// A repository was marked as degraded, or the operator wants it to be checked again.
-    RepoDegraded(RepoPath),
+    /// A repository is degraded for this reason. Answered when that is on disk.
+    RepoDegraded(RepoPath, String, crossbeam_channel::Sender<()>),
     /// The wanted git data of this identifier is already on this server.
     GitDataAdded(Identifier),
     /// A fetch is over.
@@ -207,6 +206,15 @@ impl EventQueue {
             oids.extend(PullRequest::from_any_event(event).map(|request| request.tip));
         }
         Some(oids)
+    }
+
+    /// Records why a repository is degraded. Returns whether it is on disk.
+    ///
+    /// Blocks: not for a thread of the async runtime.
+    pub(crate) fn degrade(&self, repo_path: &RepoPath, reason: &str) -> bool {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.send(WriterCommand::RepoDegraded(repo_path.clone(), reason.to_owned(), reply));
+        answer.recv().is_ok()
     }
 
     /// Requests a permit for a push.

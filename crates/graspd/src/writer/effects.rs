@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use grasp_core::admission::git_job::{GitJob, ReceivedPack};
-use grasp_core::admission::io::PushId;
+use grasp_core::admission::io::{PushId, StoreWrite};
 use grasp_core::admission::push::{PushPermit, PushRejection};
 use grasp_core::fetch::io::FetchId;
 use grasp_core::nostr::rejection::{Decision, Rejection};
 use grasp_core::nostr::{EventId, SignedEvent, message};
-use grasp_core::repo::{Identifier, RepoId, RepoPath};
+use grasp_core::repo::{Identifier, RepoId, RepoPath, RepoRow};
 use grasp_core::sync::io::{RepoNeeds, SubmitResult};
 use grasp_core::time::Timestamp;
 use grasp_git::crash_point;
-use grasp_git::refs::Refs;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::{Writer, WriterState};
 use crate::writer::command::{SendFn, WriterCommand};
@@ -44,10 +43,10 @@ pub(super) struct Effects {
     pub(super) git_jobs: Vec<GitJob>,
     pub(super) discarded_packs: Vec<ReceivedPack>,
     pub(super) hosting_changes: BTreeSet<RepoId>,
-    /// Refs that have changed on disk and become visible after the commit: repository, refs, whether it has a folder.
-    pub(super) refs: Vec<(RepoPath, Refs, bool)>,
-    /// Repositories whose git job is over.
-    pub(super) unpinned: Vec<RepoPath>,
+    /// Repositories whose rows have changed. The rows are read at the end of the transaction; a removed one is `None`.
+    pub(super) repos: BTreeMap<RepoPath, Option<RepoRow>>,
+    /// Repositories whose git job has ended.
+    pub(super) ended_jobs: Vec<RepoPath>,
     /// Functions that send the replies to commands, in the order of the commands.
     pub(super) replies: Vec<SendFn>,
     /// Identifiers whose repository needs have changed. At the end of the transaction they become `repo_needs`.
@@ -61,6 +60,16 @@ pub(super) struct Effects {
 }
 
 impl Effects {
+    /// Records that a write has changed the row of a repository.
+    pub(super) fn note_repo_write(&mut self, write: StoreWrite) {
+        if let StoreWrite::SetRefs(repo_path, _)
+        | StoreWrite::RemoveRefs(repo_path)
+        | StoreWrite::SetDegraded(repo_path, _) = write
+        {
+            self.repos.insert(repo_path, None);
+        }
+    }
+
     /// Adds a function that sends a reply after the commit. The receiver may be gone by then.
     pub(super) fn add_reply<R>(&mut self, send: impl FnOnce() -> R + 'static) {
         self.replies.push(Box::new(move || {
@@ -81,14 +90,15 @@ impl Writer {
         if effects.banned_events > 0 {
             info!(target: "writer", events = effects.banned_events, "banned events removed");
         }
-        for (repo_path, refs, has_folder) in effects.refs {
-            let have_tips_changed = self.ref_cache.publish(&repo_path, refs, has_folder);
+        for (repo_path, row) in effects.repos {
+            let have_tips_changed = self.ref_cache.publish(&repo_path, row);
+            self.ref_files.refs_changed(&repo_path);
             if have_tips_changed && state.admission.policy().fetches_git_data {
                 effects.fetch_update.changed_refs.insert(repo_path);
             }
         }
-        for repo_path in &effects.unpinned {
-            self.ref_cache.unpin(repo_path);
+        for repo_path in &effects.ended_jobs {
+            self.ref_cache.job_ended(repo_path);
             self.maintenance.repo_changed(repo_path);
         }
         effects.released_kinds.iter().for_each(|kind| self.metrics.relay().count_released(*kind));
@@ -116,13 +126,11 @@ impl Writer {
         }
         crash_point::point("writer.answered");
         for job in effects.git_jobs {
-            if let Err(error) = self.ref_cache.pin(&job.repo_path) {
-                warn!(target: "writer", repo = %job.repo_path, %error, "cannot read refs");
-            }
-            // During shutdown no job starts: it is recorded in the store and runs after the next start.
+            // During shutdown no job starts: what it is for is recorded in the store, and it runs after the next start.
             if self.queue.is_closed() {
                 continue;
             }
+            self.ref_cache.job_started(&job.repo_path);
             state.running_jobs.insert(job.id, job.repo_path.clone());
             self.git_workers.submit(job);
         }

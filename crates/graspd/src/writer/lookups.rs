@@ -3,7 +3,7 @@
 //!
 //! Runs on the writer thread, so every read is bounded.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use grasp_core::admission::Admission;
 use grasp_core::admission::io::{RepoLookup, RepoLookupResult, StoredEvent};
@@ -16,9 +16,7 @@ use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, RepoPath, RepoState};
 use grasp_core::sync::io::{RepoNeeds, Seq};
 use grasp_core::time::Now;
-use grasp_git::refs::Refs;
 use grasp_store::{StoreError, WriteTransaction};
-use tracing::warn;
 
 use super::command::{HeldEventView, NeededEvents, RepoHeldEvent, RepoSummary, RepoView};
 use crate::repos::ref_cache::RefCache;
@@ -38,37 +36,23 @@ const MAX_PAGE_EVENTS: usize = 200;
 const MAX_NEEDED_STATES: usize = 1_000;
 const MAX_NEEDED_BYTES: usize = 4 * 1024 * 1024;
 
-/// Answers a lookup of admission. `newer_refs` are refs, and whether there is a folder, that the ref cache does not
-/// have yet.
+/// Answers a lookup of admission.
 pub(crate) fn lookup_repo(
     policy: &AdmissionPolicy,
     txn: &WriteTransaction<'_>,
     ref_cache: &RefCache,
     lookup: &RepoLookup,
-    newer_refs: Option<(&Refs, bool)>,
 ) -> Result<RepoLookupResult, StoreError> {
-    let mut result = RepoLookupResult::default();
-    match newer_refs {
-        Some((refs, has_folder)) => {
-            set_refs(&mut result, refs, has_folder);
-            result.is_degraded = has_folder && ref_cache.is_degraded(&lookup.repo_path);
-        }
-        None => match ref_cache.snapshot(&lookup.repo_path) {
-            Ok(snapshot) => {
-                set_refs(&mut result, &snapshot.refs, snapshot.has_folder);
-                result.is_degraded = snapshot.is_degraded;
-            }
-            Err(error) => {
-                warn!(target: "writer", repo = %lookup.repo_path, %error, "cannot read refs");
-                result.is_failed = true;
-            }
-        },
+    let row = txn.repo(&lookup.repo_path)?;
+    let mut result = RepoLookupResult { exists: row.is_some(), ..RepoLookupResult::default() };
+    result.has_folder = lookup.find_folder && (result.exists || ref_cache.has_folder(&lookup.repo_path));
+    if let Some(row) = row {
+        result.is_degraded = row.degraded.is_some();
+        result.refs = row.refs;
     }
     if lookup.find_orphans {
-        result.has_leftovers = !result.has_folder && ref_cache.has_leftovers(&lookup.repo_path);
-        let pull_requests =
-            result.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/")).filter_map(EventId::from_hex);
-        for id in pull_requests {
+        let named = result.refs.iter().filter_map(|(name, _)| name.strip_prefix("refs/nostr/"));
+        for id in named.filter_map(EventId::from_hex) {
             if !txn.is_known(id)? {
                 result.orphan_refs.push(id);
             }
@@ -93,11 +77,6 @@ pub(crate) fn lookup_repo(
         }
     }
     Ok(result)
-}
-
-fn set_refs(result: &mut RepoLookupResult, refs: &Refs, has_folder: bool) {
-    result.has_folder = has_folder;
-    result.refs = refs.iter().map(|(name, target)| (name.to_owned(), target.oid.clone())).collect::<BTreeMap<_, _>>();
 }
 
 /// Returns the events that need objects in these repositories: all states that apply to them, and the pull requests

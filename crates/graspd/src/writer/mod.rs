@@ -80,6 +80,7 @@ use crate::metrics::Metrics;
 use crate::monitor::writer_stats::WriterStats;
 use crate::repos::maintenance::MaintenanceHandle;
 use crate::repos::ref_cache::RefCache;
+use crate::repos::ref_files::RefFilesHandle;
 use crate::repos::workers::GitWorkers;
 
 /// How long a commit that directly follows another waits for more events.
@@ -94,8 +95,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How long the writer waits before it ends the process, so that clients get the answers that it has just given.
 const ABORT_DELAY: Duration = Duration::from_millis(200);
 
-/// How long a start waits, before the server accepts requests, for repositories that a crash left behind their state.
-const REPAIR_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a start waits, before the server accepts requests, for the removal of events that the operator has banned.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Receives what becomes visible with a commit. Implemented by the relay's broadcast.
 pub(crate) trait CommitListener: Send {
@@ -116,6 +117,7 @@ pub(crate) struct Writer {
     pub(crate) ref_cache: Arc<RefCache>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) git_workers: GitWorkers,
+    pub(crate) ref_files: RefFilesHandle,
     pub(crate) maintenance: MaintenanceHandle,
     pub(crate) sync_feed: Arc<SyncFeed>,
     pub(crate) fetch_feed: Arc<FetchFeed>,
@@ -164,7 +166,8 @@ impl WriterState {
 }
 
 impl Writer {
-    /// Reads the store and repairs what a crash left behind. Afterwards the server may accept requests.
+    /// Reads the store, and removes what the operator has banned. Afterwards the server may accept requests. Work that a
+    /// crash has interrupted continues then: what is served is consistent without it.
     ///
     /// # Errors
     ///
@@ -174,8 +177,8 @@ impl Writer {
         ready.writer.check_git_data(&ready.state)?;
         ready.writer.send_all_repo_needs(&ready.state)?;
         ready.writer.send_all_wanted_git_data(&ready.state)?;
-        let deadline = Instant::now() + REPAIR_TIMEOUT;
-        while ready.state.is_starting || !ready.state.admission.is_idle() || ready.state.is_scanning() {
+        let deadline = Instant::now() + SCAN_TIMEOUT;
+        while ready.state.is_starting || ready.state.is_scanning() {
             let commands = if ready.has_work() { Vec::new() } else { ready.writer.queue.take_commands(deadline) };
             ready.writer.process_batch(&mut ready.state, WriterBatch { events: Vec::new(), commands });
             if ready.state.is_starting {
@@ -183,7 +186,7 @@ impl Writer {
                 std::thread::sleep(RETRY_DELAY / 10);
             }
             if Instant::now() >= deadline {
-                warn!(target: "writer", "repositories are still being repaired, starting anyway");
+                warn!(target: "writer", "banned events are still being removed, starting anyway");
                 break;
             }
         }
@@ -219,16 +222,11 @@ impl Writer {
             held = admission.purgatory().len(),
             "store loaded"
         );
-        let mut degraded = Vec::new();
         for (repo, _) in admission.catalog().repositories() {
             self.load_hosting(&admission, &repo);
-            degraded.extend(Some(RepoPath::Announced(repo)).filter(|repo_path| self.layout.is_degraded(repo_path)));
         }
-        let submissions = self.layout.submission_repos().unwrap_or_default();
-        degraded.extend(submissions.into_iter().filter(|repo_path| self.layout.is_degraded(repo_path)));
-        for repo_path in degraded {
+        for repo_path in admission.degraded_repos() {
             warn!(target: "writer", repo = %repo_path, "repository is degraded");
-            admission.handle(now, AdmissionInput::RepoDegraded(repo_path));
         }
         let staged: BTreeSet<u64> = admission.uploads().map(|upload| upload.folder).collect();
         if let Err(error) = self.layout.retain_staged(&staged) {
@@ -411,7 +409,7 @@ impl Writer {
                 | WriterCommand::PushEnded(_)
                 | WriterCommand::FetchStarted(..)
                 | WriterCommand::PackFetched(..)
-                | WriterCommand::RepoDegraded(_)
+                | WriterCommand::RepoDegraded(..)
                 | WriterCommand::GitDataAdded(_)
                 | WriterCommand::FetchEnded(_)
                 | WriterCommand::SourcesTried(_)
@@ -465,7 +463,7 @@ impl Writer {
             let disk_level = state.disk_level;
             *state = WriterState { disk_level, ..self.load_state(state.policy.clone())? };
             state.admission.handle(self.clock.now(), AdmissionInput::DiskLevel(disk_level));
-            self.ref_cache.unpin_all();
+            self.ref_cache.all_jobs_ended();
             // Running fetches and their packs are lost with the old state, so fetch must start again.
             self.send_all_wanted_git_data(state)?;
         }
@@ -565,7 +563,7 @@ fn is_allowed_below_reserve(command: &WriterCommand) -> bool {
         | WriterCommand::DropHeld(..)
         | WriterCommand::PolicyChanged(_)
         | WriterCommand::DiskLevelChanged(_)
-        | WriterCommand::RepoDegraded(_)
+        | WriterCommand::RepoDegraded(..)
         | WriterCommand::ReportStats(_)
         | WriterCommand::Read(_) => true,
         WriterCommand::PushReceived(..)

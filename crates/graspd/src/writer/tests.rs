@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::relay::broadcast::BroadcastHandle;
+use crate::repos::repo_rows::StoredRepoRows;
 use crate::repos::workers::JobDoneFn;
 use crate::writer::command::WriterCommand;
 use crate::writer::submission::QueuedEvent;
@@ -37,11 +38,12 @@ impl TestWriter {
             Store::open(&folder.join("events"), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens a store");
         let layout = Arc::new(Layout::open(&folder.join("git")).expect("opens a git folder"));
         let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 1 << 20, address_bytes: 1 << 30 });
-        let job_runner = Arc::new(GitJobRunner::new(git, layout.clone(), Duration::from_secs(10)));
         let queue = EventQueue::new();
+        let rows = StoredRepoRows { store: store.clone(), degrade: Arc::new(|_, _| false) };
+        let job_runner = Arc::new(GitJobRunner::new(git, layout.clone(), Arc::new(rows), Duration::from_secs(10)));
         let on_done: JobDoneFn = {
             let queue = queue.clone();
-            Arc::new(move |job, result| queue.send(WriterCommand::GitJobDone(job, result)))
+            Arc::new(move |job, outcome| queue.send(WriterCommand::GitJobDone(job, outcome)))
         };
         let (git_workers, ..) = GitWorkers::new(&job_runner, &layout, &on_done);
         let sync_feed = SyncFeed::new();
@@ -51,7 +53,8 @@ impl TestWriter {
             commit_listener: Box::new(BroadcastHandle::new().0),
             clock: Clock::start(),
             policy: CurrentPolicy::new(default_policy()),
-            ref_cache: Arc::new(RefCache::new(layout.clone(), true)),
+            ref_cache: Arc::new(RefCache::new(store.clone(), layout.clone(), true)),
+            ref_files: RefFilesHandle::new().0,
             layout,
             git_workers,
             maintenance: MaintenanceHandle::new(false).0,

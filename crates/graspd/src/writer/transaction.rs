@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use grasp_core::admission::Admission;
-use grasp_core::admission::git_job::GitJobOutcome;
 use grasp_core::admission::io::{AdmissionInput, AdmissionOutput};
 use grasp_core::disk_budget::DiskLevel;
 use grasp_core::limits;
@@ -81,16 +80,10 @@ impl Writer {
                 }
                 // Answered outside of transactions.
                 WriterCommand::ReportStats(_) => continue,
-                WriterCommand::GitJobDone(job, result) => {
+                WriterCommand::GitJobDone(job, outcome) => {
                     state.running_jobs.remove(&job.id);
-                    let is_deleted = result.outcome == GitJobOutcome::Deleted;
-                    let refs = result.refs.into_iter();
-                    transaction.effects.refs.extend(refs.map(|(repo_path, refs)| {
-                        let has_folder = !is_deleted || repo_path != job.repo_path;
-                        (repo_path, refs, has_folder)
-                    }));
-                    transaction.effects.unpinned.push(job.repo_path);
-                    AdmissionInput::GitJobDone(job.id, result.outcome)
+                    transaction.effects.ended_jobs.push(job.repo_path);
+                    AdmissionInput::GitJobDone(job.id, outcome)
                 }
                 WriterCommand::Read(read) => {
                     let started = Instant::now();
@@ -116,7 +109,10 @@ impl Writer {
                     state.fetched_packs.insert(fetched_pack.fetch, pack);
                     AdmissionInput::PackFetched(fetched_pack)
                 }
-                WriterCommand::RepoDegraded(repo_path) => AdmissionInput::RepoDegraded(repo_path),
+                WriterCommand::RepoDegraded(repo_path, reason, reply) => {
+                    transaction.effects.add_reply(move || reply.send(()));
+                    AdmissionInput::RepoDegraded(repo_path, reason)
+                }
                 WriterCommand::GitDataAdded(identifier) => AdmissionInput::GitDataAdded(identifier),
                 WriterCommand::FetchEnded(fetch) => AdmissionInput::FetchEnded(fetch),
                 WriterCommand::SourcesTried(events) => AdmissionInput::SourcesTried(events),
@@ -176,6 +172,9 @@ impl Writer {
             effects.fetch_update.wanted.insert(identifier, wanted);
             self.metrics.server().observe_writer_turn(started.elapsed());
         }
+        for (repo_path, row) in &mut effects.repos {
+            *row = txn.repo(repo_path)?;
+        }
         effects.next_expiry = txn.next_expiry()?;
         effects.released_kinds = txn.take_released_kinds();
         crash_point::point("writer.commit");
@@ -221,15 +220,15 @@ impl WriterTransaction<'_, '_> {
             self.writer.metrics.server().count_output(metrics::server::MachineKind::Admission, output.label());
             let effects = &mut *self.effects;
             match output {
-                AdmissionOutput::Write(write) => self.txn.write(&write)?,
+                AdmissionOutput::Write(write) => {
+                    self.txn.write(&write)?;
+                    effects.note_repo_write(write);
+                }
                 AdmissionOutput::Reply(decision) => effects.decisions.push(decision),
                 AdmissionOutput::Broadcast(event) => effects.ephemeral.push(event),
                 AdmissionOutput::Lookup(lookup) => {
-                    // Refs that changed in this batch are not in the ref cache yet.
-                    let newer = effects.refs.iter().rev().find(|(repo_path, _, _)| *repo_path == lookup.repo_path);
-                    let newer = newer.map(|(_, refs, has_folder)| (refs, *has_folder));
                     let policy = self.admission.policy();
-                    let result = lookups::lookup_repo(policy, self.txn, &self.writer.ref_cache, &lookup, newer)?;
+                    let result = lookups::lookup_repo(policy, self.txn, &self.writer.ref_cache, &lookup)?;
                     self.admission.handle(self.now, AdmissionInput::LookupDone(result));
                 }
                 AdmissionOutput::PushDecision(push, decision) => effects.push_decisions.push((push, decision)),

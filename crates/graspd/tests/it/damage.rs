@@ -103,6 +103,38 @@ impl DamagedServer {
     }
 }
 
+/// The refs are rows of the store, and the files follow: what another program or a crash left in them is never served, and
+/// is replaced at the start.
+#[test]
+fn altered_ref_files_are_not_served_and_are_written_again() {
+    let mut damaged = DamagedServer::new(&[]);
+    let folder = damaged.repository();
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let commit = damaged.commit.clone();
+    eventually("the ref files are written", || read("packed-refs").contains(&commit).then_some(()));
+    let (refs, head) = (read("packed-refs"), read("HEAD"));
+    let parent = damaged.work.oid("HEAD^");
+    let altered = [
+        ("packed-refs", Some(refs.replace(&commit, &parent))),
+        ("packed-refs", Some(refs.replace("main", "other"))),
+        ("packed-refs", None),
+        ("HEAD", Some("ref: refs/heads/other\n".to_owned())),
+    ];
+    for (name, text) in altered {
+        assert_eq!(damaged.server.process.stop(), Some(0));
+        match text {
+            Some(text) => fs::write(folder.join(name), text).expect("cannot write the file"),
+            None => fs::remove_file(folder.join(name)).expect("cannot remove the file"),
+        }
+        damaged = DamagedServer { server: damaged.server.start_after_exit(), ..damaged };
+        damaged.server.expect_refs(&damaged.owner, "tool", &main_at(&commit));
+        damaged.expect_intact();
+        eventually("the files are written again", || {
+            (read("packed-refs") == refs && read("HEAD") == head).then_some(())
+        });
+    }
+}
+
 #[test]
 fn damaged_index_is_written_again() {
     let damaged = DamagedServer::new(&[]);
@@ -161,6 +193,21 @@ fn lost_repository_is_created_again() {
     damaged.expect_degraded();
     damaged.push_again();
     damaged.expect_intact();
+}
+
+/// A folder that is lost while the server is stopped is not served as an empty repository.
+#[test]
+fn lost_repository_is_found_at_the_start() {
+    let mut damaged = DamagedServer::new(&[]);
+    let (other, oid) = one_commit("other");
+    damaged.server.create_repo(&damaged.owner, "other", &[], &other, &main_at(&oid));
+    assert_eq!(damaged.server.process.stop(), Some(0));
+    fs::remove_dir_all(damaged.repository()).expect("cannot remove the folder");
+    damaged = DamagedServer { server: damaged.server.start_after_exit(), ..damaged };
+    damaged.expect_degraded();
+    damaged.push_again();
+    damaged.expect_intact();
+    damaged.server.expect_refs(&damaged.owner, "other", &main_at(&oid));
 }
 
 /// Objects that are lost are fetched from the other server that the announcement names.

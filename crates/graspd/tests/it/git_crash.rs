@@ -123,11 +123,10 @@ const WRITER: &[&str] = &["writer.commit", "writer.committed", "writer.shown", "
 const PUSH: &[&str] = &["push.received", "push.checked", "push.done"];
 /// Crash points of moving packs into a pool.
 const ADOPT: &[&str] = &["align.pack", "align.idx"];
-/// Crash points of replacing refs.
-const REFS: &[&str] = &["replace.written", "align.refs"];
-const HEAD: &[&str] = &["align.head"];
+/// Crash points of changing the pools that a repository reads.
+const ALTERNATES: &[&str] = &["align.alternates", "replace.written"];
 /// Crash points of creating the folder of a repository.
-const FOLDER: &[&str] = &["align.folder", "align.alternates"];
+const FOLDER: &[&str] = &["align.folder", "align.alternates", "replace.written"];
 /// Crash points of deleting a repository.
 const DELETE: &[&str] = &["delete.refs", "delete.head", "delete.released", "trash.moved"];
 /// Crash points of leaving the packs of a deleted repository to the only repository that reads them.
@@ -135,51 +134,36 @@ const RELEASE: &[&str] = &["release.linked", "release.alternates", "replace.writ
 
 /// All operations, with every crash point that each of them passes.
 const OPERATIONS: [Operation; 18] = [
-    Operation {
-        name: "first push",
-        settings: &[],
-        prepare: first_push,
-        points: &[WRITER, PUSH, FOLDER, ADOPT, REFS, HEAD],
-    },
-    Operation { name: "later push", settings: &[], prepare: later_push, points: &[WRITER, PUSH, ADOPT, REFS] },
+    Operation { name: "first push", settings: &[], prepare: first_push, points: &[WRITER, PUSH, FOLDER, ADOPT] },
+    Operation { name: "later push", settings: &[], prepare: later_push, points: &[WRITER, PUSH, ADOPT] },
     Operation {
         name: "state whose data is present",
         settings: &[],
         prepare: state_with_present_data,
-        points: &[WRITER, REFS, HEAD],
+        points: &[WRITER],
     },
-    Operation { name: "follower", settings: &[], prepare: follower, points: &[WRITER, PUSH, ADOPT, REFS] },
-    Operation { name: "new follower", settings: &[], prepare: new_follower, points: &[WRITER, FOLDER, REFS, HEAD] },
+    Operation { name: "follower", settings: &[], prepare: follower, points: &[WRITER, PUSH, ADOPT] },
+    Operation { name: "new follower", settings: &[], prepare: new_follower, points: &[WRITER, FOLDER] },
     Operation {
         name: "push to a follower",
         settings: &[],
         prepare: push_to_a_follower,
-        points: &[WRITER, PUSH, ADOPT, &["align.alternates"], REFS],
+        points: &[WRITER, PUSH, ADOPT, ALTERNATES],
     },
-    Operation { name: "removed maintainer", settings: &[], prepare: removed_maintainer, points: &[WRITER, REFS] },
+    Operation { name: "removed maintainer", settings: &[], prepare: removed_maintainer, points: &[WRITER] },
     Operation {
         name: "upload without event",
         settings: &[],
         prepare: upload_without_event,
         points: &[WRITER, PUSH, &["stage.moved"]],
     },
-    Operation {
-        name: "event after its upload",
-        settings: &[],
-        prepare: event_after_upload,
-        points: &[WRITER, ADOPT, REFS],
-    },
-    Operation {
-        name: "pull request push",
-        settings: &[],
-        prepare: pull_request_push,
-        points: &[WRITER, PUSH, ADOPT, REFS],
-    },
+    Operation { name: "event after its upload", settings: &[], prepare: event_after_upload, points: &[WRITER, ADOPT] },
+    Operation { name: "pull request push", settings: &[], prepare: pull_request_push, points: &[WRITER, PUSH, ADOPT] },
     Operation {
         name: "submission",
         settings: &[SUBMISSIONS_ENABLED],
         prepare: submission,
-        points: &[WRITER, PUSH, FOLDER, ADOPT, &["align.pulls"], REFS],
+        points: &[WRITER, PUSH, FOLDER, ADOPT, &["align.pulls"]],
     },
     Operation { name: "state expires", settings: &[SHORT_EXPIRY], prepare: state_expires, points: &[WRITER] },
     Operation {
@@ -194,8 +178,8 @@ const OPERATIONS: [Operation; 18] = [
         prepare: upload_expires,
         points: &[WRITER, &["trash.moved"]],
     },
-    Operation { name: "state deleted", settings: &[], prepare: state_deleted, points: &[WRITER, REFS] },
-    Operation { name: "pull request deleted", settings: &[], prepare: pull_request_deleted, points: &[WRITER, REFS] },
+    Operation { name: "state deleted", settings: &[], prepare: state_deleted, points: &[WRITER] },
+    Operation { name: "pull request deleted", settings: &[], prepare: pull_request_deleted, points: &[WRITER] },
     Operation {
         name: "announcement deleted",
         settings: &[],
@@ -655,8 +639,8 @@ fn every_crash_point_is_tested() {
             points.extend(names.map(|(name, _)| name.to_owned()));
         }
     }
-    // Backups, restores and imports have tests of their own.
-    let others: String = ["backup.rs", "import.rs", "import_ngit_grasp.rs"]
+    // Backups, restores, imports and the migration have tests of their own.
+    let others: String = ["backup.rs", "import.rs", "import_ngit_grasp.rs", "migration.rs"]
         .map(|file| fs::read_to_string(crates.join("graspd/tests/it").join(file)).expect("cannot read the file"))
         .concat();
     let is_tested_elsewhere = |point: &String| others.contains(&format!("\"{point}\""));

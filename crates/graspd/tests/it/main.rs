@@ -53,6 +53,8 @@ mod keys;
 mod limits;
 mod logging;
 mod metrics;
+#[cfg(debug_assertions)]
+mod migration;
 mod moderation;
 mod negentropy;
 mod nips;

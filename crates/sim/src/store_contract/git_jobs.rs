@@ -1,7 +1,7 @@
 //! Cases for git jobs: deadlines, todo rows, uploads, pull requests and the items restored at startup.
 
 use super::*;
-use grasp_core::repo::RepoPath;
+use grasp_core::repo::{RefTarget, RepoPath};
 
 fn repo(author: u8, name: &str) -> RepoId {
     RepoId { owner: key(author), identifier: Identifier::new(name).expect("valid identifier") }
@@ -35,6 +35,44 @@ fn pull_request(author: u8, created_at: u64, targets: &[&str], tip: &str) -> Arc
 fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
     values.sort_unstable();
     values
+}
+
+fn refs(oid: &str, head: Option<&str>) -> Arc<Refs> {
+    let mut refs = Refs::default();
+    refs.set("refs/heads/main", RefTarget { oid: oid.repeat(20), peeled: None });
+    refs.set("refs/tags/v1", RefTarget { oid: oid.repeat(20), peeled: Some("cd".repeat(20)) });
+    head.into_iter().for_each(|head| refs.set_head(head));
+    Arc::new(refs)
+}
+
+pub(super) fn repos(store: &mut dyn StoreUnderTest) {
+    let paths = repo_paths();
+    let lost = || Some("a pack is missing".to_owned());
+    for path in &paths {
+        write_all(store, &[StoreWrite::SetDegraded(path.clone(), lost())]);
+        assert_eq!(store.repo(path), None, "one that does not exist is not degraded");
+        store.write(&StoreWrite::SetRefs(path.clone(), refs("ab", None)));
+        assert_eq!(store.repo(path), Some((refs("ab", None), None)), "the batch sees its own writes");
+        store.abort();
+        assert_eq!(store.repo(path), None, "the batch was aborted");
+        write_all(store, &[StoreWrite::SetRefs(path.clone(), refs("ab", None))]);
+    }
+    let changed = &paths[3];
+    write_all(store, &[StoreWrite::SetDegraded(changed.clone(), lost())]);
+    write_all(store, &[StoreWrite::SetRefs(changed.clone(), refs("ef", Some("refs/heads/main")))]);
+    store.restart();
+    let expected = (refs("ef", Some("refs/heads/main")), lost());
+    for path in &paths {
+        let expected = if path == changed { expected.clone() } else { (refs("ab", None), None) };
+        assert_eq!(store.repo(path), Some(expected), "{path}");
+    }
+    assert_eq!(restored_summary(store), [RestoredSummary::Degraded(changed.clone())]);
+    write_all(store, &[StoreWrite::SetDegraded(changed.clone(), None)]);
+    assert_eq!(store.repo(changed).map(|(_, degraded)| degraded), Some(None));
+    write_all(store, &[StoreWrite::RemoveRefs(changed.clone())]);
+    assert_eq!(store.repo(changed), None);
+    assert_eq!(restored_summary(store), []);
+    assert!(paths.iter().filter(|path| *path != changed).all(|path| store.repo(path).is_some()));
 }
 
 pub(super) fn extend_hold(store: &mut dyn StoreUnderTest) {

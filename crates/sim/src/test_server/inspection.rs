@@ -9,11 +9,11 @@ use grasp_core::admission::io::{PendingUpload, RestoredItem, Todo};
 use grasp_core::fetch::io::WantedGitData;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{PublicKey, SignedEvent};
-use grasp_core::repo::{Identifier, RepoId, RepoPath};
+use grasp_core::repo::{Identifier, Refs, RepoId, RepoPath};
 use grasp_core::sync::io::RepoNeeds;
 use grasp_core::time::Now;
 
-use super::{TestServer, VisibleRefs};
+use super::TestServer;
 use crate::git_model::GitModel;
 use crate::store_model::ModelStore;
 
@@ -61,13 +61,12 @@ impl TestServer {
 
     /// Returns the refs of a repository as clients see them.
     pub fn refs(&self, repo_path: &RepoPath) -> BTreeMap<String, String> {
-        self.visible_refs.get(repo_path).map(|view| view.refs.clone()).unwrap_or_default()
+        self.store.refs(repo_path).iter().map(|(name, target)| (name.to_owned(), target.oid.clone())).collect()
     }
 
-    /// Returns the visible refs of all repositories that have refs or a folder.
-    pub fn visible_refs(&self) -> BTreeMap<RepoPath, VisibleRefs> {
-        let worth = |(_, view): &(&RepoPath, &VisibleRefs)| view.exists || !view.refs.is_empty();
-        self.visible_refs.iter().filter(worth).map(|(repo_path, view)| (repo_path.clone(), view.clone())).collect()
+    /// Returns the refs of all repositories that exist.
+    pub fn visible_refs(&self) -> BTreeMap<RepoPath, Arc<Refs>> {
+        self.store.repos().map(|(repo_path, refs)| (repo_path.clone(), refs.clone())).collect()
     }
 
     /// Returns the current time.

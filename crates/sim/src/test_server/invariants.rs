@@ -10,7 +10,7 @@ use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{EventVersion, SignedEvent, kinds};
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{Identifier, RepoId, RepoPath, RepoState};
+use grasp_core::repo::{Identifier, RefTarget, Refs, RepoId, RepoPath, RepoState};
 use grasp_core::state_machine::StateMachine;
 use grasp_core::time::Timestamp;
 
@@ -113,7 +113,8 @@ impl TestServer {
     /// Checks that every served pull request has its ref in a repository whose git data is kept.
     fn check_served_pulls(&self) {
         let has_ref = |event: &SignedEvent, tip: &String| {
-            self.git.folders().any(|(_, folder)| folder.refs.get(&pull_ref(event.id)) == Some(tip))
+            let target = |refs: &Refs| refs.get(&pull_ref(event.id)).map(|target| target.oid.clone());
+            self.store.repos().any(|(_, refs)| target(refs).as_ref() == Some(tip))
         };
         for event in self.store.served_events() {
             let Some(request) = PullRequest::from_any_event(event) else { continue };
@@ -145,9 +146,9 @@ impl TestServer {
             self.running.iter().any(|job| job.repo_path == *repo_path && is_deletion(&job.operation))
         };
         let open = |repo_path: &RepoPath| self.admission.is_available(repo_path) && !is_being_deleted(repo_path);
-        for (repo_path, view) in self.visible_refs.iter().filter(|(repo_path, _)| open(repo_path)) {
-            let readable = if view.refs.is_empty() { Oids::new() } else { self.git.readable(repo_path) };
-            for (name, oid) in &view.refs {
+        for (repo_path, refs) in self.store.repos().filter(|(repo_path, _)| open(repo_path)) {
+            let readable = if refs.is_empty() { Oids::new() } else { self.git.readable(repo_path) };
+            for (name, RefTarget { oid, .. }) in refs.iter() {
                 assert!(
                     self.git.is_complete(oid, &readable),
                     "{repo_path}: {name} points to {oid}, which is incomplete"
@@ -167,7 +168,8 @@ impl TestServer {
 
     /// Checks that the git data of an event is present when the event is released.
     pub(super) fn check_release(&mut self, id: EventId) {
-        let Some((event, _)) = self.store.event(id) else { panic!("released event is unknown: {id}") };
+        // It may have been removed again in the same batch.
+        let Some((event, EventStatus::Served)) = self.store.event(id) else { return };
         let folders: Vec<_> =
             self.git.folders().map(|(repo_path, folder)| (repo_path, folder, self.git.readable(repo_path))).collect();
         if event.kind == kinds::STATE {
@@ -184,11 +186,13 @@ impl TestServer {
             assert!(has_all || empty, "no repository has the objects of {}", event.json());
         } else if let Some(request) = PullRequest::from_any_event(&event) {
             let name = pull_ref(id);
-            let shown = folders.iter().any(|(repo_path, folder, readable)| {
-                self.admission.is_available(repo_path)
-                    && folder.refs.get(&name) == Some(&request.tip)
-                    && self.git.is_complete(&request.tip, readable)
-            });
+            let (mut shown, store) = (false, &mut self.store);
+            for (repo_path, _, readable) in &folders {
+                let refs = store.repo(repo_path).map(|(refs, _)| refs).unwrap_or_default();
+                shown |= self.admission.is_available(repo_path)
+                    && refs.get(&name).is_some_and(|target| target.oid == request.tip)
+                    && self.git.is_complete(&request.tip, readable);
+            }
             assert!(shown, "no repository has a ref to the commit of {}", event.json());
             let repo_paths = self.repo_paths_of(&event, &request);
             // In a target repository, or where it can be copied from into one.
@@ -232,15 +236,7 @@ impl TestServer {
             return;
         }
         assert_eq!(self.todos(), BTreeSet::new(), "todo rows without a running job");
-        for (repo_path, view) in &self.visible_refs {
-            let folder = self.git.folder(repo_path);
-            let same = folder.map(|folder| &folder.refs).unwrap_or(&BTreeMap::new()) == &view.refs;
-            assert!(
-                same || !self.admission.is_available(repo_path),
-                "{repo_path}: visible refs differ from the folder: {view:?} {folder:?}"
-            );
-        }
-        for (repo_path, folder) in self.git.folders() {
+        for (repo_path, _) in self.git.folders() {
             match repo_path {
                 RepoPath::Announced(repo) => {
                     let group = self.admission.catalog().group(&repo.identifier);
@@ -254,7 +250,7 @@ impl TestServer {
                     );
                 }
                 RepoPath::PullRequests(_) => {
-                    assert!(!folder.refs.is_empty(), "{repo_path} has no refs but a folder")
+                    assert!(!self.store.refs(repo_path).is_empty(), "{repo_path} has no refs but a folder")
                 }
             }
         }
@@ -309,8 +305,9 @@ impl TestServer {
                 );
                 assert_eq!(*status, EventStatus::Served, "{repo_path} follows {:?}", state.version);
                 assert_eq!(hosted.status, EventStatus::Served, "{repo_path} follows {:?} but is held", state.version);
-                let head = self.git.folder(&repo_path).and_then(|folder| folder.head.clone());
-                assert!(state.head.is_none() || state.head == head, "{repo_path}: HEAD is {head:?}");
+                let refs = self.store.refs(&repo_path);
+                let head = state.head.as_deref().filter(|head| refs.get(head).is_some());
+                assert!(head.is_none_or(|head| head == refs.head()), "{repo_path}: HEAD is {}", refs.head());
             }
             None if !any_served => assert!(refs.is_empty(), "{repo_path}: no state declares {refs:?}"),
             None => {}
@@ -320,10 +317,10 @@ impl TestServer {
     /// Checks that pull request refs belong to served pull requests, and that no held pull request's commit is
     /// present.
     fn check_pulls(&mut self) {
-        for (repo_path, view) in
-            self.visible_refs.clone().iter().filter(|(repo_path, _)| self.admission.is_available(repo_path))
+        for (repo_path, refs) in
+            self.visible_refs().iter().filter(|(repo_path, _)| self.admission.is_available(repo_path))
         {
-            for (name, oid) in view.refs.iter().filter(|(name, _)| !is_branch_or_tag(name)) {
+            for (name, RefTarget { oid, .. }) in refs.iter().filter(|(name, _)| !is_branch_or_tag(name)) {
                 let id = name.strip_prefix("refs/nostr/").and_then(EventId::from_hex).expect("only pull request refs");
                 let Some((event, status)) = self.store.event(id) else { panic!("{repo_path}: {name} has no event") };
                 let request = PullRequest::from_any_event(&event).expect("only pull requests have such refs");

@@ -14,8 +14,7 @@ use grasp_core::state_machine::StateMachine;
 use grasp_core::time::MonoTime;
 
 use super::transaction::Batch;
-use super::{Crashed, TestServer, VisibleRefs};
-use crate::git_model::RepoFolder;
+use super::{Crashed, TestServer};
 use crate::store_contract::StoreUnderTest;
 
 impl TestServer {
@@ -67,8 +66,6 @@ impl TestServer {
         }
         let kept: BTreeSet<u64> = self.admission.uploads().map(|upload| upload.folder).collect();
         self.git.restart(&kept);
-        let view = |folder: &RepoFolder| VisibleRefs { refs: folder.refs.clone(), exists: true };
-        self.visible_refs = self.git.folders().map(|(repo_path, folder)| (repo_path.clone(), view(folder))).collect();
         let mut batch = Batch::default();
         self.handle_input(&mut batch, AdmissionInput::Ready);
         self.admission.wake(self.now);
@@ -132,7 +129,7 @@ impl TestServer {
     /// Does one durable step of a running git job, or reports its result if no step is left.
     pub fn step_git_job(&mut self, nth: usize) -> Result<(), Crashed> {
         let Some(job) = self.running.get(nth).cloned() else { return Ok(()) };
-        match self.git.step(&job) {
+        match self.git.step(&job, &self.store.refs(&job.repo_path)) {
             None => self.after_git_step(),
             Some(outcome) => self.report_git_job(nth, outcome),
         }
@@ -147,9 +144,6 @@ impl TestServer {
     fn report_git_job(&mut self, nth: usize, outcome: GitJobOutcome) -> Result<(), Crashed> {
         let Some(job) = self.running.remove(nth) else { return Ok(()) };
         let mut batch = self.begin_batch();
-        let folder = self.git.folder(&job.repo_path);
-        let view = folder.map(|folder| VisibleRefs { refs: folder.refs.clone(), exists: true }).unwrap_or_default();
-        batch.refs.push((job.repo_path.clone(), view));
         if let (GitOperation::Align(align), GitJobOutcome::Aligned(aligned)) = (&job.operation, &outcome)
             && let Some(best) = align.candidates.first()
         {

@@ -13,7 +13,7 @@ use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoPath};
 use grasp_core::state_machine::StateMachine;
 
-use super::{Crashed, InjectedFault, TestServer, VisibleRefs};
+use super::{Crashed, InjectedFault, TestServer};
 use crate::git_model::RepoFolder;
 use crate::store_contract::StoreUnderTest;
 
@@ -27,8 +27,8 @@ pub(super) struct Batch {
     discards: Vec<ReceivedPack>,
     /// Identifiers whose repository needs have changed.
     interest: BTreeSet<Identifier>,
-    /// Refs that have changed on disk and become visible after the commit.
-    pub(super) refs: Vec<(RepoPath, VisibleRefs)>,
+    /// Events that were released.
+    released: Vec<EventId>,
 }
 
 impl TestServer {
@@ -57,11 +57,11 @@ impl TestServer {
     pub(super) fn drain(&mut self, batch: &mut Batch) {
         while let Some(output) = self.admission.poll() {
             match output {
-                AdmissionOutput::Write(write) => self.write(&write),
+                AdmissionOutput::Write(write) => self.write(batch, &write),
                 AdmissionOutput::Reply(decision) => batch.replies.push(decision),
                 AdmissionOutput::Broadcast(event) => self.broadcasts.push(event),
                 AdmissionOutput::Lookup(lookup) => {
-                    let result = self.look_up(batch, &lookup);
+                    let result = self.look_up(&lookup);
                     self.admission.handle(self.now, AdmissionInput::LookupDone(result));
                 }
                 AdmissionOutput::PushDecision(push, result) => batch.permits.push((push, result)),
@@ -92,22 +92,22 @@ impl TestServer {
     }
 
     /// Answers a lookup from the store, with the open batch, and from the refs.
-    fn look_up(&mut self, batch: &Batch, lookup: &RepoLookup) -> RepoLookupResult {
-        let fresh = batch.refs.iter().rev().find(|(repo_path, _)| *repo_path == lookup.repo_path).map(|(_, view)| view);
-        let VisibleRefs { refs, exists } =
-            fresh.or(self.visible_refs.get(&lookup.repo_path)).cloned().unwrap_or_default();
-        let pull_requests = refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/"));
-        let pull_requests: Vec<_> =
-            pull_requests.filter(|_| lookup.find_orphans).filter_map(EventId::from_hex).collect();
-        let orphans = pull_requests.into_iter().filter(|id| !self.store.is_known(*id)).collect();
+    fn look_up(&mut self, lookup: &RepoLookup) -> RepoLookupResult {
+        let row = self.store.repo(&lookup.repo_path);
+        let has_folder = || self.git.folder(&lookup.repo_path).is_some() || self.git.is_orphaned(&lookup.repo_path);
         let mut result = RepoLookupResult {
-            has_folder: exists,
-            has_leftovers: lookup.find_orphans && self.git.is_orphaned(&lookup.repo_path),
-            refs,
-            orphan_refs: orphans,
+            exists: row.is_some(),
+            has_folder: lookup.find_folder && (row.is_some() || has_folder()),
+            is_degraded: row.as_ref().is_some_and(|(_, degraded)| degraded.is_some()),
+            refs: row.map(|(refs, _)| refs).unwrap_or_default(),
             disk_usage: self.measure_disk(lookup),
             ..RepoLookupResult::default()
         };
+        if lookup.find_orphans {
+            let named = result.refs.iter().filter_map(|(name, _)| name.strip_prefix("refs/nostr/"));
+            let named: Vec<EventId> = named.filter_map(EventId::from_hex).collect();
+            result.orphan_refs = named.into_iter().filter(|id| !self.store.is_known(*id)).collect();
+        }
         if let (Some(page), RepoPath::Announced(repo)) = (lookup.pull_requests, &lookup.repo_path) {
             (result.pull_requests, result.next_pull_request) = self.store.pull_requests_for(repo, page);
         }
@@ -122,7 +122,7 @@ impl TestServer {
 
     /// Applies a write. A write that contradicts the store's tables, or releases an event without its git data, is a
     /// bug of the machine.
-    fn write(&mut self, write: &StoreWrite) {
+    fn write(&mut self, batch: &mut Batch, write: &StoreWrite) {
         if let StoreWrite::Put(event) | StoreWrite::Hold(event, _) = write {
             let lookups = self.store.lookups(event, Default::default());
             assert_eq!(lookups.stored, None, "write of a known event: {write:?}");
@@ -135,7 +135,7 @@ impl TestServer {
             self.pull_request_tips.insert(event.id, request.tip);
         }
         if let StoreWrite::Release(id) = write {
-            self.check_release(*id);
+            batch.released.push(*id);
         }
         self.store.write(write);
     }
@@ -144,6 +144,9 @@ impl TestServer {
     /// none of its effects happen and the machine is rebuilt from the store.
     pub(super) fn finish_batch(&mut self, batch: Batch) -> Result<bool, Crashed> {
         assert!(batch.replies.is_empty(), "replies without a submission: {:?}", batch.replies);
+        for id in &batch.released {
+            self.check_release(*id);
+        }
         self.count_durable_step()?;
         if self.commit_fails() {
             self.store.abort();
@@ -153,9 +156,6 @@ impl TestServer {
         }
         self.store.commit();
         self.commits += 1;
-        for (repo_path, view) in batch.refs {
-            self.visible_refs.insert(repo_path, view);
-        }
         for identifier in batch.interest {
             let followed = self.repo_needs(&identifier);
             self.published_needs.insert(identifier, followed);
@@ -203,7 +203,7 @@ impl TestServer {
     /// Rejects the waiting pushes after a failed commit. Running git jobs finish, and their results are ignored.
     fn reject_waiting_pushes(&mut self) {
         for job in std::mem::take(&mut self.running) {
-            while self.git.step(&job).is_none() {}
+            while self.git.step(&job, &self.store.refs(&job.repo_path)).is_none() {}
         }
         let waiting: Vec<PushId> =
             self.pushes.iter().filter(|(_, push)| push.is_waiting()).map(|(id, _)| *id).collect();

@@ -11,7 +11,7 @@ use grasp_core::admission::io::{
 use grasp_core::nostr::event::{EventId, EventVersion};
 use grasp_core::nostr::{Filter, SignedEvent, kinds};
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::repo::{RepoId, RepoPath};
+use grasp_core::repo::{Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 use grasp_sim::differential::run_differential;
 use grasp_sim::store_contract::{StoreUnderTest, run_contract};
@@ -37,6 +37,8 @@ enum Fault {
     WithdrawalForgotten,
     CountLimited,
     RemoveTodoIgnored,
+    RemoveRefsIgnored,
+    SetRefsForgetsDegraded,
     DueEarly,
     EmptyTagListMatchesAll,
     ExceptionMarkKept,
@@ -69,6 +71,8 @@ const FAULTS: &[Fault] = &[
     Fault::WithdrawalForgotten,
     Fault::CountLimited,
     Fault::RemoveTodoIgnored,
+    Fault::RemoveRefsIgnored,
+    Fault::SetRefsForgetsDegraded,
     Fault::DueEarly,
     Fault::EmptyTagListMatchesAll,
     Fault::ExceptionMarkKept,
@@ -184,9 +188,14 @@ impl StoreUnderTest for FaultyStore {
                 self.model.write(write);
             }
             (Fault::RemoveTodoIgnored, StoreWrite::RemoveTodo(_))
+            | (Fault::RemoveRefsIgnored, StoreWrite::RemoveRefs(_))
             | (Fault::ExtendHoldIgnored, StoreWrite::ExtendHold(..)) => {}
             (Fault::AddUploadKeepsFirst, StoreWrite::AddUpload(upload))
                 if self.uploads().contains(&(upload.repo_path.clone(), upload.event)) => {}
+            (Fault::SetRefsForgetsDegraded, StoreWrite::SetRefs(repo_path, _)) => {
+                self.model.write(write);
+                self.model.write(&StoreWrite::SetDegraded(repo_path.clone(), None));
+            }
             (Fault::RepoPathKindsConfused, StoreWrite::RemoveUpload(repo_path, event)) => {
                 self.model.write(write);
                 self.model.write(&StoreWrite::RemoveUpload(sibling(repo_path), *event));
@@ -212,6 +221,10 @@ impl StoreUnderTest for FaultyStore {
         page: PullRequestPage,
     ) -> (Vec<Arc<SignedEvent>>, Option<EventVersion>) {
         self.model.pull_requests_for(repo, page)
+    }
+
+    fn repo(&mut self, repo_path: &RepoPath) -> Option<(Arc<Refs>, Option<String>)> {
+        self.model.repo(repo_path)
     }
 
     fn commit(&mut self) {

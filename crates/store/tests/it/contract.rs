@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use grasp_core::admission::io::{EventLookups, EventSummary, NeededLookups, PullRequestPage, RestoredItem, StoreWrite};
 use grasp_core::nostr::event::{EventId, EventVersion};
 use grasp_core::nostr::{Filter, SignedEvent};
-use grasp_core::repo::RepoId;
 use grasp_core::repo::catalog::EventStatus;
+use grasp_core::repo::{Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 use grasp_sim::differential::run_differential;
 use grasp_sim::store_contract;
@@ -141,6 +141,11 @@ impl StoreUnderTest for TestStore {
 
     fn is_known(&mut self, id: EventId) -> bool {
         self.run(move |open| open.transaction().is_known(id).expect("reads"))
+    }
+
+    fn repo(&mut self, repo_path: &RepoPath) -> Option<(Arc<Refs>, Option<String>)> {
+        let repo_path = repo_path.clone();
+        self.run(move |open| open.transaction().repo(&repo_path).expect("reads").map(|row| (row.refs, row.degraded)))
     }
 
     fn commit(&mut self) {

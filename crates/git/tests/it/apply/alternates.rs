@@ -124,14 +124,14 @@ fn pools_of_former_maintainers_are_limited() {
     // All maintainers are removed.
     assert_eq!(fixture.align(&reader, follow_state(&[], few)).chosen, Some(event(1)));
     assert_eq!(alternates(&fixture, &reader).len(), MAX_RETAINED_POOLS + 1);
-    assert!(!fixture.layout.is_degraded(&reader));
+    assert!(!fixture.is_degraded(&reader));
     // All pools are needed.
     let served = CandidateState { is_served: true, ..state(count) };
     let alignment = with_alternates(&all, follow_state(&[], served.clone()));
     assert_eq!(fixture.align(&reader, alignment).chosen, Some(event(1)));
     let aligned = fixture.align(&reader, follow_state(&[], served));
     assert_eq!((aligned.chosen, aligned.lost), (None, Some(vec![event(1)])));
-    assert!(fixture.layout.is_degraded(&reader));
+    assert!(fixture.is_degraded(&reader));
     assert_eq!(fixture.refs_on_disk(&reader), count, "the refs stay");
     assert_eq!(pack_sizes(&fixture, &reader).len(), 0, "nothing is copied");
 }
@@ -149,7 +149,7 @@ fn copies_use_the_limit_of_the_moment() {
     let pull_requests = vec![pull_request(5, &two, &[])];
     fixture.align(&source, Alignment { pull_requests, ..follow_state(&[received_pack], candidate(1, &[])) });
     let copy = Alignment { pull_requests: vec![pull_request(5, &two, &[source])], ..Alignment::default() };
-    let outcome = fixture.run_twice(&target, GitOperation::Align(copy.clone())).outcome;
+    let outcome = fixture.run_twice(&target, GitOperation::Align(copy.clone()));
     assert!(matches!(outcome, GitJobOutcome::Failed(_)), "{outcome:?}");
     limit.store(1 << 20, Ordering::Relaxed);
     assert_eq!(fixture.align(&target, copy).pull_requests, [event(5)]);
@@ -199,8 +199,7 @@ fn packs_of_a_deleted_repository_go_to_its_only_reader() {
     fixture.align(&unrelated, Alignment { pull_requests, ..follow_state(&[received_pack], candidate(1, &[])) });
     let before = fixture.layout.charged_bytes(&deleted);
     let result = fixture.run_twice(&deleted, GitOperation::Delete);
-    assert_eq!(result.outcome, GitJobOutcome::Deleted);
-    assert_eq!(result.refs, [(deleted.clone(), grasp_git::refs::Refs::default())]);
+    assert_eq!(result, GitJobOutcome::Deleted);
     let owner = fixture.layout.repo_dir(&deleted).parent().expect("a parent folder").to_owned();
     assert!(!owner.exists(), "the owner has no other repository");
     fixture.layout.empty_trash().expect("empty the trash");
@@ -210,10 +209,10 @@ fn packs_of_a_deleted_repository_go_to_its_only_reader() {
     assert_eq!(alternates(&fixture, &reader), ["../pool"]);
     assert_eq!(fixture.layout.charged_bytes(&reader), before, "the reader is charged for the packs");
     let result = fixture.run_twice(&announced(77), GitOperation::Delete);
-    assert_eq!((result.outcome, result.refs), (GitJobOutcome::Deleted, vec![]));
+    assert_eq!(result, GitJobOutcome::Deleted);
     // All repositories are deleted in the end.
-    assert_eq!(fixture.run_twice(&reader, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
-    assert_eq!(fixture.run_twice(&unrelated, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
+    assert_eq!(fixture.run_twice(&reader, GitOperation::Delete), GitJobOutcome::Deleted);
+    assert_eq!(fixture.run_twice(&unrelated, GitOperation::Delete), GitJobOutcome::Deleted);
     assert_eq!(fixture.all_files().len(), 3, "only the three top folders are left");
 }
 
@@ -225,7 +224,7 @@ fn pool_of_a_deleted_repository_is_kept_for_its_readers() {
     fixture.align(&other, with_alternates(from_ref(&deleted), follow_state(&[], state.clone())));
     let bytes = fixture.layout.charged_bytes(&deleted);
     assert_eq!(fixture.layout.charged_bytes(&one), 0, "its owner is charged for the pool");
-    assert_eq!(fixture.run_twice(&deleted, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
+    assert_eq!(fixture.run_twice(&deleted, GitOperation::Delete), GitJobOutcome::Deleted);
     let folder = fixture.layout.repo_dir(&deleted);
     assert!(!folder.join("HEAD").exists() && !folder.join("packed-refs").exists());
     assert_eq!(fixture.layout.orphaned_pools(&BTreeMap::new()).expect("list pools"), from_ref(&deleted));
@@ -241,9 +240,9 @@ fn pool_of_a_deleted_repository_is_kept_for_its_readers() {
     fixture.align(&deleted, follow_state(&[received_pack], with_head(2, &[("refs/heads/new", &two)])));
     assert_eq!(fixture.refs(&deleted), [format!("{two} refs/heads/new")]);
     fixture.check_repo(&deleted);
-    assert_eq!(fixture.run_twice(&deleted, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
+    assert_eq!(fixture.run_twice(&deleted, GitOperation::Delete), GitJobOutcome::Deleted);
     // When one reader is left, it gets the packs.
-    assert_eq!(fixture.run_twice(&one, GitOperation::Delete).outcome, GitJobOutcome::Deleted);
+    assert_eq!(fixture.run_twice(&one, GitOperation::Delete), GitJobOutcome::Deleted);
     assert!(!folder.exists());
     fixture.layout.empty_trash().expect("empty the trash");
     fixture.check_repo(&other);
@@ -259,7 +258,7 @@ fn other_repository_of_the_owner_is_kept() {
     });
     let received_pack = author.received_pack(&fixture, &[&one]);
     fixture.align(&other, follow_state(&[received_pack], with_head(1, &[("refs/heads/main", &one)])));
-    assert_eq!(fixture.run_twice(&announced(1), GitOperation::Delete).outcome, GitJobOutcome::Deleted);
+    assert_eq!(fixture.run_twice(&announced(1), GitOperation::Delete), GitJobOutcome::Deleted);
     fixture.check_repo(&other);
 }
 
@@ -281,19 +280,13 @@ fn pull_requests_are_copied_from_submissions() {
         pull_requests: vec![pull_request(5, &two, &[announced(99), incomplete.clone(), complete.clone()])],
         ..Alignment::default()
     };
-    let result = fixture.run_twice(&target, GitOperation::Align(alignment.clone()));
-    assert_eq!(
-        result.outcome,
-        GitJobOutcome::Aligned(AlignmentResult { pull_requests: vec![event(5)], ..AlignmentResult::default() })
-    );
+    let aligned = fixture.align(&target, alignment.clone());
+    assert_eq!(aligned, AlignmentResult { pull_requests: vec![event(5)], ..AlignmentResult::default() });
     assert_eq!(pack_sizes(&fixture, &target).len(), 2);
     assert_eq!(fixture.align(&empty, alignment).pull_requests, [event(5)]);
     let only_incomplete =
         Alignment { pull_requests: vec![pull_request(5, &two, &[incomplete])], ..Alignment::default() };
-    assert_eq!(
-        fixture.align(&announced(8), only_incomplete),
-        AlignmentResult { is_empty: true, ..AlignmentResult::default() }
-    );
+    assert_eq!(fixture.align(&announced(8), only_incomplete), AlignmentResult::default());
     fixture.run_twice(&complete, GitOperation::Delete);
     fixture.check_repo(&target);
     fixture.check_repo(&empty);

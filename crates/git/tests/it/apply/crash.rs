@@ -46,7 +46,7 @@ const SCRIPTS: [Script; 7] = [
             let align = Alignment { alternates: vec![announced(1)], ..follow_state(&[ReceivedPack::Staged(3)], state) };
             (announced(2), GitOperation::Align(align))
         },
-        points: &["align.folder", "align.pack", "align.idx", "align.alternates", "align.refs", "align.head"],
+        points: &["align.folder", "align.pack", "align.idx", "align.alternates"],
     },
     Script {
         name: "take",
@@ -61,7 +61,7 @@ const SCRIPTS: [Script; 7] = [
             let state = CandidateState { sources, ..with_head(2, &[("refs/heads/main", &oids[0])]) };
             (announced(2), GitOperation::Align(follow_state(&[], state)))
         },
-        points: &["align.folder", "align.alternates", "align.refs", "align.head"],
+        points: &["align.folder", "align.alternates"],
     },
     Script {
         name: "pull",
@@ -91,7 +91,7 @@ const SCRIPTS: [Script; 7] = [
                 }),
             )
         },
-        points: &["align.folder", "align.alternates", "align.pack", "align.idx", "align.pulls", "align.refs"],
+        points: &["align.folder", "align.alternates", "align.pack", "align.idx", "align.pulls"],
     },
     Script {
         name: "stage",
@@ -128,7 +128,7 @@ const SCRIPTS: [Script; 7] = [
         prepare: |fixture, author| {
             let one = create_readers_of_first_repo(fixture, author, &[2, 3]);
             let job = GitJob { id: GitJobId(1), repo_path: announced(1), operation: GitOperation::Delete };
-            assert_eq!(fixture.runner.run(&job).outcome, GitJobOutcome::Deleted);
+            assert_eq!(fixture.run(&job), GitJobOutcome::Deleted);
             vec![one]
         },
         begin: |_, _| {},
@@ -161,7 +161,7 @@ fn run_script(script: &Script, root: &Path) -> (GitFixture, GitJobOutcome) {
     (script.begin)(&fixture, root);
     let oids = fs::read_to_string(root.join("oids")).expect("read a list");
     let (repo_path, operation) = (script.job)(&oids.lines().map(str::to_owned).collect::<Vec<_>>());
-    let outcome = fixture.runner.run(&GitJob { id: GitJobId(1), repo_path, operation }).outcome;
+    let outcome = fixture.run(&GitJob { id: GitJobId(1), repo_path, operation });
     (fixture, outcome)
 }
 

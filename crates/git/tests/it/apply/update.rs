@@ -4,7 +4,7 @@ use grasp_core::admission::git_job::{
     Alignment, AlignmentResult, CandidateState, GitJobOutcome, GitOperation, ReceivedPack, RefFallback,
 };
 use grasp_core::nostr::EventId;
-use grasp_git::refs::Refs;
+use grasp_git::refs::{Refs, read_refs, write_refs};
 use tempfile::TempDir;
 
 use crate::git_folder::{
@@ -27,10 +27,11 @@ fn pushed_refs_can_be_cloned() {
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
     let alignment = follow_state(std::slice::from_ref(&received_pack), with_head(1, &[("refs/heads/main", &one)]));
-    let result = fixture.run_twice(&repo_path, GitOperation::Align(alignment));
-    assert_eq!(result.outcome, GitJobOutcome::Aligned(chosen(1)));
-    let (changed, refs) = &result.refs[0];
-    assert_eq!((changed, refs.head(), refs.head_oid()), (&repo_path, "refs/heads/main", Some(one.as_str())));
+    let GitJobOutcome::Aligned(aligned) = fixture.run_twice(&repo_path, GitOperation::Align(alignment)) else {
+        panic!("the job failed");
+    };
+    assert_eq!(aligned.chosen, Some(event(1)));
+    assert_eq!((aligned.refs.head(), aligned.refs.head_oid()), ("refs/heads/main", Some(one.as_str())));
     assert!(!fixture.layout.received_pack(&received_pack).exists());
     fixture.check_repo(&repo_path);
     // The pack of the next push has only new objects.
@@ -51,7 +52,7 @@ fn pushed_refs_can_be_cloned() {
 fn jobs_without_effect_create_no_folder() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
-    let empty = AlignmentResult { is_empty: true, ..AlignmentResult::default() };
+    let empty = AlignmentResult::default();
     let alignments = [
         Alignment::default(),
         Alignment { adopt: vec![ReceivedPack::Incoming(77), ReceivedPack::Staged(77)], ..Alignment::default() },
@@ -148,20 +149,18 @@ fn head_can_change_without_refs() {
     let received_pack = author.received_pack(&fixture, &[&one]);
     let refs = [("refs/heads/main", one.as_str()), ("refs/heads/next", &one)];
     fixture.align(&repo_path, follow_state(&[received_pack], with_head(1, &refs)));
-    let before =
-        std::fs::metadata(fixture.layout.repo_dir(&repo_path).join("packed-refs")).and_then(|data| data.modified());
+    let folder = fixture.layout.repo_dir(&repo_path);
+    let before = std::fs::metadata(folder.join("packed-refs")).and_then(|data| data.modified());
     let next = CandidateState { head: Some("refs/heads/next".to_owned()), ..candidate(2, &refs) };
-    let result = fixture.run_twice(&repo_path, GitOperation::Align(follow_state(&[], next)));
-    assert_eq!(result.outcome, GitJobOutcome::Aligned(chosen(2)));
-    assert_eq!(result.refs[0].1.head(), "refs/heads/next");
-    let after =
-        std::fs::metadata(fixture.layout.repo_dir(&repo_path).join("packed-refs")).and_then(|data| data.modified());
+    assert_eq!(fixture.align(&repo_path, follow_state(&[], next)), chosen(2));
+    assert_eq!(read_refs(&folder).expect("read refs").head(), "refs/heads/next");
+    let after = std::fs::metadata(folder.join("packed-refs")).and_then(|data| data.modified());
     assert_eq!(before.expect("read a time"), after.expect("read a time"), "refs were not written again");
     for head in [None, Some("refs/heads/none"), Some("refs/tags/x"), Some("HEAD")] {
         let same = CandidateState { head: head.map(str::to_owned), ..candidate(3, &refs) };
-        assert_eq!(fixture.run_twice(&repo_path, GitOperation::Align(follow_state(&[], same))).refs, result.refs);
+        assert_eq!(fixture.align(&repo_path, follow_state(&[], same)), chosen(3));
     }
-    assert_eq!(git(&fixture.layout.repo_dir(&repo_path), &["symbolic-ref", "HEAD"]), "refs/heads/next");
+    assert_eq!(git(&folder, &["symbolic-ref", "HEAD"]), "refs/heads/next");
 }
 
 #[test]
@@ -184,13 +183,9 @@ fn fallback_applies_without_a_complete_candidate() {
         [format!("{one} refs/nostr/{}", event(9))],
         "a pull request ref is not part of a state"
     );
-    let result =
-        fixture.run_twice(&repo_path, GitOperation::Align(Alignment { drop_pull_requests: vec![event(9)], ..clear }));
-    assert_eq!(
-        result.outcome,
-        GitJobOutcome::Aligned(AlignmentResult { is_empty: true, ..AlignmentResult::default() })
-    );
-    assert_eq!(result.refs[0].1.iter().count(), 0);
+    let drop = Alignment { drop_pull_requests: vec![event(9)], ..clear };
+    assert_eq!(fixture.align(&repo_path, drop), AlignmentResult::default());
+    assert_eq!(fixture.refs_on_disk(&repo_path), 0);
     fixture.check_repo(&repo_path);
 }
 
@@ -205,10 +200,7 @@ fn undeclared_refs_are_removed_and_names_may_nest_differently() {
     assert_eq!(fixture.align(&repo_path, follow_state(&[], with_head(2, &second))), chosen(2));
     assert_eq!(fixture.refs(&repo_path), [format!("{one} refs/heads/a/b"), format!("{one} refs/heads/b")]);
     fixture.check_repo(&repo_path);
-    assert_eq!(
-        fixture.align(&repo_path, follow_state(&[], candidate(3, &[]))),
-        AlignmentResult { is_empty: true, ..chosen(3) }
-    );
+    assert_eq!(fixture.align(&repo_path, follow_state(&[], candidate(3, &[]))), chosen(3));
     assert_eq!(fixture.refs(&repo_path), [] as [&str; 0]);
 }
 
@@ -291,7 +283,7 @@ fn ten_thousand_refs_are_aligned() {
     assert_eq!(fixture.align(&repo_path, follow_state(&[received_pack], candidate(1, &refs))), chosen(1));
     refs[10_000] = ("refs/heads/main", &two);
     assert_eq!(fixture.align(&repo_path, follow_state(&[], candidate(2, &refs))), chosen(2));
-    let read = Refs::read(&fixture.layout.repo_dir(&repo_path)).expect("read refs");
+    let read = read_refs(&fixture.layout.repo_dir(&repo_path)).expect("read refs");
     assert_eq!(read.iter().filter(|(_, target)| target.peeled.as_ref() == Some(&two)).count(), 10_000);
     assert_eq!(fixture.refs(&repo_path).len(), 10_001);
 }
@@ -302,12 +294,12 @@ fn staged_uploads_are_adopted_after_a_restart() {
     let (repo_path, one) = (announced(1), author.commit("one"));
     let moves = vec![(author.received_pack(&fixture, &[&one]), ReceivedPack::Staged(5))];
     let result = fixture.run_twice(&repo_path, GitOperation::StageUploads(moves.clone()));
-    assert_eq!((result.outcome, result.refs), (GitJobOutcome::Staged, vec![]));
+    assert_eq!(result, GitJobOutcome::Staged);
     assert!(!fixture.layout.repo_dir(&repo_path).exists());
     let fixture = GitFixture::open(folder.path());
     let again = fixture
         .run_twice(&repo_path, GitOperation::StageUploads(vec![(ReceivedPack::Incoming(99), ReceivedPack::Staged(6))]));
-    assert!(matches!(again.outcome, GitJobOutcome::Failed(_)), "a missing upload cannot be staged: {again:?}");
+    assert!(matches!(again, GitJobOutcome::Failed(_)), "a missing upload cannot be staged: {again:?}");
     let alignment = Alignment {
         pull_requests: vec![pull_request(1, &one, &[])],
         adopt: vec![ReceivedPack::Staged(5)],
@@ -330,28 +322,25 @@ fn staged_uploads_are_adopted_after_a_restart() {
 }
 
 #[test]
-fn failed_write_fails_the_job_and_reports_the_refs_on_disk() {
+fn ref_files_are_written_again_if_they_differ() {
     let (_folder, fixture, author) = start();
     let (repo_path, one) = (announced(1), author.commit("one"));
     let received_pack = author.received_pack(&fixture, &[&one]);
     fixture.align(&repo_path, follow_state(&[received_pack], with_head(1, &[("refs/heads/main", &one)])));
-    // A folder with the name of the temporary file makes the write fail.
     let folder = fixture.layout.repo_dir(&repo_path);
+    let refs = read_refs(&folder).expect("read refs");
+    assert!(!write_refs(&folder, &refs).expect("compare refs"), "nothing differs");
+    // A folder with the name of the temporary file makes the write fail.
     std::fs::create_dir(folder.join("packed-refs.new")).expect("create a folder");
-    let result =
-        fixture.run_twice(&repo_path, GitOperation::Align(follow_state(&[], candidate(2, &[("refs/heads/x", &one)]))));
-    assert!(matches!(&result.outcome, GitJobOutcome::Failed(text) if text.contains("cannot write refs")), "{result:?}");
-    assert_eq!(result.refs, []);
-    // The refs are written and HEAD is not: the refs on disk are reported.
-    std::fs::remove_dir(folder.join("packed-refs.new")).expect("remove a folder");
-    std::fs::create_dir(folder.join("HEAD.new")).expect("create a folder");
-    let result =
-        fixture.run_twice(&repo_path, GitOperation::Align(follow_state(&[], with_head(2, &[("refs/heads/x", &one)]))));
-    assert!(matches!(&result.outcome, GitJobOutcome::Failed(_)), "{result:?}");
-    assert_eq!((result.refs[0].1.head(), result.refs[0].1.head_oid()), ("refs/heads/main", None));
-    std::fs::remove_dir(folder.join("HEAD.new")).expect("remove a folder");
-    assert_eq!(fixture.align(&repo_path, follow_state(&[], with_head(2, &[("refs/heads/x", &one)]))), chosen(2));
-    assert_eq!(git(&folder, &["symbolic-ref", "HEAD"]), "refs/heads/x");
+    assert!(write_refs(&folder, &Refs::default()).is_err());
+    assert_eq!(read_refs(&folder).expect("read refs"), refs);
+    for (name, text) in [("packed-refs", "# pack-refs with: peeled"), ("HEAD", "ref: refs/heads/x\n"), ("HEAD", "")] {
+        std::fs::remove_dir(folder.join("packed-refs.new")).ok();
+        std::fs::write(folder.join(name), text).expect("write a file");
+        assert!(write_refs(&folder, &refs).expect("write refs"), "{name}");
+        assert_eq!(read_refs(&folder).expect("read refs"), refs, "{name}");
+        fixture.check_repo(&repo_path);
+    }
 }
 
 #[test]
@@ -365,10 +354,8 @@ fn git_timeout_fails_the_job_and_loses_no_pack() {
     let alignment = follow_state(&[received_pack], with_head(1, &[("refs/heads/main", &one)]));
     let alignment = Alignment { fallback: RefFallback::Clear, ..alignment };
     let result = impatient.run_twice(&repo_path, GitOperation::Align(alignment.clone()));
-    assert!(matches!(&result.outcome, GitJobOutcome::Failed(text) if text.contains("longer")), "{result:?}");
-    // The repository has a folder now, and no refs.
-    assert_eq!(result.refs.len(), 1);
-    assert!(result.refs[0].1.iter().next().is_none(), "{result:?}");
+    assert!(matches!(&result, GitJobOutcome::Failed(text) if text.contains("longer")), "{result:?}");
+    assert_eq!(fixture.refs_on_disk(&repo_path), 0);
     assert_eq!(fixture.align(&repo_path, alignment), chosen(1), "the pack is in the pool");
     fixture.check_repo(&repo_path);
 }

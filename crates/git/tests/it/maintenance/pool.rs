@@ -27,7 +27,7 @@ pub(crate) fn installed_git() -> Git {
 }
 
 pub(crate) fn maintainer(fixture: &GitFixture) -> PoolMaintainer {
-    PoolMaintainer::new(&installed_git(), Arc::clone(&fixture.layout), TIMEOUT)
+    PoolMaintainer::new(&installed_git(), Arc::clone(&fixture.layout), fixture.rows.clone(), TIMEOUT)
 }
 
 /// Reports that no objects are needed besides those that refs lead to.
@@ -70,7 +70,7 @@ pub(crate) fn point_main_to(fixture: &GitFixture, repo_path: &RepoPath, alignmen
 /// Runs an alignment.
 pub(crate) fn run_alignment(fixture: &GitFixture, repo_path: &RepoPath, alignment: Alignment) -> AlignmentResult {
     let job = GitJob { id: GitJobId(1), repo_path: repo_path.clone(), operation: GitOperation::Align(alignment) };
-    match fixture.runner.run(&job).outcome {
+    match fixture.run(&job) {
         GitJobOutcome::Aligned(aligned) => aligned,
         other => panic!("{other:?}"),
     }

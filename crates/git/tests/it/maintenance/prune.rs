@@ -341,6 +341,6 @@ fn pool_of_a_deleted_repository_can_be_removed() {
     let received_pack = author.received_pack(&fixture, &[&commit]);
     let aligned = fixture.align(&one, follow_state(&[received_pack], state));
     assert_eq!((aligned.chosen, aligned.lost), (Some(event(1)), None));
-    assert!(!fixture.layout.is_degraded(&one) && fixture.layout.is_degraded(&other));
+    assert!(!fixture.is_degraded(&one) && fixture.is_degraded(&other));
     fixture.check_repo(&one);
 }

@@ -162,7 +162,8 @@ fn full_disk_leaves_the_old_packs() {
     let before = files(&fixture.layout.pool(&repo_path).join("pack"));
     // A limit on the file size makes writes fail, as a full disk does.
     let git = installed_git().with_file_bytes(1_000);
-    let maintainer = grasp_git::maintenance::PoolMaintainer::new(&git, std::sync::Arc::clone(&fixture.layout), TIMEOUT);
+    let (layout, rows) = (std::sync::Arc::clone(&fixture.layout), fixture.rows.clone());
+    let maintainer = grasp_git::maintenance::PoolMaintainer::new(&git, layout, rows, TIMEOUT);
     assert!(maintainer.repack(&repo_path).is_err());
     assert_eq!(files(&fixture.layout.pool(&repo_path).join("pack")), before);
     assert_eq!(files(&fixture.layout.root().join("incoming")), Vec::<std::path::PathBuf>::new());

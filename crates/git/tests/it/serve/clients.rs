@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use grasp_git::refs::{RefTarget, Refs};
+use grasp_git::refs::{RefTarget, Refs, write_refs};
 use grasp_git::serve::{FetchResponseKind, ProtocolVersion, UploadPackRequest};
 use tempfile::TempDir;
 
@@ -265,7 +265,7 @@ fn ten_thousand_refs_are_served() {
         let target = RefTarget { oid: oids[number % 2].clone(), peeled: None };
         refs.set(&format!("refs/heads/branch/{number:05}"), target);
     }
-    refs.write(repo.folder()).expect("write refs");
+    write_refs(repo.folder(), &refs).expect("write refs");
     let server = TestHttpServer::start(repo);
     for (version, _) in VERSIONS {
         assert_eq!(listed(&server, &["-c", version, "ls-remote", "--heads"], &[]).len(), 10_003, "{version}");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use grasp_git::pktline;
 use grasp_git::process::GitError;
-use grasp_git::refs::Refs;
+use grasp_git::refs::{Refs, write_refs};
 use grasp_git::serve::{
     AGENT, FetchCommand, FetchResponseKind, PackService, ProtocolVersion, UploadPackError, UploadPackRequest,
     UploadPackRequestError, advertisement, ls_refs_response, not_our_ref_response, upload_pack,
@@ -151,7 +151,7 @@ fn ls_refs_response_equals_that_of_git() {
     let (repo, unborn) = (ServedRepo::new(), ServedRepo::new());
     let mut refs: Refs = unborn.refs();
     refs.set_head("refs/heads/later");
-    refs.write(unborn.folder()).expect("write refs");
+    write_refs(unborn.folder(), &refs).expect("write refs");
     for repo in [repo, unborn, ServedRepo::empty()] {
         for arguments in [
             &[][..],

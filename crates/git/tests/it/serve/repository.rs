@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use grasp_git::layout::Layout;
 use grasp_git::process::{Git, ProcessLimits};
-use grasp_git::refs::Refs;
+use grasp_git::refs::{Refs, read_refs};
 use grasp_git::serve::{ServerCapabilities, UploadPackLimits};
 use tempfile::TempDir;
 
@@ -54,7 +54,7 @@ impl ServedRepo {
         std::fs::rename(folder.join("objects/pack"), folder.join("pool/pack")).expect("rename a folder");
         std::fs::create_dir(folder.join("objects/pack")).expect("create a folder");
         std::fs::write(folder.join("objects/info/alternates"), "../pool\n").expect("write a file");
-        let refs = Refs::read(&folder).expect("read refs");
+        let refs = read_refs(&folder).expect("read refs");
         assert!(refs.get("refs/tags/v1").expect("a tag").peeled.is_some());
         repo.folder = Some(folder);
         repo
@@ -65,7 +65,7 @@ impl ServedRepo {
     }
 
     pub(crate) fn refs(&self) -> Refs {
-        self.folder.as_deref().map(|folder| Refs::read(folder).expect("read refs")).unwrap_or_default()
+        self.folder.as_deref().map(|folder| read_refs(folder).expect("read refs")).unwrap_or_default()
     }
 
     /// Returns the object of a ref.

@@ -154,7 +154,7 @@ impl LocalObjects {
             .chain(alternates.iter().filter(|alternate| self.can_read_all_of(repo_path, alternates, alternate)))
         {
             let snapshot = self.ref_cache.snapshot(tips_of)?;
-            if snapshot.is_degraded {
+            if snapshot.is_degraded() {
                 continue;
             }
             let mut tags = Vec::new();

@@ -8,9 +8,9 @@ use grasp_core::admission::policy::lists::ModerationLists;
 use grasp_core::admission::push::PushRejection;
 use grasp_core::limits;
 use grasp_core::nostr::{Decision, EventId, Rejection, SignedEvent};
-use grasp_core::repo::RepoPath;
+use grasp_core::repo::{Refs, RepoPath};
 use grasp_sim::failure_context::FailureContext;
-use grasp_sim::test_server::{ClientPush, Crashed, TestServer, VisibleRefs};
+use grasp_sim::test_server::{ClientPush, Crashed, TestServer};
 
 /// One action of a client or of the operator.
 #[derive(Clone)]
@@ -36,8 +36,7 @@ pub(crate) struct CrashScript {
 pub(crate) struct FinalState {
     served: BTreeSet<EventId>,
     held: BTreeSet<EventId>,
-    visible_refs: BTreeMap<RepoPath, VisibleRefs>,
-    heads: BTreeMap<RepoPath, Option<String>>,
+    visible_refs: BTreeMap<RepoPath, Arc<Refs>>,
     todos: BTreeSet<Todo>,
     uploads: BTreeSet<(RepoPath, EventId, String)>,
 }
@@ -47,9 +46,7 @@ impl FinalState {
         let (served, held) = server.event_ids();
         let uploads =
             server.pending_uploads().into_iter().map(|upload| (upload.repo_path, upload.event, upload.tip)).collect();
-        let heads =
-            server.git().folders().map(|(repo_path, folder)| (repo_path.clone(), folder.head.clone())).collect();
-        Self { served, held, visible_refs: server.visible_refs(), heads, todos: server.todos(), uploads }
+        Self { served, held, visible_refs: server.visible_refs(), todos: server.todos(), uploads }
     }
 }
 

@@ -42,9 +42,9 @@ fn push_that_replaces_a_branch() {
     let two = owner().state("tool", 200, &[("refs/heads/dev", &oid('b')), ("HEAD", "ref: refs/heads/dev")]);
     setup.push(Action::Submit(two.clone()));
     let client_push = ClientPush::new(tool(&owner())).set("refs/heads/dev", &oid('b')).delete("refs/heads/main");
-    let (mut server, _) = CrashScript { setup, actions: vec![Action::Push(client_push)] }.assert_crash_safe();
+    let (server, _) = CrashScript { setup, actions: vec![Action::Push(client_push)] }.assert_crash_safe();
     expect_main(&server, &owner(), None);
-    assert_eq!(server.git().folder(&tool(&owner())).expect("has a folder").head.as_deref(), Some("refs/heads/dev"));
+    assert_eq!(server.visible_refs()[&tool(&owner())].head(), "refs/heads/dev");
     assert!(server.event_ids().0.contains(&two.id));
 }
 

@@ -142,7 +142,7 @@ async fn comparison_covers_branches_and_tags() {
         for (name, oid) in refs.iter().chain([&(pull.as_str(), UNKNOWN_OID)]) {
             made.set(name, RefTarget { oid: (*oid).to_owned(), peeled: None });
         }
-        setup.client.local_objects.ref_cache.publish(&setup.repo_path, made, true)
+        setup.publish(&setup.repo_path, made)
     };
     for supports_v2 in [true, false] {
         let backend = GitHttpBackend { supports_v2, ..GitHttpBackend::new(remote.root.path()) };

@@ -42,7 +42,7 @@ async fn objects_pruned_during_a_fetch_are_a_local_error() {
 
     // The repository is emptied while the response arrives.
     fs::remove_dir_all(local_objects.layout.pool(&setup.repo_path)).expect("removes");
-    local_objects.ref_cache.publish(&setup.repo_path, Default::default(), true);
+    setup.publish(&setup.repo_path, Default::default());
     let error = local_objects
         .check_pack((&setup.repo_path, &oids, &[]), availability.prune_count, received(&setup, &thin))
         .expect_err("objects are missing");

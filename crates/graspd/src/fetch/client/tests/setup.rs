@@ -11,11 +11,11 @@ use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::EventId;
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::repo::{Identifier, RepoId, RepoPath};
+use grasp_core::repo::{Identifier, RefTarget, Refs, RepoId, RepoPath, RepoRow};
 use grasp_git::layout::Layout;
 use grasp_git::process::{Git, ProcessLimits};
 use grasp_git::receive::{PackLimits, Quarantine};
-use grasp_git::refs::{RefTarget, Refs};
+use grasp_store::{Store, StoreOptions};
 use tempfile::TempDir;
 
 use crate::clock::Clock;
@@ -65,7 +65,8 @@ impl TestSetup {
     pub(super) fn with_dialer(dialer: Arc<Dialer>) -> Self {
         let folder = TempDir::new().expect("temporary folder");
         let layout = Arc::new(Layout::open(&folder.path().join("git")).expect("opens"));
-        let ref_cache = Arc::new(RefCache::new(layout.clone(), true));
+        let store = Store::open(&folder.path().join("events"), StoreOptions { readers: 1, reserve_bytes: 0 });
+        let ref_cache = Arc::new(RefCache::new(store.expect("opens"), layout.clone(), true));
         let bounds = ProcessLimits { alloc_bytes: LARGEST_OBJECT, address_bytes: 4 << 30 };
         let git = Git::new(Path::new("git"), bounds);
         let packs = PackReceiver::new(layout.clone(), DiskBudgetTracker::new(0), 0);
@@ -124,7 +125,13 @@ impl TestSetup {
         for (name, oid) in refs {
             made.set(name, RefTarget { oid: (*oid).to_owned(), peeled: None });
         }
-        self.client.local_objects.ref_cache.publish(repo_path, made, true);
+        self.publish(repo_path, made);
+    }
+
+    /// Shows refs of a repository. Returns whether branches or tags have changed.
+    pub(super) fn publish(&self, repo_path: &RepoPath, refs: Refs) -> bool {
+        let row = RepoRow { version: 1, refs: Arc::new(refs), degraded: None };
+        self.client.local_objects.ref_cache.publish(repo_path, Some(row))
     }
 
     /// Returns the objects in a pack.

@@ -1,0 +1,27 @@
+//! Rows of repositories, for work on git data outside of the writer: reads from the store, changes through the writer.
+
+use std::io;
+use std::sync::Arc;
+
+use grasp_core::repo::{RepoPath, RepoRow};
+use grasp_git::repo_rows::RepoRows;
+use grasp_store::Store;
+
+/// Asks the writer to record why a repository is degraded. Returns whether it is on disk.
+pub(crate) type DegradeFn = Arc<dyn Fn(&RepoPath, &str) -> bool + Send + Sync>;
+
+/// The rows of repositories.
+pub(crate) struct StoredRepoRows {
+    pub(crate) store: Store,
+    pub(crate) degrade: DegradeFn,
+}
+
+impl RepoRows for StoredRepoRows {
+    fn row(&self, repo_path: &RepoPath) -> io::Result<Option<RepoRow>> {
+        self.store.repo(repo_path).map_err(io::Error::other)
+    }
+
+    fn set_degraded(&self, repo_path: &RepoPath, reason: &str) -> io::Result<()> {
+        if (self.degrade)(repo_path, reason) { Ok(()) } else { Err(io::Error::other("the store cannot write")) }
+    }
+}
