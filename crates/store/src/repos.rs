@@ -1,13 +1,14 @@
 //! Rows of repositories: their refs, and whether they are degraded.
 //!
 //! ```text
-//! repos:  hash of repo path 16  →  version 8 | kind 1 | owner 32 | identifier | reason | HEAD | refs
+//! repos:  hash of repo path 16  →  checksum 8 | version 8 | kind 1 | owner 32 | identifier | reason | HEAD | refs
 //! a ref:  name | object 20 | has peeled 1 | peeled 20
 //! ```
 //!
 //! Identifier, reason, HEAD and name are texts: their length in two bytes, and the text. An empty reason or HEAD is
 //! none. A repository exists if it has a row. The rows are what counts: the files in the repository's folder are made
-//! from them.
+//! from them. The checksum covers the rest of the row. A damaged row counts as that of a degraded repository whose refs
+//! are lost; they are set again from the signed state.
 
 use std::sync::Arc;
 
@@ -25,6 +26,9 @@ use crate::transaction::WriteTransaction;
 /// Name in `meta` of the version of the row that was written last.
 const LAST_VERSION: &[u8] = b"last repo version";
 
+/// Bytes of the checksum of a row.
+const CHECKSUM_BYTES: usize = 8;
+
 /// Bytes of an object id.
 const OID_BYTES: usize = 20;
 
@@ -40,13 +44,20 @@ impl WriteTransaction<'_> {
     /// Sets the refs of a repository, which exists from now on.
     pub(crate) fn set_refs(&mut self, repo_path: &RepoPath, refs: &Arc<Refs>) -> Result<()> {
         let row = self.store.tables.repos()?.get(&self.txn, &row_key(self.store.hasher, repo_path))?;
-        let degraded = row.map(|row| read_header(&mut RowReader::new(row))).transpose()?.and_then(|row| row.degraded);
+        let header = row.and_then(|row| read_header(&mut checked(self.store.hasher, row).ok()?).ok());
+        let degraded = header.and_then(|header| header.degraded);
         self.put_repo(repo_path, &RepoRow { version: 0, refs: refs.clone(), degraded })
     }
 
-    /// Records why a repository is degraded, or that it is not, if it exists.
+    /// Records why a repository is degraded, or that it is not, if it exists. A damaged row is replaced by one without
+    /// refs.
     pub(crate) fn set_degraded(&mut self, repo_path: &RepoPath, reason: Option<&str>) -> Result<()> {
-        let Some(row) = self.repo(repo_path)? else { return Ok(()) };
+        let row = match self.repo(repo_path) {
+            Ok(None) => return Ok(()),
+            Ok(Some(row)) => row,
+            Err(StoreError::Damaged(_)) => RepoRow::default(),
+            Err(error) => return Err(error),
+        };
         let degraded = reason.map(|reason| reason.chars().take(MAX_REASON_CHARS).collect());
         self.put_repo(repo_path, &RepoRow { degraded, ..row })
     }
@@ -66,7 +77,7 @@ impl WriteTransaction<'_> {
         let tables = self.store.tables;
         let version = tables.meta.get(&self.txn, LAST_VERSION)?.map_or(0, read_u64) + 1;
         tables.meta.put(&mut self.txn, LAST_VERSION, &version.to_be_bytes())?;
-        let bytes = write_row(repo_path, &RepoRow { version, ..row.clone() })?;
+        let bytes = write_row(self.store.hasher, repo_path, &RepoRow { version, ..row.clone() })?;
         Ok(tables.repos()?.put(&mut self.txn, &row_key(self.store.hasher, repo_path), &bytes)?)
     }
 }
@@ -96,15 +107,15 @@ impl Store {
     pub(crate) fn for_each_repo(&self, txn: &RoTxn<'_>, mut on_repo: impl FnMut(RepoPath, bool)) -> Result<u64> {
         let Some(table) = self.tables.repos else { return Ok(0) };
         read_rows(table, txn, |_, value| {
-            read_header(&mut RowReader::new(value))
-                .map(|header| on_repo(header.repo_path, header.degraded.is_some()))
-                .is_ok()
+            // Without the checksum: a large row would have to be read completely.
+            let header = RowReader::after(value, CHECKSUM_BYTES).and_then(|mut reader| read_header(&mut reader));
+            header.map(|header| on_repo(header.repo_path, header.degraded.is_some())).is_ok()
         })
     }
 
     fn read_repo(&self, txn: &RoTxn<'_>, repo_path: &RepoPath) -> Result<Option<RepoRow>> {
         let Some(table) = self.tables.repos else { return Ok(None) };
-        table.get(txn, &row_key(self.hasher, repo_path))?.map(read_row).transpose()
+        table.get(txn, &row_key(self.hasher, repo_path))?.map(|row| read_row(self.hasher, row)).transpose()
     }
 }
 
@@ -120,9 +131,16 @@ struct RowHeader {
     degraded: Option<String>,
 }
 
-fn write_row(repo_path: &RepoPath, row: &RepoRow) -> Result<Vec<u8>> {
+/// Returns a reader of the part of a row that its checksum covers.
+fn checked(hasher: KeyHasher, row: &[u8]) -> Result<RowReader<'_>> {
+    let reader = RowReader::after(row, CHECKSUM_BYTES)?;
+    let is_intact = row.starts_with(&hasher.checksum(reader.rest()));
+    if is_intact { Ok(reader) } else { Err(StoreError::Damaged("row of a repository has a wrong checksum")) }
+}
+
+fn write_row(hasher: KeyHasher, repo_path: &RepoPath, row: &RepoRow) -> Result<Vec<u8>> {
     let repo = repo_path.repo();
-    let mut bytes = row.version.to_be_bytes().to_vec();
+    let mut bytes = [[0; CHECKSUM_BYTES], row.version.to_be_bytes()].concat();
     bytes.push(kind_of(repo_path));
     bytes.extend_from_slice(&repo.owner.0);
     write_text(&mut bytes, repo.identifier.as_str())?;
@@ -134,6 +152,8 @@ fn write_row(repo_path: &RepoPath, row: &RepoRow) -> Result<Vec<u8>> {
         bytes.push(u8::from(target.peeled.is_some()));
         target.peeled.iter().try_for_each(|peeled| write_oid(&mut bytes, peeled))?;
     }
+    let checksum = hasher.checksum(&bytes[CHECKSUM_BYTES..]);
+    bytes[..CHECKSUM_BYTES].copy_from_slice(&checksum);
     Ok(bytes)
 }
 
@@ -159,8 +179,8 @@ fn read_header(reader: &mut RowReader<'_>) -> Result<RowHeader> {
     Ok(RowHeader { version, repo_path, degraded })
 }
 
-fn read_row(row: &[u8]) -> Result<RepoRow> {
-    let mut reader = RowReader::new(row);
+fn read_row(hasher: KeyHasher, row: &[u8]) -> Result<RepoRow> {
+    let mut reader = checked(hasher, row)?;
     let RowHeader { version, degraded, .. } = read_header(&mut reader)?;
     let mut refs = Refs::default();
     let head = reader.text()?;
@@ -196,23 +216,29 @@ mod tests {
         (repo_path, RepoRow { version: 9, refs: Arc::new(refs), degraded: Some("a pack is missing".to_owned()) })
     }
 
+    const HASHER: KeyHasher = KeyHasher([3; 16]);
+
     #[test]
     fn rows_round_trip() {
         let (repo_path, row) = row();
         for row in [row, RepoRow::default()] {
-            let bytes = write_row(&repo_path, &row).expect("writes");
-            assert_eq!(read_row(&bytes).expect("reads"), row);
-            assert_eq!(read_header(&mut RowReader::new(&bytes)).expect("reads").repo_path, repo_path);
+            let bytes = write_row(HASHER, &repo_path, &row).expect("writes");
+            assert_eq!(read_row(HASHER, &bytes).expect("reads"), row);
+            let mut reader = RowReader::after(&bytes, CHECKSUM_BYTES).expect("reads");
+            assert_eq!(read_header(&mut reader).expect("reads").repo_path, repo_path);
         }
     }
 
-    /// A row that ends after a complete ref is valid, any other truncated row is an error.
     #[test]
-    fn truncated_rows_are_errors() {
+    fn damaged_rows_are_errors() {
         let (repo_path, row) = row();
-        let bytes = write_row(&repo_path, &row).expect("writes");
-        let complete = (0..bytes.len()).filter(|end| read_row(&bytes[..*end]).is_ok()).count();
-        assert_eq!(complete, 2, "without refs, and after the first ref");
+        let bytes = write_row(HASHER, &repo_path, &row).expect("writes");
+        for at in 0..bytes.len() {
+            assert!(read_row(HASHER, &bytes[..at]).is_err(), "cut at {at}");
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            assert!(read_row(HASHER, &changed).is_err(), "changed at {at}");
+        }
     }
 
     #[test]
@@ -220,6 +246,6 @@ mod tests {
         let (repo_path, _) = row();
         let mut refs = Refs::default();
         refs.set("refs/heads/main", RefTarget { oid: "ab".repeat(32), peeled: None });
-        assert!(write_row(&repo_path, &RepoRow { refs: Arc::new(refs), ..RepoRow::default() }).is_err());
+        assert!(write_row(HASHER, &repo_path, &RepoRow { refs: Arc::new(refs), ..RepoRow::default() }).is_err());
     }
 }

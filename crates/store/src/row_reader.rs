@@ -12,6 +12,11 @@ impl<'a> RowReader<'a> {
         Self(row)
     }
 
+    /// Returns a reader of what follows the first bytes of a row.
+    pub(crate) fn after(row: &'a [u8], bytes: usize) -> Result<Self> {
+        row.get(bytes..).map(Self).ok_or(Self::SHORT)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -269,6 +269,13 @@ impl KeyHasher {
         state.finish128().as_bytes()
     }
 
+    /// Returns the checksum of the content of a row.
+    pub(crate) fn checksum(&self, content: &[u8]) -> [u8; 8] {
+        let mut state = SipHasher24::new_with_key(&self.0);
+        state.write(content);
+        key(&[&state.finish128().as_bytes()[..8]])
+    }
+
     /// Hashes the URL of a relay without its scheme, or the authority of a git server.
     pub(crate) fn relay(&self, authority: &str) -> [u8; 16] {
         let mut state = SipHasher24::new_with_key(&self.0);

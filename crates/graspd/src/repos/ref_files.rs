@@ -2,7 +2,8 @@
 //!
 //! The store has the refs; the files follow. The writer reports each repository whose refs it has changed, after the
 //! commit. At the start all repositories are compared with their rows, because a crash, or another program, may have
-//! left other files. A repository whose folder is lost is repaired. No request waits for this: refs are served from the store, and objects by their ids.
+//! left other files. A repository whose
+//! row is damaged or whose folder is lost is repaired. No request waits for this: refs are served from the store, and objects by their ids.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,10 +47,11 @@ impl RefFilesHandle {
 impl RefFilesWorker {
     /// Compares the files of all repositories with their refs, and writes those that are reported, until the handle is
     /// dropped and everything is written. What fails is tried again.
-    pub(crate) fn run(self, all: Vec<RepoPath>) {
+    pub(crate) fn run(self, all: BTreeSet<RepoPath>) {
         let mut failed = BTreeSet::new();
         for repo_path in all {
             self.write_reported(self.changed.try_iter(), &mut failed);
+            self.repair.check_row(&repo_path);
             if self.write(&repo_path, &mut failed) == RefFiles::Written {
                 info!(target: "git", repo = %repo_path, "ref files differed from the event store and were written again");
             }

@@ -9,6 +9,7 @@ use grasp_core::repo::RepoPath;
 use grasp_git::action_error::ActionError;
 use grasp_git::layout::Layout;
 use grasp_git::repair::{RepairReport, RepoRepairer};
+use grasp_store::{Store, StoreError};
 use tracing::{error, info};
 
 use super::ref_cache::RefCache;
@@ -19,12 +20,14 @@ pub(crate) struct RepoRepair {
     pub(crate) repairer: RepoRepairer,
     pub(crate) layout: Arc<Layout>,
     pub(crate) ref_cache: Arc<RefCache>,
+    pub(crate) store: Store,
     pub(crate) degrade: DegradeFn,
 }
 
 impl RepoRepair {
     /// Checks and repairs a repository.
     pub(crate) fn repair(&self, repo_path: &RepoPath) -> Result<RepairReport, ActionError> {
+        self.check_row(repo_path);
         let snapshot = self.ref_cache.snapshot(repo_path);
         let exists = snapshot.is_ok_and(|snapshot| snapshot.exists);
         let report = if self.layout.repo_dir(repo_path).join("HEAD").exists() {
@@ -42,6 +45,14 @@ impl RepoRepair {
         }
         self.report_degraded(&report.degraded);
         Ok(report)
+    }
+
+    /// Replaces the row of a repository if it is damaged. Its refs are set again from the signed state.
+    pub(crate) fn check_row(&self, repo_path: &RepoPath) {
+        if let Err(StoreError::Damaged(reason)) = self.store.repo(repo_path) {
+            error!(target: "git", repo = %repo_path, reason, "repository is degraded");
+            (self.degrade)(repo_path, reason);
+        }
     }
 
     /// Logs that repositories are degraded, which the writer has recorded, and drops answers that were made before.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use grasp_core::repo::{RepoPath, RepoRow};
 use grasp_git::repo_rows::RepoRows;
-use grasp_store::Store;
+use grasp_store::{Store, StoreError};
 
 /// Asks the writer to record why a repository is degraded. Returns whether it is on disk.
 pub(crate) type DegradeFn = Arc<dyn Fn(&RepoPath, &str) -> bool + Send + Sync>;
 
-/// The rows of repositories.
+/// The rows of repositories. A damaged one is that of a degraded repository without refs.
 pub(crate) struct StoredRepoRows {
     pub(crate) store: Store,
     pub(crate) degrade: DegradeFn,
@@ -18,7 +18,12 @@ pub(crate) struct StoredRepoRows {
 
 impl RepoRows for StoredRepoRows {
     fn row(&self, repo_path: &RepoPath) -> io::Result<Option<RepoRow>> {
-        self.store.repo(repo_path).map_err(io::Error::other)
+        match self.store.repo(repo_path) {
+            Err(StoreError::Damaged(reason)) => {
+                Ok(Some(RepoRow { degraded: Some(reason.to_owned()), ..RepoRow::default() }))
+            }
+            row => row.map_err(io::Error::other),
+        }
     }
 
     fn set_degraded(&self, repo_path: &RepoPath, reason: &str) -> io::Result<()> {

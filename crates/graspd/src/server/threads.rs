@@ -77,6 +77,7 @@ impl WorkerThreads {
             repairer: RepoRepairer::new(&resources.git, layout.clone(), rows.clone(), timeout),
             layout: layout.clone(),
             ref_cache: ref_cache.clone(),
+            store: store.clone(),
             degrade,
         });
         let disk_budget = resources.disk_budget.clone();
@@ -131,7 +132,7 @@ impl WorkerThreads {
         let writer = writer.prepare()?;
         let writer = spawn("writer", move || writer.run())?;
         // After the check that the git folder is the right one.
-        let all_repos = store.repo_paths()?;
+        let all_repos = store.repo_paths()?.into_iter().chain(ref_cache.announced_repos()).collect();
         let ref_files = spawn("ref-files", move || ref_files_worker.run(all_repos))?;
         if config.git.maintenance {
             spawn("maintenance", move || maintainer.run())?;

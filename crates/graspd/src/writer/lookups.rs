@@ -13,10 +13,11 @@ use grasp_core::fetch::io::WantedGitData;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::kinds;
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::repo::{Identifier, RepoPath, RepoState};
+use grasp_core::repo::{Identifier, RepoPath, RepoRow, RepoState};
 use grasp_core::sync::io::{RepoNeeds, Seq};
 use grasp_core::time::Now;
 use grasp_store::{StoreError, WriteTransaction};
+use tracing::error;
 
 use super::command::{HeldEventView, NeededEvents, RepoHeldEvent, RepoSummary, RepoView};
 use crate::repos::ref_cache::RefCache;
@@ -43,7 +44,14 @@ pub(crate) fn lookup_repo(
     ref_cache: &RefCache,
     lookup: &RepoLookup,
 ) -> Result<RepoLookupResult, StoreError> {
-    let row = txn.repo(&lookup.repo_path)?;
+    let row = match txn.repo(&lookup.repo_path) {
+        // Its refs are lost. They are set again from the signed state.
+        Err(StoreError::Damaged(reason)) => {
+            error!(target: "writer", repo = %lookup.repo_path, reason, "row of a repository is damaged");
+            Some(RepoRow { degraded: Some(reason.to_owned()), ..RepoRow::default() })
+        }
+        row => row?,
+    };
     let mut result = RepoLookupResult { exists: row.is_some(), ..RepoLookupResult::default() };
     result.has_folder = lookup.find_folder && (result.exists || ref_cache.has_folder(&lookup.repo_path));
     if let Some(row) = row {

@@ -135,6 +135,32 @@ fn altered_ref_files_are_not_served_and_are_written_again() {
     }
 }
 
+/// A byte of the row that has the refs changes on disk. LMDB does not notice it. The refs are not served, and are set again
+/// from the signed state.
+#[test]
+fn damaged_row_of_a_repository_is_replaced() {
+    let mut damaged = DamagedServer::new(&[]);
+    assert_eq!(damaged.server.process.stop(), Some(0));
+    let database = damaged.server.process.folder().path().join("data/relay/events/data.mdb");
+    let modified = fs::metadata(&database).and_then(|file| file.modified()).expect("cannot read the time");
+    let mut bytes = fs::read(&database).expect("cannot read the database");
+    let oid: Vec<u8> =
+        (0..20).map(|at| u8::from_str_radix(&damaged.commit[2 * at..2 * at + 2], 16).expect("hex digits")).collect();
+    // Freed pages may have older copies of the row.
+    let found: Vec<usize> = (0..bytes.len() - 20).filter(|at| bytes[*at..*at + 20] == oid).collect();
+    assert!(!found.is_empty());
+    for at in found {
+        bytes[at] ^= 1;
+    }
+    fs::write(&database, bytes).expect("cannot write the database");
+    let file = fs::OpenOptions::new().write(true).open(&database).expect("cannot open the database");
+    file.set_modified(modified).expect("cannot set the time");
+    damaged = DamagedServer { server: damaged.server.start_after_exit(), ..damaged };
+    damaged.expect_intact();
+    damaged.server.expect_refs(&damaged.owner, "tool", &main_at(&damaged.commit));
+    assert!(damaged.server.process.run(&["repair", "tool"]).expect_success().contains("0 with damage"));
+}
+
 #[test]
 fn damaged_index_is_written_again() {
     let damaged = DamagedServer::new(&[]);
