@@ -25,7 +25,7 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::ReceivedPack;
 use grasp_core::nostr::{PublicKey, hex};
-use grasp_core::repo::{Identifier, RepoId, RepoPath};
+use grasp_core::repo::{Identifier, PackHash, PackManifest, RepoId, RepoPath};
 use sha2::{Digest, Sha256};
 
 use crate::alternates::Alternates;
@@ -144,6 +144,35 @@ impl Layout {
     #[must_use]
     pub fn pool(&self, repo_path: &RepoPath) -> PathBuf {
         self.repo_dir(repo_path).join("pool")
+    }
+
+    /// Whether the folder of a repository has ref files. What cannot be read counts as existing.
+    #[must_use]
+    pub fn has_refs(&self, repo_path: &RepoPath) -> bool {
+        !is_deleted(&self.repo_dir(repo_path)).unwrap_or(false)
+    }
+
+    /// Returns the packs in the pool of a repository; none if it has no pool.
+    pub fn packs(&self, repo_path: &RepoPath) -> io::Result<PackManifest> {
+        let mut packs = PackManifest::default();
+        for entry in if_found(fs::read_dir(self.pool(repo_path).join("pack")))?.into_iter().flatten() {
+            let entry = entry?;
+            let name = entry.file_name();
+            let stem = name.to_str().and_then(|name| name.strip_suffix(".pack"));
+            if let Some(pack) = stem.and_then(PackHash::from_file_stem) {
+                packs.0.insert(pack, entry.metadata()?.len());
+            }
+        }
+        Ok(packs)
+    }
+
+    /// Returns the repository that a pool belongs to, given its identifier.
+    pub(crate) fn repo_of_pool(&self, pool: &Path, identifier: &Identifier) -> Option<RepoPath> {
+        let owner = pool.parent()?.parent()?.file_name()?.to_str().and_then(PublicKey::from_npub)?;
+        let repo = RepoId { owner, identifier: identifier.clone() };
+        [RepoPath::Announced(repo.clone()), RepoPath::PullRequests(repo)]
+            .into_iter()
+            .find(|path| self.pool(path) == pool)
     }
 
     /// Returns the bytes of all packs that a repository reads: its own and those of its alternates.

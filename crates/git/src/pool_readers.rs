@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use grasp_core::repo::{Identifier, RepoPath};
+use grasp_core::repo::{Identifier, PackManifest, RepoPath};
 
 use crate::alternates::Alternates;
 use crate::crash_point;
@@ -26,13 +26,16 @@ const EXTENSIONS: [&str; 4] = ["pack", "rev", "mtimes", "idx"];
 pub(crate) const LAST_PRUNE: &str = "looked";
 
 /// The repositories with one identifier that read pools of others.
-#[derive(Debug, Default)]
-pub(crate) struct PoolReaders(BTreeMap<PathBuf, Vec<RepoPath>>);
+#[derive(Debug)]
+pub(crate) struct PoolReaders {
+    identifier: Identifier,
+    by_pool: BTreeMap<PathBuf, Vec<RepoPath>>,
+}
 
 impl PoolReaders {
     /// Returns the repositories that read a pool and are not its own.
     pub(crate) fn of(&self, pool: &Path) -> &[RepoPath] {
-        self.0.get(pool).map_or(&[], Vec::as_slice)
+        self.by_pool.get(pool).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -40,10 +43,10 @@ impl Layout {
     /// Returns which repositories with an identifier read the pools of others. The files on disk count, whether or not
     /// a repository is hosted.
     pub(crate) fn pool_readers(&self, identifier: &Identifier) -> io::Result<PoolReaders> {
-        let mut readers = PoolReaders::default();
+        let mut readers = PoolReaders { identifier: identifier.clone(), by_pool: BTreeMap::new() };
         for repo_path in self.repos_with_identifier(identifier)? {
             for pool in Alternates::read(&self.repo_dir(&repo_path))?.foreign_pools() {
-                readers.0.entry(pool).or_default().push(repo_path.clone());
+                readers.by_pool.entry(pool).or_default().push(repo_path.clone());
             }
         }
         Ok(readers)
@@ -88,22 +91,27 @@ impl Layout {
     /// Removes an orphaned pool, unless several repositories read it. A single reader takes over its packs if `can_link`.
     /// Returns whether the pool was removed. The caller holds the lock of the identifier and has called
     /// [`begin_removal`](Self::begin_removal).
-    pub(crate) fn release_pool(&self, pool: &Path, readers: &PoolReaders, can_link: bool) -> io::Result<bool> {
-        let Some(folder) = pool.parent() else { return Ok(false) };
+    pub(crate) fn release_pool(
+        &self,
+        pool: &Path,
+        readers: &PoolReaders,
+        can_link: bool,
+        rows: &dyn RepoRows,
+    ) -> io::Result<bool> {
         if !is_orphaned(pool)? {
             return Ok(false);
         }
-        let readers = readers.of(pool);
-        match readers {
+        match readers.of(pool) {
             [_] if !can_link => return Ok(false),
             [reader] => {
                 self.link_packs(pool, reader)?;
+                rows.set_packs(reader, self.packs(reader)?)?;
                 crash_point::point("release.linked");
             }
             [_, _, ..] if pack_bytes(pool)? > 0 => return Ok(false),
             _ => {}
         }
-        self.remove_pool(pool, folder, readers)?;
+        self.remove_pool(pool, readers, rows)?;
         Ok(true)
     }
 
@@ -115,24 +123,27 @@ impl Layout {
         identifier: &Identifier,
         rows: &dyn RepoRows,
     ) -> io::Result<Vec<RepoPath>> {
-        let Some(folder) = pool.parent() else { return Ok(Vec::new()) };
         if !is_orphaned(pool)? {
             return Ok(Vec::new());
         }
-        let readers = self.pool_readers(identifier)?.of(pool).to_vec();
-        for reader in &readers {
+        let readers = self.pool_readers(identifier)?;
+        for reader in readers.of(pool) {
             rows.set_degraded(reader, "a repository whose objects it needs was deleted while the disk was full")?;
         }
-        self.remove_pool(pool, folder, &readers)?;
-        Ok(readers)
+        self.remove_pool(pool, &readers, rows)?;
+        Ok(readers.of(pool).to_vec())
     }
 
-    /// Removes a pool from the alternates of its readers, and then from the disk.
-    fn remove_pool(&self, pool: &Path, folder: &Path, readers: &[RepoPath]) -> io::Result<()> {
-        for reader in readers {
+    /// Removes a pool from the alternates of its readers, then its row, and then the pool from the disk.
+    fn remove_pool(&self, pool: &Path, readers: &PoolReaders, rows: &dyn RepoRows) -> io::Result<()> {
+        let Some(folder) = pool.parent() else { return Ok(()) };
+        for reader in readers.of(pool) {
             Alternates::read(&self.repo_dir(reader))?.without(&[pool.to_owned()]).write()?;
         }
         crash_point::point("release.alternates");
+        if let Some(repo_path) = self.repo_of_pool(pool, &readers.identifier) {
+            rows.set_packs(&repo_path, PackManifest::default())?;
+        }
         self.move_to_trash(folder)?;
         self.record_prune();
         self.remove_owner_folder(folder)

@@ -5,15 +5,20 @@
 //! replaced by a rename, so that a reader, including git, sees either the old refs or the new ones. It is not synced to
 //! disk: what a crash leaves behind is compared with the store and written again.
 
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
+use grasp_core::repo::ref_name;
+use grasp_core::repo::state::is_oid;
 pub use grasp_core::repo::{RefTarget, Refs};
 
 use crate::files::{read_text, replace_file_unsynced};
 use crate::pktline;
 
-/// Reads the refs of a repository folder. Missing files mean no refs, malformed lines are skipped.
+/// Reads the refs of a repository folder. Missing files mean no refs.
+///
+/// # Errors
+/// If a file cannot be read, or if a line is not a ref with an object id.
 pub fn read_refs(folder: &Path) -> io::Result<Refs> {
     let mut refs = Refs::default();
     if let Some(head) = read_text(&folder.join("HEAD"))?.trim_end().strip_prefix("ref: ") {
@@ -22,11 +27,18 @@ pub fn read_refs(folder: &Path) -> io::Result<Refs> {
     let text = read_text(&folder.join("packed-refs"))?;
     let mut lines = text.lines().filter(|line| !line.starts_with('#')).peekable();
     while let Some(line) = lines.next() {
-        let Some((oid, name)) = line.split_once(' ') else { continue };
+        let Some((oid, name)) = line.split_once(' ').filter(|(oid, name)| is_ref(oid, name)) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "packed-refs has a line that is not a ref"));
+        };
         let peeled = lines.next_if(|line| line.starts_with('^')).map(|line| line[1..].to_owned());
+        let peeled = peeled.filter(|oid| is_ref(oid, name));
         refs.set(name, RefTarget { oid: oid.to_owned(), peeled });
     }
     Ok(refs)
+}
+
+fn is_ref(oid: &str, name: &str) -> bool {
+    oid.len() == 40 && is_oid(oid) && ref_name::is_valid(name)
 }
 
 /// Makes the ref files of a repository folder equal to `refs`. Returns whether they were different.
@@ -35,7 +47,8 @@ pub fn write_refs(folder: &Path, refs: &Refs) -> io::Result<bool> {
     for (name, text) in [("packed-refs", refs.to_string()), ("HEAD", format!("ref: {}\n", refs.head()))] {
         // Without refs, the file need not exist.
         let is_missing = name == "packed-refs" && refs.is_empty() && !folder.join(name).try_exists()?;
-        if !is_missing && read_text(&folder.join(name))? != text {
+        // A file that cannot be read is replaced, too.
+        if !is_missing && fs::read(folder.join(name)).ok().as_deref() != Some(text.as_bytes()) {
             replace_file_unsynced(folder, name, text.as_bytes())?;
             is_changed = true;
         }

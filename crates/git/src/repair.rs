@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-use grasp_core::repo::RepoPath;
+use grasp_core::repo::{PackHash, PackManifest, RepoPath};
 use sha1::{Digest, Sha1};
 
 use crate::action_error::{ActionContext, ActionError};
+use crate::apply::FOLDER_LOST;
 use crate::apply::adopt_packs::move_packs;
 use crate::backup::RepoVerifier;
 use crate::files::{file_names, if_found, link_if_exists, remove_if_exists, sync_file, sync_folder};
@@ -73,6 +74,8 @@ pub struct RepoRepairer {
 pub struct RepairReport {
     /// Packs whose index was written again.
     pub indexed_packs: Vec<String>,
+    /// Packs that the pool should have and that are gone.
+    pub missing_packs: Vec<String>,
     /// Packs that were moved to `damaged/`.
     pub damaged_packs: Vec<String>,
     /// Number of objects that its refs need and that are missing.
@@ -95,6 +98,7 @@ impl RepoRepairer {
     pub fn repair(&self, repo_path: &RepoPath) -> Result<RepairReport, ActionError> {
         let (folder, pool) = (self.layout.repo_dir(repo_path), self.layout.pool(repo_path));
         let mut report = RepairReport::default();
+        self.find_missing_packs(repo_path, &mut report)?;
         let mut damaged = Vec::new();
         for pack in pack_names(&pool).context("read a pool")? {
             if !matches!(pack_state(&pool, &pack).context("read a pack")?, PackState::Intact | PackState::Gone) {
@@ -117,9 +121,34 @@ impl RepoRepairer {
         if let Some(first) = missing.first() {
             report.missing_objects = missing.len();
             let reason = format!("objects that its refs need are missing, for example {first}");
+            // The result of a git job that began before is recorded first.
+            let _lock = self.layout.repo_locks.lock(repo_path.identifier());
             self.mark(repo_path, &reason, &mut report)?;
         }
         Ok(report)
+    }
+
+    /// Compares the packs of a pool with those that it should have. If some are missing, the repositories that read it are
+    /// recorded as degraded. Afterwards the packs that are here are recorded.
+    fn find_missing_packs(&self, repo_path: &RepoPath, report: &mut RepairReport) -> Result<(), ActionError> {
+        let _lock = self.layout.repo_locks.lock(repo_path.identifier());
+        let recorded = self.rows.packs(repo_path).context("read the list of packs")?.unwrap_or_default();
+        let packs = self.layout.packs(repo_path).context("read a pool")?;
+        if recorded == packs {
+            return Ok(());
+        }
+        // One with another size is found as damaged.
+        let is_here = |pack: &PackHash| packs.0.contains_key(pack);
+        report.missing_packs =
+            recorded.missing_from(&packs).filter(|pack| !is_here(pack)).map(PackHash::file_stem).collect();
+        if !report.missing_packs.is_empty() {
+            let readers = self.layout.pool_readers(repo_path.identifier()).context("find the readers of a pool")?;
+            let reason = format!("packs are missing: {}", report.missing_packs.join(", "));
+            for reader in readers.of(&self.layout.pool(repo_path)).iter().chain([repo_path]) {
+                self.mark(reader, &reason, report)?;
+            }
+        }
+        self.rows.set_packs(repo_path, packs).context("record the packs of a pool")
     }
 
     /// Creates the folder of a repository that was lost, and marks it as degraded.
@@ -128,9 +157,11 @@ impl RepoRepairer {
     /// If the folder cannot be created.
     pub fn recreate(&self, repo_path: &RepoPath) -> Result<RepairReport, ActionError> {
         let _lock = self.layout.repo_locks.lock(repo_path.identifier());
-        create_bare_repo(&self.layout.repo_dir(repo_path)).context("create a repository")?;
         let mut report = RepairReport::default();
-        self.mark(repo_path, "its folder was lost", &mut report)?;
+        // Before the folder is created: then nothing would show that its objects are lost.
+        self.mark(repo_path, FOLDER_LOST, &mut report)?;
+        create_bare_repo(&self.layout.repo_dir(repo_path)).context("create a repository")?;
+        self.rows.set_packs(repo_path, PackManifest::default()).context("record the packs of a pool")?;
         Ok(report)
     }
 
@@ -169,6 +200,8 @@ impl RepoRepairer {
         }
         remove_indexes(&pool).context("remove an index")?;
         sync_folder(&pool.join("pack")).context("sync a pool to disk")?;
+        let packs = self.layout.packs(repo_path).context("read a pool")?;
+        self.rows.set_packs(repo_path, packs).context("record the packs of a pool")?;
         self.layout.record_prune();
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use grasp_core::repo::{RepoPath, RepoRow};
+use grasp_core::repo::{PackManifest, RepoPath, RepoRow};
 
 /// Access to the rows of repositories. Only the writer of the server changes them.
 pub trait RepoRows: Send + Sync {
@@ -18,4 +18,17 @@ pub trait RepoRows: Send + Sync {
     /// # Errors
     /// If the store cannot be written.
     fn set_degraded(&self, repo_path: &RepoPath, reason: &str) -> io::Result<()>;
+
+    /// Returns the packs that the pool of a repository should have; `None` if that is not recorded.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    fn packs(&self, repo_path: &RepoPath) -> io::Result<Option<PackManifest>>;
+
+    /// Records the packs that the pool of a repository should have. This is durable when the function returns. The
+    /// caller holds the lock of the repository.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    fn set_packs(&self, repo_path: &RepoPath, packs: PackManifest) -> io::Result<()>;
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use grasp_core::admission::io::{EventLookups, NeededLookups, PendingUpload, StoreWrite, Todo, Tombstone};
 use grasp_core::nostr::event::{Coordinate, EventId, EventVersion, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
-use grasp_core::repo::{Identifier, RefTarget, Refs, RepoId, RepoPath};
+use grasp_core::repo::{Identifier, PackHash, PackManifest, RefTarget, Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
 use crate::failure_context::FailureContext;
@@ -101,6 +101,7 @@ impl History {
             self.compared += 1;
         }
         let repo_path = self.repo_path();
+        assert_eq!(self.model.packs(&repo_path), store.packs(&repo_path), "the packs of {repo_path} (left: model)");
         assert_eq!(self.model.repo(&repo_path), store.repo(&repo_path), "the repository {repo_path} (left: model)");
         let now = self.random_time();
         assert_eq!(sorted(self.model.due(now)), sorted(store.due(now)), "due at {now} (left: model)");
@@ -214,7 +215,12 @@ impl History {
         let existing: Vec<RepoPath> = self.model.repos().map(|(repo_path, _)| repo_path.clone()).collect();
         let repo_path = if self.rng.one_in(2) { None } else { self.rng.pick(&existing).cloned() };
         let repo_path = repo_path.unwrap_or_else(|| self.repo_path());
-        match self.rng.below(6) {
+        match self.rng.below(7) {
+            6 => {
+                let packs =
+                    (0..self.rng.below(3)).map(|_| (PackHash([self.rng.below(4) as u8; 20]), self.rng.next_u64()));
+                StoreWrite::SetPacks(repo_path, Arc::new(PackManifest(packs.collect())))
+            }
             0 => StoreWrite::RemoveRefs(repo_path),
             1 => StoreWrite::SetDegraded(repo_path, None),
             2 => StoreWrite::SetDegraded(repo_path, Some("a pack is missing".to_owned())),

@@ -12,14 +12,14 @@ use grasp_core::limits;
 use grasp_core::nostr::event::{Event, EventId, EventVersion};
 use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds, signed_event};
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::repo::{Identifier, Refs, RepoId, RepoPath};
+use grasp_core::repo::{Identifier, PackHash, PackManifest, Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
 use crate::failure_context::FailureContext;
 
 /// A store as the writer and the readers use it.
 ///
-/// `lookups`, `event`, `is_known`, `repo` and `write` belong to the open batch: they see its writes. All other methods are
+/// `lookups`, `event`, `is_known`, `repo`, `packs` and `write` belong to the open batch: they see its writes. All other methods are
 /// for readers and see committed rows only. They may be called while a batch is open.
 pub trait StoreUnderTest {
     /// Returns what is known about an event, with the open batch.
@@ -36,6 +36,9 @@ pub trait StoreUnderTest {
 
     /// Returns the refs of a repository, and why it is degraded, with the open batch; `None` if it does not exist.
     fn repo(&mut self, repo_path: &RepoPath) -> Option<(Arc<Refs>, Option<String>)>;
+
+    /// Returns the packs that the pool of a repository should have, with the open batch; `None` if there are none.
+    fn packs(&mut self, repo_path: &RepoPath) -> Option<PackManifest>;
 
     /// Ends the batch: all of its changes are visible and durable.
     fn commit(&mut self);
@@ -163,6 +166,7 @@ pub const CASES: &[(&str, ContractCase)] = &[
     ("the deadline of a held event can change", git_jobs::extend_hold),
     ("a todo row stays until it is removed", git_jobs::todo),
     ("refs and degradation of a repository are one row", git_jobs::repos),
+    ("the packs of a pool are one row, independent of the refs", git_jobs::packs),
     ("one upload row per event and repository", git_jobs::uploads),
     ("todo rows and uploads survive a restart, but not an abort", git_jobs::durability),
     ("requests of unknown keys are restored and not served", git_jobs::early_requests),

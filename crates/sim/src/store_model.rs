@@ -14,7 +14,7 @@ use grasp_core::nostr::event::{Coordinate, Event, EventId, EventVersion, superse
 use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{Refs, RepoId, RepoPath};
+use grasp_core::repo::{PackManifest, Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
 use crate::store_contract::StoreUnderTest;
@@ -40,6 +40,7 @@ struct Rows {
     withdrawn: BTreeMap<RepoId, EventVersion>,
     exceptions: BTreeSet<EventId>,
     repos: BTreeMap<RepoPath, (Arc<Refs>, Option<String>)>,
+    packs: BTreeMap<RepoPath, PackManifest>,
     todo: BTreeSet<Todo>,
     staged: BTreeMap<(RepoPath, EventId), PendingUpload>,
     early_requests: BTreeMap<EventId, EarlyRequest>,
@@ -146,6 +147,10 @@ impl StoreUnderTest for ModelStore {
 
     fn repo(&mut self, repo_path: &RepoPath) -> Option<(Arc<Refs>, Option<String>)> {
         self.rows.repos.get(repo_path).cloned()
+    }
+
+    fn packs(&mut self, repo_path: &RepoPath) -> Option<PackManifest> {
+        self.rows.packs.get(repo_path).cloned()
     }
 
     fn commit(&mut self) {
@@ -412,6 +417,12 @@ impl Rows {
             }
             StoreWrite::RemoveRefs(repo_path) => {
                 self.repos.remove(repo_path);
+            }
+            StoreWrite::SetPacks(repo_path, packs) if packs.is_empty() => {
+                self.packs.remove(repo_path);
+            }
+            StoreWrite::SetPacks(repo_path, packs) => {
+                self.packs.insert(repo_path.clone(), PackManifest::clone(packs));
             }
             StoreWrite::SetDegraded(repo_path, reason) => {
                 if let Some((_, degraded)) = self.repos.get_mut(repo_path) {

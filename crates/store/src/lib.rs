@@ -26,6 +26,7 @@ mod local_ids;
 mod lookups;
 mod moderation;
 mod nostr_lmdb;
+mod pools;
 mod query_plan;
 mod rejected;
 mod relays;

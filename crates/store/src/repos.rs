@@ -18,16 +18,13 @@ use heed::RoTxn;
 
 use crate::error::{Result, StoreError};
 use crate::git_jobs::{kind_of, repo_path};
-use crate::row_reader::RowReader;
+use crate::row_reader::{CHECKSUM_BYTES, RowReader};
 use crate::schema::{KeyHasher, read_u64};
 use crate::store::{Store, read_rows};
 use crate::transaction::WriteTransaction;
 
 /// Name in `meta` of the version of the row that was written last.
 const LAST_VERSION: &[u8] = b"last repo version";
-
-/// Bytes of the checksum of a row.
-const CHECKSUM_BYTES: usize = 8;
 
 /// Bytes of an object id.
 const OID_BYTES: usize = 20;
@@ -44,7 +41,7 @@ impl WriteTransaction<'_> {
     /// Sets the refs of a repository, which exists from now on.
     pub(crate) fn set_refs(&mut self, repo_path: &RepoPath, refs: &Arc<Refs>) -> Result<()> {
         let row = self.store.tables.repos()?.get(&self.txn, &row_key(self.store.hasher, repo_path))?;
-        let header = row.and_then(|row| read_header(&mut checked(self.store.hasher, row).ok()?).ok());
+        let header = row.and_then(|row| read_header(&mut RowReader::checked(self.store.hasher, row).ok()?).ok());
         let degraded = header.and_then(|header| header.degraded);
         self.put_repo(repo_path, &RepoRow { version: 0, refs: refs.clone(), degraded })
     }
@@ -66,6 +63,12 @@ impl WriteTransaction<'_> {
     pub(crate) fn remove_refs(&mut self, repo_path: &RepoPath) -> Result<()> {
         self.store.tables.repos()?.delete(&mut self.txn, &row_key(self.store.hasher, repo_path))?;
         Ok(())
+    }
+
+    /// Removes the rows of all repositories and pools.
+    pub fn clear_repo_rows(&mut self) -> Result<()> {
+        self.store.tables.repos()?.clear(&mut self.txn)?;
+        Ok(self.store.tables.pools()?.clear(&mut self.txn)?)
     }
 
     /// Records that all repositories have a row ([`Store::needs_repo_rows`]).
@@ -108,7 +111,7 @@ impl Store {
         let Some(table) = self.tables.repos else { return Ok(0) };
         read_rows(table, txn, |_, value| {
             // Without the checksum: a large row would have to be read completely.
-            let header = RowReader::after(value, CHECKSUM_BYTES).and_then(|mut reader| read_header(&mut reader));
+            let header = RowReader::unchecked(value).and_then(|mut reader| read_header(&mut reader));
             header.map(|header| on_repo(header.repo_path, header.degraded.is_some())).is_ok()
         })
     }
@@ -119,7 +122,7 @@ impl Store {
     }
 }
 
-fn row_key(hasher: KeyHasher, repo_path: &RepoPath) -> [u8; 16] {
+pub(crate) fn row_key(hasher: KeyHasher, repo_path: &RepoPath) -> [u8; 16] {
     let repo = repo_path.repo();
     hasher.repo_path(kind_of(repo_path), &repo.owner, repo.identifier.as_str().as_bytes())
 }
@@ -131,33 +134,35 @@ struct RowHeader {
     degraded: Option<String>,
 }
 
-/// Returns a reader of the part of a row that its checksum covers.
-fn checked(hasher: KeyHasher, row: &[u8]) -> Result<RowReader<'_>> {
-    let reader = RowReader::after(row, CHECKSUM_BYTES)?;
-    let is_intact = row.starts_with(&hasher.checksum(reader.rest()));
-    if is_intact { Ok(reader) } else { Err(StoreError::Damaged("row of a repository has a wrong checksum")) }
+/// Returns a row that begins with a checksum of what `write` adds.
+pub(crate) fn with_checksum(hasher: KeyHasher, write: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Result<Vec<u8>> {
+    let mut row = vec![0; CHECKSUM_BYTES];
+    write(&mut row)?;
+    let checksum = hasher.checksum(&row[CHECKSUM_BYTES..]);
+    row[..CHECKSUM_BYTES].copy_from_slice(&checksum);
+    Ok(row)
 }
 
 fn write_row(hasher: KeyHasher, repo_path: &RepoPath, row: &RepoRow) -> Result<Vec<u8>> {
     let repo = repo_path.repo();
-    let mut bytes = [[0; CHECKSUM_BYTES], row.version.to_be_bytes()].concat();
-    bytes.push(kind_of(repo_path));
-    bytes.extend_from_slice(&repo.owner.0);
-    write_text(&mut bytes, repo.identifier.as_str())?;
-    write_text(&mut bytes, row.degraded.as_deref().unwrap_or_default())?;
-    write_text(&mut bytes, row.refs.named_head().unwrap_or_default())?;
-    for (name, target) in row.refs.iter() {
-        write_text(&mut bytes, name)?;
-        write_oid(&mut bytes, &target.oid)?;
-        bytes.push(u8::from(target.peeled.is_some()));
-        target.peeled.iter().try_for_each(|peeled| write_oid(&mut bytes, peeled))?;
-    }
-    let checksum = hasher.checksum(&bytes[CHECKSUM_BYTES..]);
-    bytes[..CHECKSUM_BYTES].copy_from_slice(&checksum);
-    Ok(bytes)
+    with_checksum(hasher, |bytes| {
+        bytes.extend_from_slice(&row.version.to_be_bytes());
+        bytes.push(kind_of(repo_path));
+        bytes.extend_from_slice(&repo.owner.0);
+        write_text(bytes, repo.identifier.as_str())?;
+        write_text(bytes, row.degraded.as_deref().unwrap_or_default())?;
+        write_text(bytes, row.refs.named_head().unwrap_or_default())?;
+        for (name, target) in row.refs.iter() {
+            write_text(bytes, name)?;
+            write_oid(bytes, &target.oid)?;
+            bytes.push(u8::from(target.peeled.is_some()));
+            target.peeled.iter().try_for_each(|peeled| write_oid(bytes, peeled))?;
+        }
+        Ok(())
+    })
 }
 
-fn write_text(bytes: &mut Vec<u8>, text: &str) -> Result<()> {
+pub(crate) fn write_text(bytes: &mut Vec<u8>, text: &str) -> Result<()> {
     let len =
         u16::try_from(text.len()).map_err(|_| StoreError::Damaged("text in a row of a repository is too long"))?;
     bytes.extend_from_slice(&len.to_be_bytes());
@@ -180,7 +185,7 @@ fn read_header(reader: &mut RowReader<'_>) -> Result<RowHeader> {
 }
 
 fn read_row(hasher: KeyHasher, row: &[u8]) -> Result<RepoRow> {
-    let mut reader = checked(hasher, row)?;
+    let mut reader = RowReader::checked(hasher, row)?;
     let RowHeader { version, degraded, .. } = read_header(&mut reader)?;
     let mut refs = Refs::default();
     let head = reader.text()?;
@@ -224,7 +229,7 @@ mod tests {
         for row in [row, RepoRow::default()] {
             let bytes = write_row(HASHER, &repo_path, &row).expect("writes");
             assert_eq!(read_row(HASHER, &bytes).expect("reads"), row);
-            let mut reader = RowReader::after(&bytes, CHECKSUM_BYTES).expect("reads");
+            let mut reader = RowReader::unchecked(&bytes).expect("reads");
             assert_eq!(read_header(&mut reader).expect("reads").repo_path, repo_path);
         }
     }

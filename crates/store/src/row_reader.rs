@@ -1,6 +1,10 @@
 //! Reading of binary rows, field by field. Numbers are big-endian; a text follows its length in two bytes.
 
 use crate::error::{Result, StoreError};
+use crate::schema::KeyHasher;
+
+/// Bytes of the checksum at the beginning of some rows.
+pub(crate) const CHECKSUM_BYTES: usize = 8;
 
 /// Unread rest of a row.
 pub(crate) struct RowReader<'a>(&'a [u8]);
@@ -12,9 +16,16 @@ impl<'a> RowReader<'a> {
         Self(row)
     }
 
-    /// Returns a reader of what follows the first bytes of a row.
-    pub(crate) fn after(row: &'a [u8], bytes: usize) -> Result<Self> {
-        row.get(bytes..).map(Self).ok_or(Self::SHORT)
+    /// Returns a reader of a row that begins with a checksum of the rest.
+    pub(crate) fn checked(hasher: KeyHasher, row: &'a [u8]) -> Result<Self> {
+        let reader = Self::unchecked(row)?;
+        let is_intact = row.starts_with(&hasher.checksum(reader.rest()));
+        if is_intact { Ok(reader) } else { Err(StoreError::Damaged("row has a wrong checksum")) }
+    }
+
+    /// Returns a reader of a row that begins with a checksum, which is not compared.
+    pub(crate) fn unchecked(row: &'a [u8]) -> Result<Self> {
+        row.get(CHECKSUM_BYTES..).map(Self).ok_or(Self::SHORT)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

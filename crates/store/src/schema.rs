@@ -16,6 +16,7 @@
 //! | `todo` | hash of repository path; event or zeros | repository path: pending git job |
 //! | `staged` | hash of repository path; event | pending upload: its event has not arrived yet |
 //! | `repos` | hash of repository path | version, repository path, refs, why it is degraded |
+//! | `pools` | hash of repository path | repository path, packs that its pool should have |
 //! | `early_requests` | id | expires_at, network, record: deletion or vanish request of an unknown key |
 //! | `refused` | id | rejected event, kept for sync |
 //! | `peers` | hash of host, port and path | state of a relay, kept for sync |
@@ -74,6 +75,8 @@ pub(crate) struct Tables {
     pub(crate) uploads: Table,
     /// `None` in a read-only store of a version that kept refs in files.
     pub(crate) repos: Option<Table>,
+    /// As `repos`.
+    pub(crate) pools: Option<Table>,
     pub(crate) early_requests: Table,
     pub(crate) rejected: Table,
     pub(crate) relays: Table,
@@ -125,10 +128,8 @@ impl Tables {
             exceptions: table("exceptions")?,
             todos: table("todo")?,
             uploads: table("staged")?,
-            repos: match table("repos") {
-                Err(StoreError::MissingTable(_)) => None,
-                repos => Some(repos?),
-            },
+            repos: if_exists(table("repos"))?,
+            pools: if_exists(table("pools"))?,
             early_requests: table("early_requests")?,
             rejected: table("refused")?,
             relays: table("peers")?,
@@ -161,6 +162,11 @@ impl Tables {
     /// Returns the table of repositories of a store that can be written.
     pub(crate) fn repos(&self) -> Result<Table> {
         self.repos.ok_or(StoreError::MissingTable("repos"))
+    }
+
+    /// Returns the table of pools of a store that can be written.
+    pub(crate) fn pools(&self) -> Result<Table> {
+        self.pools.ok_or(StoreError::MissingTable("pools"))
     }
 
     /// Creates a secret random value if there is none with this name.
@@ -196,6 +202,14 @@ impl Tables {
 
     fn last_event(&self, txn: &RoTxn<'_>) -> Result<u64> {
         Ok(self.events.last(txn)?.map_or(0, |(seq, _)| read_u64(seq)))
+    }
+}
+
+/// Returns a table; `None` if a read-only store does not have it.
+fn if_exists(table: Result<Table>) -> Result<Option<Table>> {
+    match table {
+        Err(StoreError::MissingTable(_)) => Ok(None),
+        table => table.map(Some),
     }
 }
 

@@ -54,6 +54,7 @@ impl<'s> WriteTransaction<'s> {
             StoreWrite::AddTombstone(tombstone) => self.add_tombstone(tombstone),
             StoreWrite::SetRefs(repo_path, refs) => self.set_refs(repo_path, refs),
             StoreWrite::RemoveRefs(repo_path) => self.remove_refs(repo_path),
+            StoreWrite::SetPacks(repo_path, packs) => self.set_packs(repo_path, packs),
             StoreWrite::SetDegraded(repo_path, reason) => self.set_degraded(repo_path, reason.as_deref()),
             StoreWrite::AddTodo(todo) => self.add_todo(todo),
             StoreWrite::RemoveTodo(todo) => self.remove_todo(todo),

@@ -69,8 +69,9 @@ impl Admission {
                 self.hold_again(now, &found.event);
             }
         }
-        if let Some(reason) = &aligned.degraded {
-            return self.repo_degraded(repo_path.clone(), reason.clone());
+        if !aligned.was_degraded {
+            // Nothing was checked. Damage may have been found while the job was running.
+            return;
         }
         // A job for a single pull request does not look at states.
         let is_partial = matches!(task, Some(RepoTask::PullRequest(..)));

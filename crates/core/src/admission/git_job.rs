@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::nostr::event::EventId;
-use crate::repo::{Refs, RepoPath};
+use crate::repo::{PackManifest, Refs, RepoPath};
 
 /// Identifies a git job for the lifetime of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -128,9 +128,11 @@ pub struct AlignmentResult {
     pub chosen: Option<EventId>,
     /// The pull requests of the job that have a ref in these refs.
     pub pull_requests: Vec<EventId>,
-    /// Why the repository is degraded, if the job has found a new reason.
-    pub degraded: Option<String>,
-    /// The events whose objects are damaged or missing in a degraded repository; `None` if it is not degraded.
+    /// The packs that its pool has now, if the job has added any.
+    pub packs: Option<Arc<PackManifest>>,
+    /// Whether the repository was degraded, so that all objects that it needs were checked.
+    pub was_degraded: bool,
+    /// The events whose objects are damaged or missing, if it stays degraded.
     pub lost: Option<Vec<EventId>>,
     /// Pull requests that get no ref because their objects are lost, in a repository that has everything else.
     pub dropped: Vec<EventId>,

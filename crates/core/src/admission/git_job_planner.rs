@@ -388,7 +388,12 @@ impl Admission {
         }
         match operation {
             Some(operation) => self.start_git_job(repo_path, operation, RunningJob::Task(task)),
-            None => self.end_task(&task),
+            None => {
+                if !lookup.has_folder {
+                    self.forget_degraded(&repo_path);
+                }
+                self.end_task(&task);
+            }
         }
     }
 
@@ -553,6 +558,9 @@ impl Admission {
                 self.end_task(&task);
             }
             (job, GitJobOutcome::Aligned(aligned)) => {
+                if let Some(packs) = aligned.packs.clone() {
+                    self.write(StoreWrite::SetPacks(job.repo_path().clone(), packs));
+                }
                 self.lookup_queue.push_back(LookupPurpose::FinishJob(job, aligned));
             }
             (RunningJob::Push { received_push, .. }, GitJobOutcome::Deleted) => {

@@ -17,7 +17,7 @@ use crate::nostr::{Decision, PublicKey, SignedEvent};
 use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
 use crate::repo::state::StateDigest;
-use crate::repo::{Identifier, Refs, RepoId, RepoPath};
+use crate::repo::{Identifier, PackManifest, Refs, RepoId, RepoPath};
 use crate::time::Timestamp;
 
 /// An input of [`Admission`](super::Admission).
@@ -443,6 +443,8 @@ pub enum StoreWrite {
     SetRefs(RepoPath, Arc<Refs>),
     /// Deletes the refs of a repository that is no longer hosted.
     RemoveRefs(RepoPath),
+    /// Records the packs that the pool of a repository should have.
+    SetPacks(RepoPath, Arc<PackManifest>),
     /// Records why a repository is degraded, or that it is not any more. Does nothing if it has no refs row.
     SetDegraded(RepoPath, Option<String>),
     /// Records git work that must be done.

@@ -45,6 +45,15 @@ pub(super) enum RunningJob {
     Task(RepoTask),
 }
 
+impl RunningJob {
+    pub(super) fn repo_path(&self) -> &RepoPath {
+        match self {
+            Self::Push { received_push, .. } => &received_push.push.repo_path,
+            Self::Task(task) => task.repo_path(),
+        }
+    }
+}
+
 /// The queues of all identifiers, and the running jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RepoQueues {

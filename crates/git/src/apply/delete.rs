@@ -25,10 +25,10 @@ impl GitJobRunner {
         let readers = self.layout.pool_readers(repo_path.identifier()).context("find the readers of pools")?;
         // The pools of other deleted repositories may have had no other reader.
         for pool in foreign_pools {
-            self.layout.release_pool(&pool, &readers, can_link).context("remove a pool")?;
+            self.layout.release_pool(&pool, &readers, can_link, &*self.rows).context("remove a pool")?;
         }
         crash_point::point("delete.released");
-        if !self.layout.release_pool(&pool, &readers, can_link).context("remove a pool")? {
+        if !self.layout.release_pool(&pool, &readers, can_link, &*self.rows).context("remove a pool")? {
             remove_if_exists(&folder.join("objects/info/alternates")).context("remove a repository")?;
         }
         Ok(())

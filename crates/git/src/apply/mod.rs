@@ -33,6 +33,8 @@ mod copy_objects;
 mod delete;
 mod update;
 
+pub(crate) use update::FOLDER_LOST;
+
 /// Returns a limit in bytes under the current settings.
 pub type MaxBytesFn = Arc<dyn Fn() -> u64 + Send + Sync>;
 
@@ -55,10 +57,12 @@ pub struct GitJobRunner {
 /// The result of writing the ref files of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefFiles {
-    /// They had the right content, or the repository has no row.
-    Unchanged,
-    /// They were different.
-    Written,
+    /// They had the content of this version of the row; 0 if the repository has no row.
+    Unchanged(u64),
+    /// They were different, and have the content of this version now.
+    Written(u64),
+    /// Other work on the repository took too long.
+    Busy,
     /// The folder of the repository is lost, with its objects.
     FolderMissing,
 }
@@ -98,14 +102,17 @@ impl GitJobRunner {
         on_done(result.unwrap_or_else(|error| GitJobOutcome::Failed(format!("{}: {error}", job.repo_path))))
     }
 
-    /// Makes the ref files in the folder of a repository equal to its row.
+    /// Makes the ref files in the folder of a repository equal to its row. Waits at most `timeout` for other work on
+    /// repositories with this identifier.
     ///
     /// # Errors
     /// If the store or the folder cannot be read or written.
-    pub fn write_ref_files(&self, repo_path: &RepoPath) -> Result<RefFiles, ActionError> {
-        let _lock = self.layout.repo_locks.lock(repo_path.identifier());
+    pub fn write_ref_files(&self, repo_path: &RepoPath, timeout: Duration) -> Result<RefFiles, ActionError> {
+        let Some(_lock) = self.layout.repo_locks.lock_within(repo_path.identifier(), timeout) else {
+            return Ok(RefFiles::Busy);
+        };
         let Some(row) = self.rows.row(repo_path).context("read the refs of a repository")? else {
-            return Ok(RefFiles::Unchanged);
+            return Ok(RefFiles::Unchanged(0));
         };
         let folder = self.layout.repo_dir(repo_path);
         if !update::repo_exists(&folder) && !row.refs.is_empty() {
@@ -113,6 +120,6 @@ impl GitJobRunner {
         }
         create_bare_repo(&folder).context("create a repository")?;
         let is_changed = write_refs(&folder, &row.refs).context("write refs")?;
-        Ok(if is_changed { RefFiles::Written } else { RefFiles::Unchanged })
+        Ok(if is_changed { RefFiles::Written(row.version) } else { RefFiles::Unchanged(row.version) })
     }
 }

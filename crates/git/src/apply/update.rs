@@ -12,7 +12,7 @@ use grasp_core::admission::git_job::{
 use grasp_core::limits;
 use grasp_core::nostr::EventId;
 use grasp_core::repo::state::is_oid;
-use grasp_core::repo::{RepoPath, ref_name};
+use grasp_core::repo::{PackManifest, RepoPath, ref_name};
 
 use super::GitJobRunner;
 use super::adopt_packs::move_packs;
@@ -28,6 +28,9 @@ use crate::refs::{RefTarget, Refs};
 
 const BRANCHES: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
+
+/// The reason for which a repository whose folder is missing is degraded.
+pub(crate) const FOLDER_LOST: &str = "its folder was lost";
 
 /// The candidate that the repository is aligned with, and its refs.
 struct ChosenState<'a> {
@@ -74,18 +77,24 @@ impl GitJobRunner {
         {
             return Err(ActionError::PackMissing("of this push".to_owned()));
         }
-        if received_packs.iter().any(|received_pack| received_pack.exists()) {
+        let row = self.rows.row(repo_path).context("read the refs of a repository")?.unwrap_or_default();
+        let has_lost_folder = !repo_exists(&folder) && !row.refs.is_empty();
+        if has_lost_folder {
+            // Before it is created again: then nothing would show that its objects are lost.
+            self.rows.set_degraded(repo_path, FOLDER_LOST).context("record a degraded repository")?;
+        }
+        let mut has_new_packs = received_packs.iter().any(|received_pack| received_pack.exists());
+        if has_new_packs {
             self.create_repo(&folder)?;
             move_packs(&received_packs, &self.layout.pool(repo_path)).context("move packs into the pool")?;
         }
-        let row = self.rows.row(repo_path).context("read the refs of a repository")?.unwrap_or_default();
         let before = row.refs;
-        let (alternates, degraded) = self.alternates(repo_path, &alignment.alternates, &before)?;
+        let (alternates, has_dropped_pools) = self.alternates(repo_path, &alignment.alternates, &before)?;
         if repo_exists(&folder) {
             self.set_alternates(&alternates)?;
         }
         // In a degraded repository, refs do not prove that their objects are complete.
-        let is_degraded = row.degraded.is_some() || degraded.is_some();
+        let is_degraded = row.degraded.is_some() || has_lost_folder || has_dropped_pools;
         let trusted = if is_degraded { Arc::default() } else { before.clone() };
         let known = KnownTargets::new(&trusted);
         let mut target = TargetRepo { folder: &folder, alternates, known: &known, is_degraded };
@@ -101,6 +110,7 @@ impl GitJobRunner {
                 let kept = target.alternates.pools();
                 self.copy_objects(&CopyRequest { tips: &tips, known: &known.targets(), from: &from, kept: &kept })?;
                 crash_point::point("align.pulls");
+                has_new_packs = true;
                 pull_requests.push(pull_request);
             }
         }
@@ -123,11 +133,16 @@ impl GitJobRunner {
         Ok(AlignmentResult {
             chosen: chosen.map(|chosen| chosen.candidate.event),
             pull_requests: pull_requests.iter().filter(has_ref).map(|pull_request| pull_request.event).collect(),
+            packs: if has_new_packs { Some(self.packs(repo_path)?) } else { None },
             refs: if next == *before { before } else { Arc::new(next) },
-            degraded,
+            was_degraded: is_degraded,
             lost,
             dropped,
         })
+    }
+
+    fn packs(&self, repo_path: &RepoPath) -> Result<Arc<PackManifest>, ActionError> {
+        self.layout.packs(repo_path).map(Arc::new).context("read a pool")
     }
 
     /// Checks everything that the refs of a degraded repository need.

@@ -39,12 +39,12 @@
 //! Git assumes without a check that the commits in a commit-graph exist. So a commit-graph contains only commits whose
 //! objects are in the same pool, and a prune replaces it before it removes anything.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
-use grasp_core::repo::RepoPath;
+use grasp_core::repo::{PackHash, RepoPath};
 
 use crate::action_error::{ActionContext, ActionError};
 use crate::layout::Layout;
@@ -118,7 +118,8 @@ impl PoolMaintainer {
         let _removal = self.layout.begin_removal();
         let Some(_lock) = self.layout.repo_locks.lock_within(identifier, LOCK_TIMEOUT) else { return Ok(false) };
         let readers = self.layout.pool_readers(identifier).context("find the readers of pools")?;
-        self.layout.release_pool(&self.layout.pool(repo_path), &readers, true).context("remove a pool")
+        let pool = self.layout.pool(repo_path);
+        self.layout.release_pool(&pool, &readers, true, &*self.rows).context("remove a pool")
     }
 
     /// Removes the pool of a deleted repository although other repositories may read it, and marks these as degraded.
@@ -154,6 +155,13 @@ impl PoolMaintainer {
         }
         let file = fs::File::create(info.join(LAST_CHECK));
         file.and_then(|file| file.set_modified(started)).context("record the time of a check")
+    }
+
+    /// Records the packs that a pool has without some that are about to be removed.
+    fn record_packs_without(&self, repo_path: &RepoPath, removed: &[PackHash]) -> io::Result<()> {
+        let mut packs = self.layout.packs(repo_path)?;
+        packs.0.retain(|pack, _| !removed.contains(pack));
+        self.rows.set_packs(repo_path, packs)
     }
 
     /// Returns the refs of a repository.

@@ -63,7 +63,13 @@ impl PoolMaintainer {
         needed.named.retain(|oid| oid.len() == 40 && is_oid(oid));
         // After `needed_oids`, which waits for the results of git jobs that have ended.
         for reader in &readers {
-            let (folder, refs) = (self.layout.repo_dir(reader), self.refs(reader)?);
+            let folder = self.layout.repo_dir(reader);
+            let row = self.rows.row(reader).context("read the refs of a repository")?;
+            if row.is_none() && folder.join("HEAD").exists() {
+                // It is being created, or its row is lost: what it needs is not known.
+                return Ok(None);
+            }
+            let refs = row.unwrap_or_default().refs;
             needed.tips.extend(refs.iter().map(|(_, target)| target.oid.clone()));
             needed.pools.extend(Alternates::read(&folder).context("read alternates")?.pools());
         }

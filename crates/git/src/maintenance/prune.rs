@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-use grasp_core::repo::RepoPath;
+use grasp_core::repo::{PackHash, RepoPath};
 
 use super::index::{FileChange, IndexChanges, RefTips};
 use super::inspection::{PoolInspection, PoolPack};
@@ -146,7 +146,8 @@ impl PoolMaintainer {
         if !swap.is_applicable(&run.pool, &run.inspection.packs) || self.removes_needed(run, &swap, needed_oids)? {
             return Ok(MaintenanceOutcome::Deferred);
         }
-        let result = swap.apply(&run.scratch, &run.pool);
+        let record = |removed: &[PackHash]| self.record_packs_without(run.repo_path, removed);
+        let result = swap.apply(&run.scratch, &run.pool, record);
         // Also after a failure in the middle: objects may have been removed.
         self.layout.record_prune();
         result.context("move packs into the pool")?;

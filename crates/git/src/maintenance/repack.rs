@@ -1,6 +1,6 @@
 //! Merges small packs into one. No object is removed.
 
-use grasp_core::repo::RepoPath;
+use grasp_core::repo::{PackHash, RepoPath};
 
 use super::index::{FileChange, IndexChanges, RefTips};
 use super::inspection::{PoolInspection, PoolPack};
@@ -50,13 +50,16 @@ impl PoolMaintainer {
             swap.indexes.midx = FileChange::Remove;
         }
         swap.sync(&scratch).context("sync packs to disk")?;
+        // A backup takes a snapshot of the list of packs, and then links the packs.
+        let _removal = self.layout.begin_removal();
         let Some(_lock) = self.layout.repo_locks.lock_within(repo_path.identifier(), LOCK_TIMEOUT) else {
             return Ok(MaintenanceOutcome::Deferred);
         };
         if !swap.is_applicable(&pool, &packs) {
             return Ok(MaintenanceOutcome::Deferred);
         }
-        swap.apply(&scratch, &pool).context("move packs into the pool")?;
+        let record = |removed: &[PackHash]| self.record_packs_without(repo_path, removed);
+        swap.apply(&scratch, &pool, record).context("move packs into the pool")?;
         Ok(MaintenanceOutcome::Done)
     }
 

@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use grasp_core::repo::PackHash;
+
 use super::index::{FileChange, IndexChanges, bitmaps_of};
 use super::inspection::{MULTI_PACK_INDEX, PoolPack};
 use super::scratch_dir::{EXTENSIONS, ScratchDir};
@@ -47,8 +49,14 @@ impl PoolSwap {
         packs.iter().all(|pack| pack.file(&folder, "idx").exists() && pack.file(&folder, "pack").exists())
     }
 
-    /// Changes the pool. The caller holds the repository lock.
-    pub(super) fn apply(&self, scratch: &ScratchDir, pool: &Path) -> io::Result<()> {
+    /// Changes the pool. `record` records the packs that remain, before the others are removed. The caller holds the
+    /// repository lock.
+    pub(super) fn apply(
+        &self,
+        scratch: &ScratchDir,
+        pool: &Path,
+        record: impl FnOnce(&[PackHash]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let (from, packs, info) = (scratch.packs(), pool.join("pack"), pool.join("info"));
         for extension in EXTENSIONS {
             for pack in &self.added {
@@ -71,7 +79,11 @@ impl PoolSwap {
             crash_point::point("tidy.index");
             remove_old_bitmaps(&packs)?;
         }
-        for pack in self.removed.iter().filter(|pack| !self.added.iter().any(|added| added.name == pack.name)) {
+        let is_added = |pack: &&PoolPack| self.added.iter().any(|added| added.name == pack.name);
+        let removed: Vec<&PoolPack> = self.removed.iter().filter(|pack| !is_added(pack)).collect();
+        record(&removed.iter().filter_map(|pack| PackHash::from_file_stem(&pack.name)).collect::<Vec<_>>())?;
+        crash_point::point("tidy.recorded");
+        for pack in removed {
             // The index is removed first: without it, a new reader ignores the pack.
             for extension in EXTENSIONS.iter().rev() {
                 remove_if_exists(&pack.file(&packs, extension))?;

@@ -12,7 +12,7 @@ use grasp_core::admission::git_job::{
     ReceivedPack,
 };
 use grasp_core::nostr::{EventId, PublicKey};
-use grasp_core::repo::{Identifier, RepoId, RepoPath, RepoRow};
+use grasp_core::repo::{Identifier, PackManifest, RepoId, RepoPath, RepoRow};
 use grasp_git::apply::GitJobRunner;
 use grasp_git::layout::Layout;
 use grasp_git::process::{Git, ProcessLimits};
@@ -31,6 +31,7 @@ pub(crate) struct GitFixture {
 pub(crate) struct TestRows {
     layout: Arc<Layout>,
     degraded: Mutex<BTreeMap<RepoPath, String>>,
+    packs: Mutex<BTreeMap<RepoPath, PackManifest>>,
 }
 
 impl RepoRows for TestRows {
@@ -47,6 +48,15 @@ impl RepoRows for TestRows {
         self.degraded.lock().expect("lock").insert(repo_path.clone(), reason.to_owned());
         Ok(())
     }
+
+    fn packs(&self, repo_path: &RepoPath) -> io::Result<Option<PackManifest>> {
+        Ok(self.packs.lock().expect("lock").get(repo_path).cloned())
+    }
+
+    fn set_packs(&self, repo_path: &RepoPath, packs: PackManifest) -> io::Result<()> {
+        self.packs.lock().expect("lock").insert(repo_path.clone(), packs);
+        Ok(())
+    }
 }
 
 impl GitFixture {
@@ -59,7 +69,8 @@ impl GitFixture {
     pub(crate) fn with_timeout(root: &Path, timeout: Duration) -> Self {
         let layout = Arc::new(Layout::open(root).expect("open a git data folder"));
         let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 1 << 28, address_bytes: 1 << 32 });
-        let rows = Arc::new(TestRows { layout: Arc::clone(&layout), degraded: Mutex::default() });
+        let rows =
+            Arc::new(TestRows { layout: Arc::clone(&layout), degraded: Mutex::default(), packs: Mutex::default() });
         Self { runner: GitJobRunner::new(git, Arc::clone(&layout), rows.clone(), timeout), layout, rows }
     }
 
@@ -71,10 +82,11 @@ impl GitFixture {
             && folder.exists()
         {
             write_refs(&folder, &aligned.refs).expect("write refs");
-            match &aligned.degraded {
-                Some(reason) => self.rows.set_degraded(&job.repo_path, reason).expect("in memory"),
-                None if aligned.lost.is_none() => drop(self.rows.degraded.lock().expect("lock").remove(&job.repo_path)),
-                None => {}
+            if let Some(packs) = &aligned.packs {
+                self.rows.set_packs(&job.repo_path, PackManifest::clone(packs)).expect("in memory");
+            }
+            if aligned.was_degraded && aligned.lost.is_none() {
+                self.rows.degraded.lock().expect("lock").remove(&job.repo_path);
             }
         }
         outcome
@@ -91,12 +103,14 @@ impl GitFixture {
         let outcome = self.run(&job);
         let before = self.all_files();
         let again = self.run(&job);
-        // A reason for being degraded is reported once.
-        let without_reason = |outcome: &GitJobOutcome| match outcome.clone() {
-            GitJobOutcome::Aligned(aligned) => GitJobOutcome::Aligned(AlignmentResult { degraded: None, ..aligned }),
+        // New packs and the end of a degradation are reported once.
+        let without_packs = |outcome: &GitJobOutcome| match outcome.clone() {
+            GitJobOutcome::Aligned(aligned) => {
+                GitJobOutcome::Aligned(AlignmentResult { packs: None, was_degraded: false, ..aligned })
+            }
             outcome => outcome,
         };
-        assert_eq!(without_reason(&again), without_reason(&outcome));
+        assert_eq!(without_packs(&again), without_packs(&outcome));
         let after = self.all_files();
         for (path, entry) in &after {
             assert!(before.get(path) == Some(entry), "{} was changed", path.display());
@@ -110,7 +124,9 @@ impl GitFixture {
     /// Aligns a repository. Returns the result without the refs, which are in the files.
     pub(crate) fn align(&self, repo_path: &RepoPath, alignment: Alignment) -> AlignmentResult {
         match self.run_twice(repo_path, GitOperation::Align(alignment)) {
-            GitJobOutcome::Aligned(aligned) => AlignmentResult { refs: Arc::default(), degraded: None, ..aligned },
+            GitJobOutcome::Aligned(aligned) => {
+                AlignmentResult { refs: Arc::default(), packs: None, was_degraded: false, ..aligned }
+            }
             other => panic!("{other:?}"),
         }
     }

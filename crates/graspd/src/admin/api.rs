@@ -421,6 +421,8 @@ pub(crate) struct RepairItem {
     pub(crate) path: String,
     /// Packs whose index was written again.
     pub(crate) indexed_packs: Vec<String>,
+    /// Packs that should be there and are gone.
+    pub(crate) missing_packs: Vec<String>,
     /// Packs that were moved away.
     pub(crate) damaged_packs: Vec<String>,
     /// Refs that lack objects.

@@ -46,12 +46,12 @@ pub(super) async fn repair(
 
 /// Checks and repairs a repository. Returns what was found, or `None` if it is intact.
 fn repair_one(admin: &AdminState, repo_path: &RepoPath) -> Option<RepairItem> {
-    let degraded_before = admin.repair.degraded_reason(repo_path);
+    let was_degraded = admin.repair.degraded_reason(repo_path).is_some();
     let outcome = admin.repair.repair(repo_path);
-    if let Some(reason) = degraded_before {
-        admin.repair.recheck(repo_path, &reason);
-    }
     let degraded = admin.repair.degraded_reason(repo_path);
+    if let Some(reason) = degraded.as_deref().filter(|_| was_degraded) {
+        admin.repair.recheck(repo_path, reason);
+    }
     let (report, error) = match outcome {
         Ok(report) => (report, None),
         Err(error) => (Default::default(), Some(error.to_string())),
@@ -59,11 +59,12 @@ fn repair_one(admin: &AdminState, repo_path: &RepoPath) -> Option<RepairItem> {
     let item = RepairItem {
         path: repo_path.path(),
         indexed_packs: report.indexed_packs,
+        missing_packs: report.missing_packs,
         damaged_packs: report.damaged_packs,
         missing_objects: report.missing_objects,
         degraded,
         error,
     };
     let is_intact = item.degraded.is_none() && item.error.is_none() && item.indexed_packs.is_empty();
-    (!is_intact || !item.damaged_packs.is_empty()).then_some(item)
+    (!is_intact || !item.damaged_packs.is_empty() || !item.missing_packs.is_empty()).then_some(item)
 }

@@ -16,6 +16,7 @@ use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Refs, RepoPath, RepoState};
 use grasp_core::state_machine::StateMachine;
 use grasp_git::backup::{FileChecksum, RepoVerifier};
+use grasp_git::layout::Layout;
 use grasp_git::refs::read_refs;
 use grasp_store::Store;
 use serde::Serialize;
@@ -224,6 +225,7 @@ fn check_git_data(
     on_progress: &mut ProgressFn<'_>,
 ) -> Result<()> {
     let RequiredGitData { states, pull_requests } = required;
+    let snapshot_layout = Layout::open_existing(&snapshot.folder.join("git"))?;
     let mut required_states: BTreeMap<EventId, RequiredObjects> = BTreeMap::new();
     for (repo, slots) in admission.catalog().repositories() {
         let repo_path = RepoPath::Announced(repo.clone());
@@ -249,6 +251,13 @@ fn check_git_data(
     for RequiredObjects { oids, repo_paths } in required_states.values().chain(pull_requests.values()) {
         for repo_path in repo_paths {
             at_site.entry(repo_path.clone()).or_default().extend(oids.iter().cloned());
+        }
+    }
+    for repo_path in store.pools()? {
+        let recorded = store.packs(&repo_path)?.unwrap_or_default();
+        let found = snapshot_layout.packs(&repo_path)?;
+        for pack in recorded.missing_from(&found) {
+            report.add_problem(format!("{repo_path}: {} is missing or has another size", pack.file_stem()));
         }
     }
     let mut missing: BTreeMap<RepoPath, BTreeSet<String>> = BTreeMap::new();

@@ -73,6 +73,9 @@ fn describe(item: &RepairItem) -> String {
     for pack in &item.indexed_packs {
         parts.push(format!("index of {pack} repaired"));
     }
+    for pack in &item.missing_packs {
+        parts.push(format!("{pack} is missing"));
+    }
     for pack in &item.damaged_packs {
         parts.push(format!("{pack} was damaged and moved away"));
     }

@@ -37,6 +37,7 @@ use crate::metrics::Metrics;
 use crate::metrics::git::{GitOperation, GitOperationKind};
 use crate::random;
 use crate::repos::ref_cache::{Advertisement, OpenRepo, RefCache, RefSnapshot};
+use crate::repos::ref_files::RefFileWriter;
 
 /// Maximum number of refs of alternates in a receive-pack advertisement (`.have` lines), so that a push does not send
 /// objects that the repository can read already.
@@ -48,6 +49,7 @@ pub(crate) struct UploadPackHandler {
     git: Git,
     layout: Arc<Layout>,
     ref_cache: Arc<RefCache>,
+    ref_files: Arc<RefFileWriter>,
     capabilities: ServerCapabilities,
     pack_cache: Arc<PackCache>,
     /// Threads of one `git pack-objects` process.
@@ -75,7 +77,7 @@ impl UploadPackHandler {
         settings: SettingsReceiver,
         (git, capabilities): (Git, ServerCapabilities),
         layout: Arc<Layout>,
-        ref_cache: Arc<RefCache>,
+        (ref_cache, ref_files): (Arc<RefCache>, Arc<RefFileWriter>),
         pack_threads: u32,
         metrics: Metrics,
     ) -> Result<Self> {
@@ -90,6 +92,7 @@ impl UploadPackHandler {
             git,
             layout,
             ref_cache,
+            ref_files,
             capabilities,
             pack_cache: PackCache::new(cache, pack_cache_bytes),
             pack_threads,
@@ -412,6 +415,7 @@ impl UploadPackJob {
 
     /// Runs `git upload-pack` and passes its output to `output`.
     fn run(&self, output: impl FnMut(&[u8]) -> Result<(), GitError>) -> Result<(), UploadPackError> {
+        self.handler.ref_files.update(&self.repo_path);
         let folder = self.handler.layout.repo_dir(&self.repo_path);
         let effort = UploadPackLimits {
             threads: self.handler.pack_threads,

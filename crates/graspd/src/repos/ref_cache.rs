@@ -65,6 +65,8 @@ struct RepoEntry {
     snapshot: Option<Arc<RefSnapshot>>,
     /// The version of the last row that was published. A snapshot with an older one was read before.
     published_version: u64,
+    /// The version of the row that the ref files have; 0 if they were not compared since the start.
+    files_version: AtomicU64,
     /// Whether a git job is running, which may add objects.
     has_job: bool,
     /// Bytes of git data that the repository is charged for, if measured since the last git job.
@@ -95,6 +97,8 @@ pub(crate) struct RefCache {
     bytes: AtomicUsize,
     use_counter: AtomicU64,
     next_generation: AtomicU64,
+    /// How often a repository was removed. A snapshot that was read before a removal is not kept.
+    removals: AtomicU64,
 }
 
 impl RefCache {
@@ -110,6 +114,7 @@ impl RefCache {
             bytes: AtomicUsize::new(0),
             use_counter: AtomicU64::new(0),
             next_generation: AtomicU64::new(1),
+            removals: AtomicU64::new(0),
         }
     }
 
@@ -240,6 +245,27 @@ impl RefCache {
         self.layout.repo_dir(repo_path).exists()
     }
 
+    /// Returns whether the ref files of a repository are known to have its current refs.
+    pub(crate) fn has_current_files(&self, repo_path: &RepoPath) -> bool {
+        self.read(|entries| {
+            let entry = entries.get(repo_path);
+            let version = |entry: &RepoEntry| entry.snapshot.as_ref().map_or(entry.published_version, |it| it.version);
+            entry.is_some_and(|entry| {
+                let written = entry.files_version.load(Ordering::Acquire);
+                written > 0 && written >= version(entry)
+            })
+        })
+    }
+
+    /// Records which version of its row the ref files of a repository have.
+    pub(crate) fn files_written(&self, repo_path: &RepoPath, version: u64) {
+        self.read(|entries| {
+            if let Some(entry) = entries.get(repo_path) {
+                entry.files_version.fetch_max(version, Ordering::AcqRel);
+            }
+        });
+    }
+
     /// Returns the refs of a repository if they are in memory.
     pub(crate) fn cached(&self, repo_path: &RepoPath) -> Option<Arc<RefSnapshot>> {
         self.read(|entries| {
@@ -262,9 +288,10 @@ impl RefCache {
         if let Some(snapshot) = self.cached(repo_path) {
             return Ok(snapshot);
         }
+        let removals = self.removals.load(Ordering::Acquire);
         let row = self.store.repo(repo_path).map_err(io::Error::other)?;
         let snapshot = Arc::new(self.new_snapshot(row));
-        self.insert(repo_path, &snapshot);
+        self.insert(repo_path, &snapshot, removals);
         Ok(snapshot)
     }
 
@@ -284,8 +311,11 @@ impl RefCache {
 
     /// Keeps a snapshot that was read from the store. Only hosted repositories and existing submissions get an entry:
     /// requests of untrusted clients for other paths must not use memory.
-    fn insert(&self, repo_path: &RepoPath, snapshot: &Arc<RefSnapshot>) {
+    fn insert(&self, repo_path: &RepoPath, snapshot: &Arc<RefSnapshot>, removals: u64) {
         self.write(|entries| {
+            if self.removals.load(Ordering::Acquire) != removals {
+                return;
+            }
             let known = entries.get_mut(repo_path);
             let entry = match (known, repo_path) {
                 (Some(entry), _) => entry,
@@ -355,13 +385,13 @@ impl RefCache {
         let snapshot = Arc::new(self.new_snapshot(row));
         self.write(|entries| {
             if !snapshot.exists {
+                self.removals.fetch_add(1, Ordering::AcqRel);
                 // Repositories that read its pool are charged for it from now on.
                 let group = entries.iter_mut().filter(|(other, _)| other.identifier() == repo_path.identifier());
                 group.for_each(|(_, entry)| entry.pool_bytes = None);
             }
             let Some(entry) = entry_mut(entries, repo_path) else { return false };
-            // What was read before a removal is older than any row.
-            entry.published_version = if snapshot.exists { snapshot.version } else { u64::MAX };
+            entry.published_version = snapshot.version;
             let have_tips_changed = entry
                 .snapshot
                 .as_ref()
@@ -405,7 +435,10 @@ impl RefCache {
                 entry.status = status;
                 entry.alternates = alternates;
             }
-            None => self.remove(entries, &repo_path),
+            None => {
+                self.removals.fetch_add(1, Ordering::AcqRel);
+                self.remove(entries, &repo_path);
+            }
         });
     }
 
@@ -447,6 +480,7 @@ impl RepoEntry {
             alternates: Vec::new(),
             snapshot: None,
             published_version: 0,
+            files_version: AtomicU64::new(0),
             has_job: false,
             pool_bytes: None,
             last_used: AtomicU64::new(0),

@@ -3,6 +3,7 @@
 //! Maintenance checks each repository once a week, and `graspd repair` at once. What cannot be repaired here is fetched
 //! from other git servers: the writer is told which repositories are degraded. Blocks.
 
+use std::io;
 use std::sync::Arc;
 
 use grasp_core::repo::RepoPath;
@@ -29,16 +30,20 @@ impl RepoRepair {
     pub(crate) fn repair(&self, repo_path: &RepoPath) -> Result<RepairReport, ActionError> {
         self.check_row(repo_path);
         let snapshot = self.ref_cache.snapshot(repo_path);
-        let exists = snapshot.is_ok_and(|snapshot| snapshot.exists);
+        let snapshot =
+            snapshot.map_err(|source| ActionError::Io { action: "read the refs of a repository", source })?;
         let report = if self.layout.repo_dir(repo_path).join("HEAD").exists() {
             self.repairer.repair(repo_path)?
-        } else if exists {
+        } else if snapshot.exists {
             self.repairer.recreate(repo_path)?
         } else {
             RepairReport::default()
         };
         for pack in &report.indexed_packs {
             info!(target: "git", repo = %repo_path, pack, "damaged pack index repaired");
+        }
+        for pack in &report.missing_packs {
+            error!(target: "git", repo = %repo_path, pack, "pack is missing");
         }
         for pack in &report.damaged_packs {
             error!(target: "git", repo = %repo_path, pack, "damaged pack moved away");
@@ -52,6 +57,22 @@ impl RepoRepair {
         if let Err(StoreError::Damaged(reason)) = self.store.repo(repo_path) {
             error!(target: "git", repo = %repo_path, reason, "repository is degraded");
             (self.degrade)(repo_path, reason);
+        }
+    }
+
+    /// Repairs a repository if its pool has other packs than it should have.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written, or if git cannot be run.
+    pub(crate) fn check_packs(&self, repo_path: &RepoPath) -> Result<(), ActionError> {
+        let read = || -> io::Result<bool> {
+            let recorded = self.store.packs(repo_path).map_err(io::Error::other)?.unwrap_or_default();
+            Ok(recorded == self.layout.packs(repo_path)?)
+        };
+        match read() {
+            Ok(true) => Ok(()),
+            Ok(false) => self.repair(repo_path).map(drop),
+            Err(source) => Err(ActionError::Io { action: "compare the packs of a pool", source }),
         }
     }
 

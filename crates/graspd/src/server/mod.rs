@@ -134,7 +134,7 @@ impl Services {
     ) -> Result<(Self, Drivers)> {
         let Resources { clock, settings, ref_cache, metrics, .. } = resources;
         let writer = threads.event_queue.clone();
-        let (upload_pack, receive_pack) = resources.git_handlers(writer.clone())?;
+        let (upload_pack, receive_pack) = resources.git_handlers(writer.clone(), threads.ref_file_writer.clone())?;
         let fetch_check_permits = FetchClient::check_permits(&config.git);
         let drivers = Drivers::start(config, resources, &threads.event_queue, fetch_check_permits.clone(), runtime)?;
         let pages =

@@ -25,6 +25,7 @@ use crate::monitor::disk_budget::DiskBudgetTracker;
 use crate::monitor::disk_usage;
 use crate::net::contact::NetworkContact;
 use crate::repos::ref_cache::RefCache;
+use crate::repos::ref_files::RefFileWriter;
 use crate::writer::fetch_feed::FetchFeed;
 use crate::writer::policy::CurrentPolicy;
 use crate::writer::queue::EventQueue;
@@ -36,6 +37,8 @@ pub(super) struct Resources {
     pub(super) cores: usize,
     pub(super) clock: Clock,
     pub(super) store: Store,
+    /// Whether the data is of an earlier version and was migrated at this start.
+    pub(super) has_migrated: bool,
     /// Id of this installation, from the id of the store.
     pub(super) instance: String,
     pub(super) owner: Keys,
@@ -87,7 +90,7 @@ impl Resources {
         )
         .map_err(|error| store_check::explain(error, &config.relay_data_path.join("events")))?;
         data_folders::check_ids(&store, &layout, config)?;
-        repo_row_migration::migrate(&store, &layout)?;
+        let has_migrated = repo_row_migration::migrate(&store, &layout)?;
         let owner_key = PublicKey(owner.public_key().to_bytes());
         let policy = config.admission_policy(Some(owner_key))?;
         let current_policy = CurrentPolicy::new(policy.clone());
@@ -105,6 +108,7 @@ impl Resources {
             clock,
             instance: hex::encode(&store.id()[..8]),
             store,
+            has_migrated,
             owner,
             owner_key,
             policy,
@@ -131,12 +135,16 @@ impl Resources {
     ///
     /// # Errors
     /// Fails if the cache folder cannot be created.
-    pub(super) fn git_handlers(&self, writer: Arc<EventQueue>) -> Result<(UploadPackHandler, ReceivePackHandler)> {
+    pub(super) fn git_handlers(
+        &self,
+        writer: Arc<EventQueue>,
+        ref_files: Arc<RefFileWriter>,
+    ) -> Result<(UploadPackHandler, ReceivePackHandler)> {
         let upload_pack = UploadPackHandler::new(
             self.settings.clone(),
             (self.git.clone(), self.capabilities.clone()),
             self.layout.clone(),
-            self.ref_cache.clone(),
+            (self.ref_cache.clone(), ref_files),
             u32::try_from(self.cores).unwrap_or(1),
             self.metrics.clone(),
         )?;

@@ -30,9 +30,9 @@ use crate::relay::query_pool::{QueryPool, QueryWorker};
 use crate::repos::maintenance::{Maintenance, MaintenanceHandle, NeededFn};
 use crate::repos::ref_cache;
 use crate::repos::ref_cache::RefCache;
-use crate::repos::ref_files::{RefFilesHandle, RefFilesWorker};
+use crate::repos::ref_files::{RefFileWriter, RefFilesHandle, RefFilesWorker};
 use crate::repos::repair::RepoRepair;
-use crate::repos::repo_rows::{DegradeFn, StoredRepoRows};
+use crate::repos::repo_rows::{DegradeFn, SetPacksFn, StoredRepoRows};
 use crate::repos::workers::{GitWorkers, JobDoneFn};
 use crate::writer::Writer;
 use crate::writer::command::WriterCommand;
@@ -46,6 +46,7 @@ pub(super) struct WorkerThreads {
     pub(super) negentropy_cache: NegentropyCache,
     pub(super) budgets: RelayBudgets,
     pub(super) repair: Arc<RepoRepair>,
+    pub(super) ref_file_writer: Arc<RefFileWriter>,
     /// Ends when the event queue is closed and empty.
     writer: JoinHandle<()>,
     /// Ends when the writer has ended and all ref files are written.
@@ -71,7 +72,12 @@ impl WorkerThreads {
             let writer = event_queue.clone();
             Arc::new(move |repo_path, reason| writer.degrade(repo_path, reason))
         };
-        let rows: Arc<dyn RepoRows> = Arc::new(StoredRepoRows { store: store.clone(), degrade: degrade.clone() });
+        let set_packs: SetPacksFn = {
+            let writer = event_queue.clone();
+            Arc::new(move |repo_path, packs| writer.set_packs(repo_path, packs))
+        };
+        let rows: Arc<dyn RepoRows> =
+            Arc::new(StoredRepoRows { store: store.clone(), degrade: degrade.clone(), set_packs });
         let timeout = config.git.process_timeout;
         let repair = Arc::new(RepoRepair {
             repairer: RepoRepairer::new(&resources.git, layout.clone(), rows.clone(), timeout),
@@ -104,7 +110,8 @@ impl WorkerThreads {
         let (git_workers, workers, cleanup) = GitWorkers::new(&runner, layout, &on_done);
         spawn("cleanup", move || cleanup.run())?;
         let (ref_files, changed) = RefFilesHandle::new();
-        let ref_files_worker = RefFilesWorker { changed, job_runner: runner, repair: repair.clone() };
+        let ref_file_writer = Arc::new(RefFileWriter { job_runner: runner, ref_cache: ref_cache.clone() });
+        let ref_files_worker = RefFilesWorker { changed, writer: ref_file_writer.clone(), repair: repair.clone() };
         for (index, worker) in workers.into_iter().enumerate() {
             spawn(&format!("git-{index}"), move || worker.run())?;
         }
@@ -129,7 +136,7 @@ impl WorkerThreads {
             fetch_feed: resources.fetch_feed.clone(),
             metrics: resources.metrics.clone(),
         };
-        let writer = writer.prepare()?;
+        let writer = writer.prepare(resources.has_migrated)?;
         let writer = spawn("writer", move || writer.run())?;
         // After the check that the git folder is the right one.
         let all_repos = store.repo_paths()?.into_iter().chain(ref_cache.announced_repos()).collect();
@@ -165,6 +172,7 @@ impl WorkerThreads {
             negentropy_cache,
             budgets,
             repair,
+            ref_file_writer,
             writer,
             ref_files,
             stop,

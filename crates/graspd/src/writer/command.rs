@@ -18,7 +18,7 @@ use grasp_core::fetch::io::{FetchId, HostRow};
 use grasp_core::nostr::{EventId, PublicKey, SignedEvent};
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{Identifier, RepoPath, RepoState};
+use grasp_core::repo::{Identifier, PackManifest, RepoPath, RepoState};
 use grasp_core::sync::io::{SyncRow, SyncRowKey};
 use grasp_core::time::Now;
 use grasp_git::receive::Quarantine;
@@ -32,6 +32,9 @@ use crate::monitor::writer_stats::WriterStats;
 
 /// How long maintenance waits for the writer to list needed objects. It takes milliseconds, on a slow disk seconds.
 const NEEDED_OBJECTS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long work on a repository waits for the writer to record what it has found. It holds the repository's lock meanwhile.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A command to the writer.
 pub(crate) enum WriterCommand {
@@ -59,6 +62,8 @@ pub(crate) enum WriterCommand {
     PackFetched(FetchedPack, Quarantine),
     /// A repository is degraded for this reason. Answered when that is on disk.
     RepoDegraded(RepoPath, String, crossbeam_channel::Sender<()>),
+    /// The pool of a repository has these packs from now on. Answered when that is on disk.
+    PacksChanged(RepoPath, Arc<PackManifest>, crossbeam_channel::Sender<()>),
     /// The wanted git data of this identifier is already on this server.
     GitDataAdded(Identifier),
     /// A fetch is over.
@@ -214,7 +219,16 @@ impl EventQueue {
     pub(crate) fn degrade(&self, repo_path: &RepoPath, reason: &str) -> bool {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.send(WriterCommand::RepoDegraded(repo_path.clone(), reason.to_owned(), reply));
-        answer.recv().is_ok()
+        answer.recv_timeout(RECORD_TIMEOUT).is_ok()
+    }
+
+    /// Records the packs of a pool. Returns whether they are on disk.
+    ///
+    /// Blocks: not for a thread of the async runtime.
+    pub(crate) fn set_packs(&self, repo_path: &RepoPath, packs: PackManifest) -> bool {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.send(WriterCommand::PacksChanged(repo_path.clone(), Arc::new(packs), reply));
+        answer.recv_timeout(RECORD_TIMEOUT).is_ok()
     }
 
     /// Requests a permit for a push.

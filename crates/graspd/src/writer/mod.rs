@@ -167,18 +167,20 @@ impl WriterState {
 
 impl Writer {
     /// Reads the store, and removes what the operator has banned. Afterwards the server may accept requests. Work that a
-    /// crash has interrupted continues then: what is served is consistent without it.
+    /// crash has interrupted continues then: what is served is consistent without it,
+    /// except after a migration: the refs of an earlier version may be newer than its events.
     ///
     /// # Errors
     ///
     /// Returns the error of the store if it cannot be read, or an error if the git data of all repositories is missing.
-    pub(crate) fn prepare(self) -> Result<ReadyWriter> {
+    pub(crate) fn prepare(self, has_migrated: bool) -> Result<ReadyWriter> {
         let mut ready = ReadyWriter { state: self.load_state(self.policy.policy())?, writer: self };
         ready.writer.check_git_data(&ready.state)?;
         ready.writer.send_all_repo_needs(&ready.state)?;
         ready.writer.send_all_wanted_git_data(&ready.state)?;
         let deadline = Instant::now() + SCAN_TIMEOUT;
-        while ready.state.is_starting || ready.state.is_scanning() {
+        let is_migrating = |state: &WriterState| has_migrated && !state.admission.is_idle();
+        while ready.state.is_starting || ready.state.is_scanning() || is_migrating(&ready.state) {
             let commands = if ready.has_work() { Vec::new() } else { ready.writer.queue.take_commands(deadline) };
             ready.writer.process_batch(&mut ready.state, WriterBatch { events: Vec::new(), commands });
             if ready.state.is_starting {
@@ -409,7 +411,6 @@ impl Writer {
                 | WriterCommand::PushEnded(_)
                 | WriterCommand::FetchStarted(..)
                 | WriterCommand::PackFetched(..)
-                | WriterCommand::RepoDegraded(..)
                 | WriterCommand::GitDataAdded(_)
                 | WriterCommand::FetchEnded(_)
                 | WriterCommand::SourcesTried(_)
@@ -564,6 +565,7 @@ fn is_allowed_below_reserve(command: &WriterCommand) -> bool {
         | WriterCommand::PolicyChanged(_)
         | WriterCommand::DiskLevelChanged(_)
         | WriterCommand::RepoDegraded(..)
+        | WriterCommand::PacksChanged(..)
         | WriterCommand::ReportStats(_)
         | WriterCommand::Read(_) => true,
         WriterCommand::PushReceived(..)

@@ -39,7 +39,8 @@ impl TestWriter {
         let layout = Arc::new(Layout::open(&folder.join("git")).expect("opens a git folder"));
         let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 1 << 20, address_bytes: 1 << 30 });
         let queue = EventQueue::new();
-        let rows = StoredRepoRows { store: store.clone(), degrade: Arc::new(|_, _| false) };
+        let rows =
+            StoredRepoRows { store: store.clone(), degrade: Arc::new(|_, _| false), set_packs: Arc::new(|_, _| false) };
         let job_runner = Arc::new(GitJobRunner::new(git, layout.clone(), Arc::new(rows), Duration::from_secs(10)));
         let on_done: JobDoneFn = {
             let queue = queue.clone();
@@ -62,7 +63,7 @@ impl TestWriter {
             fetch_feed: crate::writer::fetch_feed::FetchFeed::new(),
             metrics: crate::metrics::Metrics::new(),
         };
-        let writer = Some(writer.prepare().expect("reads the store"));
+        let writer = Some(writer.prepare(false).expect("reads the store"));
         Self { queue, sync_feed, store, permit: Arc::new(()), writer }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use grasp_core::admission::Admission;
-use grasp_core::admission::io::{AdmissionInput, AdmissionOutput};
+use grasp_core::admission::io::{AdmissionInput, AdmissionOutput, StoreWrite};
 use grasp_core::disk_budget::DiskLevel;
 use grasp_core::limits;
 use grasp_core::state_machine::StateMachine;
@@ -112,6 +112,11 @@ impl Writer {
                 WriterCommand::RepoDegraded(repo_path, reason, reply) => {
                     transaction.effects.add_reply(move || reply.send(()));
                     AdmissionInput::RepoDegraded(repo_path, reason)
+                }
+                WriterCommand::PacksChanged(repo_path, packs, reply) => {
+                    transaction.txn.write(&StoreWrite::SetPacks(repo_path, packs))?;
+                    transaction.effects.add_reply(move || reply.send(()));
+                    continue;
                 }
                 WriterCommand::GitDataAdded(identifier) => AdmissionInput::GitDataAdded(identifier),
                 WriterCommand::FetchEnded(fetch) => AdmissionInput::FetchEnded(fetch),

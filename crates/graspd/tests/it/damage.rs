@@ -221,6 +221,24 @@ fn lost_repository_is_created_again() {
     damaged.expect_intact();
 }
 
+/// The packs of each pool are recorded, so that the start notices that one is gone.
+#[test]
+fn deleted_pack_is_found_at_the_start() {
+    let mut damaged = DamagedServer::new(&[]);
+    assert_eq!(damaged.server.process.stop(), Some(0));
+    for path in pack_files(&damaged.repository(), "pack").into_iter().chain(pack_files(&damaged.repository(), "idx")) {
+        fs::remove_file(path).expect("cannot remove the file");
+    }
+    let report = damaged.server.process.run(&["verify"]);
+    assert!(report.code == Some(1) && report.stdout.contains("is missing or has another size"), "{}", report.stdout);
+    damaged = DamagedServer { server: damaged.server.start_after_exit(), ..damaged };
+    damaged.expect_degraded();
+    damaged.push_again();
+    damaged.expect_intact();
+    assert_eq!(damaged.server.process.stop(), Some(0));
+    damaged.server.process.run(&["verify"]).expect_success();
+}
+
 /// A folder that is lost while the server is stopped is not served as an empty repository.
 #[test]
 fn lost_repository_is_found_at_the_start() {

@@ -93,6 +93,41 @@ fn find_packed_refs(folder: &Path) -> BTreeMap<PathBuf, String> {
     files.map(|path| (path.clone(), fs::read_to_string(path).expect("cannot read the file"))).collect()
 }
 
+/// Without its disk, the git folder is empty. The migration must wait for the right one.
+#[test]
+fn empty_git_folder_is_not_migrated() {
+    let folder = unpack();
+    let (git, away) = (folder.path().join("data/git"), folder.path().join("away"));
+    fs::rename(&git, &away).expect("cannot move the folder");
+    let output = command(folder.path(), &SETTINGS).output().expect("cannot run graspd");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("has no repositories") && text.contains("mount it"), "{text}");
+    fs::remove_dir_all(&git).expect("cannot remove the folder");
+    fs::rename(&away, &git).expect("cannot move the folder");
+    let server = Server::start_in(&folder, &SETTINGS);
+    expect_migrated(folder.path(), &server);
+}
+
+/// A ref file that cannot be read, or is not what this program writes, does not keep the server from starting. The refs
+/// are set again from the signed state.
+#[test]
+fn damaged_ref_files_are_replaced_by_the_migration() {
+    let folder = unpack();
+    for (nth, path) in find_packed_refs(&folder.path().join("data/git/repos")).keys().enumerate() {
+        let text: &[u8] = if nth % 2 == 0 { b"no ref at all\n" } else { b"\xff\xfe not UTF-8\n" };
+        fs::write(path, text).expect("cannot write the file");
+    }
+    let server = Server::start_in(&folder, &SETTINGS);
+    let listed = fs::read_to_string(folder.path().join("refs")).expect("cannot read the list of refs");
+    for line in listed.lines().filter(|line| line.contains(MAIN)) {
+        let [path, name, oid] = line.split(' ').collect::<Vec<_>>()[..] else { continue };
+        eventually("the branch is served", || {
+            let remote = try_ls_remote(&format!("http://{}{path}", server.address))?;
+            (name == "HEAD" || remote.refs.get(name).is_some_and(|found| found == oid)).then_some(())
+        });
+    }
+}
+
 /// The server is killed at every point of the migration; each time the next start begins again.
 #[test]
 fn interrupted_migration_is_repeated() {

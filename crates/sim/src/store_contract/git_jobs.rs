@@ -75,6 +75,25 @@ pub(super) fn repos(store: &mut dyn StoreUnderTest) {
     assert!(paths.iter().filter(|path| *path != changed).all(|path| store.repo(path).is_some()));
 }
 
+pub(super) fn packs(store: &mut dyn StoreUnderTest) {
+    let manifest =
+        |nth: u8| PackManifest((0..nth).map(|nth| (PackHash([nth; 20]), u64::MAX - u64::from(nth))).collect());
+    let set = |path: &RepoPath, nth: u8| StoreWrite::SetPacks(path.clone(), Arc::new(manifest(nth)));
+    let paths = repo_paths();
+    for (nth, path) in (1..).zip(&paths) {
+        store.write(&set(path, nth));
+        assert_eq!(store.packs(path), Some(manifest(nth)), "the batch sees its own writes");
+        store.abort();
+        assert_eq!(store.packs(path), None, "the batch was aborted");
+        write_all(store, &[set(path, nth), StoreWrite::SetRefs(path.clone(), refs("ab", None))]);
+    }
+    write_all(store, &[StoreWrite::RemoveRefs(paths[0].clone()), set(&paths[1], 0)]);
+    store.restart();
+    for (nth, path) in (1..).zip(&paths) {
+        assert_eq!(store.packs(path), Some(manifest(nth)).filter(|_| *path != paths[1]), "{path}");
+    }
+}
+
 pub(super) fn extend_hold(store: &mut dyn StoreUnderTest) {
     let held = draft(1, 1_618, 10, &[&["c", "ab"]]);
     let other = draft(1, 1_618, 11, &[&["c", "ab"]]);

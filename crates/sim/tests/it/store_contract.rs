@@ -11,7 +11,7 @@ use grasp_core::admission::io::{
 use grasp_core::nostr::event::{EventId, EventVersion};
 use grasp_core::nostr::{Filter, SignedEvent, kinds};
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::repo::{Refs, RepoId, RepoPath};
+use grasp_core::repo::{PackManifest, Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 use grasp_sim::differential::run_differential;
 use grasp_sim::store_contract::{StoreUnderTest, run_contract};
@@ -221,6 +221,10 @@ impl StoreUnderTest for FaultyStore {
         page: PullRequestPage,
     ) -> (Vec<Arc<SignedEvent>>, Option<EventVersion>) {
         self.model.pull_requests_for(repo, page)
+    }
+
+    fn packs(&mut self, repo_path: &RepoPath) -> Option<PackManifest> {
+        self.model.packs(repo_path)
     }
 
     fn repo(&mut self, repo_path: &RepoPath) -> Option<(Arc<Refs>, Option<String>)> {

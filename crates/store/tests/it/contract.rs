@@ -9,7 +9,7 @@ use grasp_core::admission::io::{EventLookups, EventSummary, NeededLookups, PullR
 use grasp_core::nostr::event::{EventId, EventVersion};
 use grasp_core::nostr::{Filter, SignedEvent};
 use grasp_core::repo::catalog::EventStatus;
-use grasp_core::repo::{Refs, RepoId, RepoPath};
+use grasp_core::repo::{PackManifest, Refs, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 use grasp_sim::differential::run_differential;
 use grasp_sim::store_contract;
@@ -146,6 +146,11 @@ impl StoreUnderTest for TestStore {
     fn repo(&mut self, repo_path: &RepoPath) -> Option<(Arc<Refs>, Option<String>)> {
         let repo_path = repo_path.clone();
         self.run(move |open| open.transaction().repo(&repo_path).expect("reads").map(|row| (row.refs, row.degraded)))
+    }
+
+    fn packs(&mut self, repo_path: &RepoPath) -> Option<PackManifest> {
+        let repo_path = repo_path.clone();
+        self.run(move |open| open.transaction().packs(&repo_path).expect("reads"))
     }
 
     fn commit(&mut self) {

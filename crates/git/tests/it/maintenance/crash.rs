@@ -49,7 +49,7 @@ fn interrupted_maintenance_leaves_a_complete_pool() {
     // The repack and each of the two prunes reach most crash points. A soak run stops at all of them, an everyday run
     // at each crash point once.
     let is_soak = std::env::var("GRASP_SOAK").is_ok_and(|value| value == "1");
-    let points = ["tidy.made", "tidy.pack", "tidy.packs", "tidy.graph", "tidy.index", "tidy.removed"];
+    let points = ["tidy.made", "tidy.pack", "tidy.packs", "tidy.graph", "tidy.index", "tidy.recorded", "tidy.removed"];
     for (index, point) in points.into_iter().enumerate() {
         for nth in (1..=3).filter(|nth| is_soak || nth % 3 == index % 3) {
             let root = folder.path().join(format!("{point}-{nth}"));
