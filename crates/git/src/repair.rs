@@ -8,12 +8,15 @@
 //!
 //! Blocks, and runs git with the lowest priority.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use grasp_core::nostr::hex;
 use grasp_core::repo::{PackHash, PackManifest, RepoPath};
 use sha1::{Digest, Sha1};
 
@@ -23,6 +26,7 @@ use crate::apply::adopt_packs::move_packs;
 use crate::backup::RepoVerifier;
 use crate::files::{file_names, if_found, link_if_exists, remove_if_exists, sync_file, sync_folder};
 use crate::layout::{Layout, create_bare_repo};
+use crate::objects::{ObjectLookup, PackIndex, ReadBudget};
 use crate::process::{Git, GitError, ProcessInput};
 use crate::repo_rows::RepoRows;
 
@@ -35,8 +39,12 @@ const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
 /// The extensions of the files of a pack, in the order in which they are moved away: without an index git ignores it.
 const EXTENSIONS: [&str; 5] = ["idx", "rev", "bitmap", "mtimes", "pack"];
 
-/// Largest damaged pack whose readable objects are copied: git unpacks them into one file each.
+/// Largest damaged pack whose readable objects are copied: they are unpacked into one file each.
 const MAX_SALVAGED_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Work to read one object of a damaged pack, in bytes: more than an object of an ordinary repository takes. Larger ones are
+/// fetched from other servers.
+const MAX_OBJECT_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Bytes of a checksum.
 const CHECKSUM_BYTES: usize = 20;
@@ -235,11 +243,16 @@ impl RepoRepairer {
                 command.args(arguments).env("GIT_OBJECT_DIRECTORY", scratch.path());
                 command
             };
-            let mut unpack = command(&["unpack-objects", "-r", "-q"]);
-            match self.git.run(&mut unpack, ProcessInput::File(damaged), self.timeout, MAX_OUTPUT) {
-                // Git fails although it has unpacked what it could.
-                Ok(_) | Err(GitError::Failed { .. }) => {}
-                Err(error) => return Err(error).context("unpack a damaged pack"),
+            // With an index, each object can be read by itself; without one, git reads up to the first damaged byte.
+            if has_intact_index(&file("idx")).context("read the index of a damaged pack")? {
+                unpack_intact_objects(&file("idx"), scratch.path()).context("unpack a damaged pack")?;
+            } else {
+                let mut unpack = command(&["unpack-objects", "-r", "-q"]);
+                match self.git.run(&mut unpack, ProcessInput::File(damaged), self.timeout, MAX_OUTPUT) {
+                    // Git fails although it has unpacked what it could.
+                    Ok(_) | Err(GitError::Failed { .. }) => {}
+                    Err(error) => return Err(error).context("unpack a damaged pack"),
+                }
             }
             let mut list = command(&["cat-file", "--batch-all-objects", "--batch-check=%(objectname)"]);
             let oids = self.git.run(&mut list, ProcessInput::Empty, self.timeout, MAX_LIST_BYTES);
@@ -316,6 +329,33 @@ fn pack_state(pool: &Path, pack: &str) -> io::Result<PackState> {
     let index_end = intact_end::<{ 2 * CHECKSUM_BYTES }>(index)?;
     let is_intact = index_end.is_some_and(|end| end[..CHECKSUM_BYTES] == pack_end);
     Ok(if is_intact { PackState::Intact } else { PackState::IndexDamaged })
+}
+
+/// Returns whether an index exists and has the checksum that is at its end.
+fn has_intact_index(index: &Path) -> io::Result<bool> {
+    let Some(index) = if_found(fs::File::open(index))? else { return Ok(false) };
+    Ok(intact_end::<{ 2 * CHECKSUM_BYTES }>(index)?.is_some())
+}
+
+/// Writes the objects of a damaged pack whose content has the right hash to an object directory, as loose objects.
+fn unpack_intact_objects(index: &Path, objects: &Path) -> io::Result<()> {
+    let lookup = ObjectLookup::from_packs([&index.to_owned()])?;
+    for oid in PackIndex::open(index.to_owned(), false)?.oids()? {
+        // An error means that the object, or the base of its delta, is damaged.
+        let Ok(Some((kind, content))) = lookup.read(&oid, &mut ReadBudget::new(MAX_OBJECT_BYTES)) else { continue };
+        let header = format!("{} {}\0", kind.name(), content.len());
+        if Sha1::new().chain_update(&header).chain_update(&content).finalize()[..] != oid {
+            continue;
+        }
+        let name = hex::encode(&oid);
+        let folder = objects.join(&name[..2]);
+        fs::create_dir_all(&folder)?;
+        let mut file = ZlibEncoder::new(fs::File::create(folder.join(&name[2..]))?, Compression::fast());
+        file.write_all(header.as_bytes())?;
+        file.write_all(&content)?;
+        file.finish()?;
+    }
+    Ok(())
 }
 
 /// Returns the last `N` bytes of a file, which end with the checksum of everything before it; `None` if that is wrong.

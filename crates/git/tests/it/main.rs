@@ -5,4 +5,5 @@ mod git_folder;
 mod maintenance;
 mod receive;
 mod refs;
+mod repair;
 mod serve;
