@@ -113,7 +113,7 @@ impl SyncCommand {
 
 async fn cold(setup: &SyncSetup, args: &SyncArgs) -> Result<Vec<ResultRow>> {
     let (source, proxy) = setup.source().await?;
-    let plan = setup.with_git_data("follower", FOLLOWER)?;
+    let plan = setup.with_git_data("follower", FOLLOWER).await?;
     let run = SyncRun { setup, proxy: &proxy, source: source.process() };
     let (mut rows, follower) = first_sync_and_restart(&run, &plan, "graspd").await?;
     let live = propagation::run(setup, &source, &follower, args.live).await?;

@@ -36,7 +36,7 @@ pub(super) async fn run(setup: &SyncSetup) -> Result<Vec<ResultRow>> {
         std::fs::write(full, [])?;
     }
     let proxy = CountingProxy::start(SOURCE, address).await?;
-    let plan = setup.with_git_data("follower", FOLLOWER)?;
+    let plan = setup.with_git_data("follower", FOLLOWER).await?;
     let run = SyncRun { setup, proxy: &proxy, source: relay.process() };
     Ok(super::first_sync_and_restart(&run, &plan, "foreign").await?.0)
 }

@@ -49,7 +49,7 @@ pub(super) struct RelaysFigures {
 /// Fills a server, then lets it sync from `relays` relays without events.
 pub(super) async fn run(setup: &SyncSetup, relays: usize) -> Result<RelaysFigures> {
     let stubs = StubRelays::start(relays).await?;
-    let plan = setup.with_git_data("many-relays", FOLLOWER)?;
+    let plan = setup.with_git_data("many-relays", FOLLOWER).await?;
     let server = plan.start()?;
     let each = RELAYS_PER_REPOSITORY.min(relays);
     let named = |index: usize| {

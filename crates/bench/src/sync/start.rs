@@ -119,7 +119,7 @@ async fn prepare(setup: &SyncSetup) -> Result<ServerPlan> {
         let (binary, domain) = (setup.binary.clone(), SOURCE.to_owned());
         return Ok(ServerPlan { binary, folder, domain, bootstrap: None, settings: Vec::new() });
     }
-    let plan = setup.with_git_data(&name, SOURCE)?;
+    let plan = setup.with_git_data(&name, SOURCE).await?;
     let server = plan.start()?;
     setup.fill(&server, SyncSetup::both_servers).await?;
     server.stop().await?;

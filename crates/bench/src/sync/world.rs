@@ -50,8 +50,11 @@ impl SyncSetup {
     }
 
     /// Prepares a server with an empty store and the git data of all repositories.
-    pub(super) fn with_git_data(&self, name: &str, domain: &str) -> Result<ServerPlan> {
+    pub(super) async fn with_git_data(&self, name: &str, domain: &str) -> Result<ServerPlan> {
         let plan = self.empty(name, domain)?;
+        // The first start creates the store and the git folder with its id. A folder with repositories and without an id
+        // would be refused.
+        plan.start()?.stop().await?;
         let progress = Progress::start(format!("git folders of the {name}"), self.corpus.size.repositories);
         for project in &self.corpus.projects {
             self.template.copy_to(&plan.git_folder(), project)?;
@@ -122,7 +125,7 @@ impl SyncSetup {
         &self,
         settings: Vec<(&'static str, String)>,
     ) -> Result<(GraspdServer, CountingProxy)> {
-        let source = ServerPlan { settings, ..self.with_git_data("source", SOURCE)? }.start()?;
+        let source = ServerPlan { settings, ..self.with_git_data("source", SOURCE).await? }.start()?;
         self.fill(&source, Self::both_servers).await?;
         let proxy = CountingProxy::start(SOURCE, source.address).await?;
         Ok((source, proxy))
