@@ -46,6 +46,8 @@ pub struct Alignment {
     /// candidates and pull requests need; `None` if there was no check. If the number has not changed, no object was
     /// removed since the check.
     pub checked_prune_count: Option<u64>,
+    /// Objects that were found to be complete, if not everything was checked.
+    pub verified: Option<VerifiedObjects>,
     /// The other repositories whose pools this one reads from now on, besides those that it has read before.
     pub alternates: Vec<RepoPath>,
     /// States, newest first. The first one whose objects are complete in the readable pools becomes the branches, the
@@ -57,6 +59,17 @@ pub struct Alignment {
     pub pull_requests: Vec<PullRequestRef>,
     /// Events whose `refs/nostr/<id>` should not exist in this repository.
     pub drop_pull_requests: Vec<EventId>,
+}
+
+/// Objects that the adopted packs and the readable pools contain with everything that they refer to.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct VerifiedObjects {
+    /// The number of prunes before the check. If it has not changed, no object was removed since.
+    pub prune_count: u64,
+    /// The repositories whose pools were read, in addition to the own one.
+    pub alternates: Vec<RepoPath>,
+    /// The ids of the objects.
+    pub oids: Vec<String>,
 }
 
 /// A received pack that is not part of a pool yet, identified by its folder.

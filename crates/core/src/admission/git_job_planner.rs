@@ -424,7 +424,10 @@ impl Admission {
             self.policy.quotas.remaining(lookup.disk_usage, QuotaUser::Maintainers).is_none_or(|(left, _)| left > 0);
         (has_capacity && self.is_available(&fetched_pack.repo_path)).then(|| {
             let adopt = vec![fetched_pack.received_pack.clone()];
-            GitOperation::Align(Alignment { adopt, ..self.desired_alignment(&fetched_pack.repo_path, lookup) })
+            let alignment = self.desired_alignment(&fetched_pack.repo_path, lookup);
+            // With other pools, the check must be repeated.
+            let verified = fetched_pack.verified.clone().filter(|it| it.alternates == alignment.alternates);
+            GitOperation::Align(Alignment { adopt, verified, ..alignment })
         })
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::git_job::{GitJob, GitJobId, GitJobOutcome, ReceivedPack};
+use super::git_job::{GitJob, GitJobId, GitJobOutcome, ReceivedPack, VerifiedObjects};
 use super::policy::AdmissionPolicy;
 use super::purgatory::HeldSubmitter;
 use super::push::{PushCommand, PushPermit, PushRejection};
@@ -129,6 +129,8 @@ pub struct FetchedPack {
     pub fetch: FetchId,
     /// The pack.
     pub received_pack: ReceivedPack,
+    /// The wanted objects that are complete; `None` if that depends on other packs that are not adopted yet.
+    pub verified: Option<VerifiedObjects>,
 }
 
 /// Identifies a push for the lifetime of the process.

@@ -105,6 +105,8 @@ pub(super) struct ObjectView<'a> {
     pub(super) source: ObjectSource<'a>,
     pub(super) lookup: &'a ObjectLookup,
     pub(super) known: &'a KnownTargets<'a>,
+    /// Objects that have been found to be complete.
+    pub(super) verified: &'a BTreeSet<&'a str>,
     /// Every object that the job names has already been found to be complete.
     pub(super) is_verified: bool,
 }
@@ -127,7 +129,8 @@ impl GitJobRunner {
         if view.is_verified {
             return Ok(true);
         }
-        let mut unknown = tips.iter().filter(|tip| view.known.peeled(tip).is_none()).peekable();
+        let is_unknown = |tip: &&&str| view.known.peeled(tip).is_none() && !view.verified.contains(**tip);
+        let mut unknown = tips.iter().filter(is_unknown).peekable();
         if unknown.peek().is_none() {
             return Ok(true);
         }

@@ -1,7 +1,7 @@
 //! Aligns a repository with the signed events: first its objects, then its alternates. Then the refs that it should have
 //! are known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,13 +52,16 @@ struct TargetRepo<'a> {
     is_degraded: bool,
     alternates: Alternates,
     known: &'a KnownTargets<'a>,
+    /// Objects that were found to be complete before the job.
+    verified: BTreeSet<&'a str>,
 }
 
 impl TargetRepo<'_> {
     fn view<'s>(&'s self, pools: &'s [PathBuf], lookup: &'s ObjectLookup, is_verified: bool) -> ObjectView<'s> {
         let source =
             if repo_exists(self.folder) { ObjectSource::Repo(self.folder) } else { ObjectSource::Pools(pools) };
-        ObjectView { source, lookup, known: self.known, is_verified: is_verified && !self.is_degraded }
+        let is_verified = is_verified && !self.is_degraded;
+        ObjectView { source, lookup, known: self.known, verified: &self.verified, is_verified }
     }
 }
 
@@ -83,6 +86,7 @@ impl GitJobRunner {
             // Before it is created again: then nothing would show that its objects are lost.
             self.rows.set_degraded(repo_path, FOLDER_LOST).context("record a degraded repository")?;
         }
+        let has_all_packs = received_packs.iter().all(|received_pack| received_pack.exists());
         let mut has_new_packs = received_packs.iter().any(|received_pack| received_pack.exists());
         if has_new_packs {
             self.create_repo(&folder)?;
@@ -97,7 +101,8 @@ impl GitJobRunner {
         let is_degraded = row.degraded.is_some() || has_lost_folder || has_dropped_pools;
         let trusted = if is_degraded { Arc::default() } else { before.clone() };
         let known = KnownTargets::new(&trusted);
-        let mut target = TargetRepo { folder: &folder, alternates, known: &known, is_degraded };
+        let verified = self.verified_objects(alignment, has_all_packs && !is_degraded);
+        let mut target = TargetRepo { folder: &folder, alternates, known: &known, is_degraded, verified };
         let chosen = self.choose_state(&mut target, alignment)?;
         let pools = target.alternates.pools();
         let lookup = ObjectLookup::new(&pools);
@@ -208,6 +213,12 @@ impl GitJobRunner {
     fn prepare_repo(&self, folder: &Path, alternates: &Alternates) -> Result<(), ActionError> {
         self.create_repo(folder)?;
         self.set_alternates(alternates)
+    }
+
+    /// Returns the objects that were found to be complete before the job, if nothing was removed since.
+    fn verified_objects<'a>(&self, alignment: &'a Alignment, is_usable: bool) -> BTreeSet<&'a str> {
+        let verified = alignment.verified.iter().filter(|it| is_usable && it.prune_count == self.layout.prune_count());
+        verified.flat_map(|it| it.oids.iter().map(String::as_str)).collect()
     }
 
     /// Returns whether all objects that a job names were found to be complete, and no objects were removed since.
@@ -354,6 +365,7 @@ impl GitJobRunner {
                 source: ObjectSource::Repo(&source),
                 lookup: &ObjectLookup::open(&from).context("read a pool")?,
                 known: &KnownTargets::new(&refs),
+                verified: &BTreeSet::new(),
                 is_verified: false,
             };
             let mut has_all = true;

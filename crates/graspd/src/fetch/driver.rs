@@ -324,7 +324,7 @@ impl FetchDriver {
                 return;
             }
             let on_first_bytes = || drop(outbox.send(TaskResult::FirstBytes(id)));
-            let FetchReply { result, pack } = client.fetch(&fetch, on_first_bytes).await;
+            let FetchReply { result, pack, verified } = client.fetch(&fetch, on_first_bytes).await;
             debug!(target: "fetch", repo = %fetch.repo_path,
                 url = %fetch.target,
                 found = result.oids.len(),
@@ -333,8 +333,8 @@ impl FetchDriver {
             );
             match pack {
                 Some(pack) => {
-                    let fetched_pack =
-                        FetchedPack { repo_path: fetch.repo_path, fetch: id, received_pack: pack.received_pack() };
+                    let received_pack = pack.received_pack();
+                    let fetched_pack = FetchedPack { repo_path: fetch.repo_path, fetch: id, received_pack, verified };
                     writer.send(WriterCommand::PackFetched(fetched_pack, pack));
                 }
                 // The objects were here already, but the repository has not used them.

@@ -34,7 +34,8 @@ pub(super) struct LocalObjects {
 pub(super) struct ObjectAvailability {
     /// Number of prunings of object pools before this check.
     pub(super) prune_count: u64,
-    /// Existing object pools that the repository may read.
+    /// The repositories whose pools the repository may read, and those of the pools that exist.
+    alternates: Vec<RepoPath>,
     pools: Vec<PathBuf>,
     /// Objects that are here with everything that they reference: targets of refs, and wanted objects that were found
     /// complete.
@@ -58,6 +59,9 @@ pub(super) struct CheckedObjects {
     pub(super) oids: Vec<String>,
     /// Number of wanted objects with a valid id that are still missing.
     pub(super) missing_count: usize,
+    /// The number of prunings before the check, and the repositories whose pools were read.
+    pub(super) prune_count: u64,
+    pub(super) alternates: Vec<RepoPath>,
     pub(super) pack: Option<Quarantine>,
 }
 
@@ -100,6 +104,7 @@ impl LocalObjects {
         Ok(ObjectAvailability {
             max_bytes: self.limits.max_bytes,
             prune_count,
+            alternates: open.alternates,
             pools,
             known: tips,
             haves,
@@ -143,7 +148,9 @@ impl LocalObjects {
             }
         };
         let missing_count = availability.missing.len() - oids.len();
-        Ok(CheckedObjects { oids: availability.here.into_iter().chain(oids).collect(), missing_count, pack })
+        let ObjectAvailability { here, prune_count, alternates, .. } = availability;
+        let oids = here.into_iter().chain(oids).collect();
+        Ok(CheckedObjects { oids, missing_count, prune_count, alternates, pack })
     }
 
     /// Returns the targets of refs, which are here with everything that they reference, the most useful first:

@@ -25,6 +25,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use grasp_core::admission::git_job::VerifiedObjects;
 use grasp_core::disk_budget::QuotaUser;
 use grasp_core::fetch::io::{FetchOutcome, FetchRequest, FetchResult, RequestForm, WantedKind};
 use grasp_core::limits;
@@ -70,6 +71,8 @@ pub(crate) struct FetchReply {
     /// Pack for the writer: exactly the objects that the wanted objects need and that the repository cannot read yet.
     /// Its folder is deleted when it is dropped, unless it was moved. `None` if all objects were here.
     pub(crate) pack: Option<Quarantine>,
+    /// The wanted objects that are complete with the pack and without other packs.
+    pub(crate) verified: Option<VerifiedObjects>,
 }
 
 /// Failure of a fetch.
@@ -154,7 +157,7 @@ impl FetchClient {
         if availability.missing.is_empty() {
             // Invalid object ids are not requested.
             let outcome = if availability.has_invalid_oids { FetchOutcome::InvalidData } else { FetchOutcome::Sent };
-            return FetchReply { result: FetchResult { oids: here, outcome }, pack: None };
+            return FetchReply { result: FetchResult { oids: here, outcome }, pack: None, verified: None };
         }
         if availability.max_bytes == 0 {
             return self.failed(
@@ -166,7 +169,11 @@ impl FetchClient {
         match Box::pin(self.request_pack(fetch, availability, on_first_bytes)).await {
             Ok(Some(checked)) => self.succeeded(fetch, checked),
             // The server has no refs.
-            Ok(None) => FetchReply { result: FetchResult { oids: here, outcome: FetchOutcome::Sent }, pack: None },
+            Ok(None) => FetchReply {
+                result: FetchResult { oids: here, outcome: FetchOutcome::Sent },
+                pack: None,
+                verified: None,
+            },
             Err(error) => self.failed(fetch, here, &error),
         }
     }
@@ -228,7 +235,7 @@ impl FetchClient {
     }
 
     fn succeeded(&self, fetch: &FetchRequest, checked: CheckedObjects) -> FetchReply {
-        let CheckedObjects { oids, missing_count, pack } = checked;
+        let CheckedObjects { oids, missing_count, prune_count, alternates, pack } = checked;
         debug!(target: "fetch", url = %fetch.target, complete = oids.len(), missing_count, "pack checked");
         // A server that accepts a request for object ids has to send all of them.
         let outcome = if missing_count == 0 || fetch.form == RequestForm::ByRef {
@@ -239,7 +246,9 @@ impl FetchClient {
         if outcome == FetchOutcome::InvalidData {
             self.failure_log.log(&fetch.target.to_string(), "the pack lacks requested objects");
         }
-        FetchReply { result: FetchResult { oids, outcome }, pack }
+        let has_own_objects_only = fetch.received.is_empty();
+        let verified = has_own_objects_only.then(|| VerifiedObjects { prune_count, alternates, oids: oids.clone() });
+        FetchReply { result: FetchResult { oids, outcome }, pack, verified }
     }
 
     fn failed(&self, fetch: &FetchRequest, here: Vec<String>, error: &FetchError) -> FetchReply {
@@ -251,7 +260,7 @@ impl FetchClient {
                 debug!(target: "fetch", url = %fetch.target, outcome = error.outcome.label(), error = ?error.reason, "fetch failed")
             }
         }
-        FetchReply { result: FetchResult { oids: here, outcome: error.outcome.clone() }, pack: None }
+        FetchReply { result: FetchResult { oids: here, outcome: error.outcome.clone() }, pack: None, verified: None }
     }
 }
 
