@@ -33,6 +33,7 @@ use crate::crash_point;
 use crate::files::{file_names, if_found, remove_folder, replace_file, sync_folder};
 use crate::pool_readers::is_deleted;
 use crate::repo_lock::RepoLocks;
+use crate::repo_rows::RepoRows;
 use grasp_core::repo::refs::DEFAULT_HEAD;
 
 /// Longest file name of an identifier before it is replaced by a hash. File systems allow 255 bytes, and a suffix is
@@ -163,6 +164,14 @@ impl Layout {
                 packs.0.insert(pack, entry.metadata()?.len());
             }
         }
+        Ok(packs)
+    }
+
+    /// Returns the packs that a pool should have after some were added: those that are here, and those that are recorded.
+    /// One that is recorded and missing must stay recorded until the loss is noticed.
+    pub(crate) fn packs_to_record(&self, repo_path: &RepoPath, rows: &dyn RepoRows) -> io::Result<PackManifest> {
+        let mut packs = rows.packs(repo_path)?.unwrap_or_default();
+        packs.0.extend(self.packs(repo_path)?.0);
         Ok(packs)
     }
 

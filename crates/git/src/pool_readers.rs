@@ -105,7 +105,7 @@ impl Layout {
             [_] if !can_link => return Ok(false),
             [reader] => {
                 self.link_packs(pool, reader)?;
-                rows.set_packs(reader, self.packs(reader)?)?;
+                rows.set_packs(reader, self.packs_to_record(reader, rows)?)?;
                 crash_point::point("release.linked");
             }
             [_, _, ..] if pack_bytes(pool)? > 0 => return Ok(false),
@@ -132,6 +132,18 @@ impl Layout {
         }
         self.remove_pool(pool, &readers, rows)?;
         Ok(readers.of(pool).to_vec())
+    }
+
+    /// Records that a repository whose folder is lost is degraded, and so are those that read its pool. Called before the
+    /// folder is created again, because then nothing would show the loss. Returns them.
+    pub(crate) fn record_lost_folder(&self, repo_path: &RepoPath, rows: &dyn RepoRows) -> io::Result<Vec<RepoPath>> {
+        let mut degraded = self.pool_readers(repo_path.identifier())?.of(&self.pool(repo_path)).to_vec();
+        for reader in &degraded {
+            rows.set_degraded(reader, "the folder of a repository whose objects it needs was lost")?;
+        }
+        rows.set_degraded(repo_path, "its folder was lost")?;
+        degraded.push(repo_path.clone());
+        Ok(degraded)
     }
 
     /// Removes a pool from the alternates of its readers, then its row, and then the pool from the disk.

@@ -11,7 +11,7 @@
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io};
 
 use flate2::Compression;
@@ -21,7 +21,6 @@ use grasp_core::repo::{PackHash, PackManifest, RepoPath};
 use sha1::{Digest, Sha1};
 
 use crate::action_error::{ActionContext, ActionError};
-use crate::apply::FOLDER_LOST;
 use crate::apply::adopt_packs::move_packs;
 use crate::backup::RepoVerifier;
 use crate::files::{file_names, if_found, link_if_exists, remove_if_exists, sync_file, sync_folder};
@@ -165,12 +164,11 @@ impl RepoRepairer {
     /// If the folder cannot be created.
     pub fn recreate(&self, repo_path: &RepoPath) -> Result<RepairReport, ActionError> {
         let _lock = self.layout.repo_locks.lock(repo_path.identifier());
-        let mut report = RepairReport::default();
-        // Before the folder is created: then nothing would show that its objects are lost.
-        self.mark(repo_path, FOLDER_LOST, &mut report)?;
+        let degraded =
+            self.layout.record_lost_folder(repo_path, &*self.rows).context("record a degraded repository")?;
         create_bare_repo(&self.layout.repo_dir(repo_path)).context("create a repository")?;
         self.rows.set_packs(repo_path, PackManifest::default()).context("record the packs of a pool")?;
-        Ok(report)
+        Ok(RepairReport { degraded, ..RepairReport::default() })
     }
 
     fn repair_packs(
@@ -245,7 +243,7 @@ impl RepoRepairer {
             };
             // With an index, each object can be read by itself; without one, git reads up to the first damaged byte.
             if has_intact_index(&file("idx")).context("read the index of a damaged pack")? {
-                unpack_intact_objects(&file("idx"), scratch.path()).context("unpack a damaged pack")?;
+                unpack_intact_objects(&file("idx"), scratch.path(), self.timeout).context("unpack a damaged pack")?;
             } else {
                 let mut unpack = command(&["unpack-objects", "-r", "-q"]);
                 match self.git.run(&mut unpack, ProcessInput::File(damaged), self.timeout, MAX_OUTPUT) {
@@ -337,10 +335,13 @@ fn has_intact_index(index: &Path) -> io::Result<bool> {
     Ok(intact_end::<{ 2 * CHECKSUM_BYTES }>(index)?.is_some())
 }
 
-/// Writes the objects of a damaged pack whose content has the right hash to an object directory, as loose objects.
-fn unpack_intact_objects(index: &Path, objects: &Path) -> io::Result<()> {
+/// Writes the objects of a damaged pack whose content has the right hash to an object directory, as loose objects. Those
+/// that cannot be read within `timeout` are left out.
+fn unpack_intact_objects(index: &Path, objects: &Path, timeout: Duration) -> io::Result<()> {
+    let until = Instant::now() + timeout;
     let lookup = ObjectLookup::from_packs([&index.to_owned()])?;
-    for oid in PackIndex::open(index.to_owned(), false)?.oids()? {
+    let oids = PackIndex::open(index.to_owned(), false)?.oids()?;
+    for oid in oids.into_iter().take_while(|_| Instant::now() < until) {
         // An error means that the object, or the base of its delta, is damaged.
         let Ok(Some((kind, content))) = lookup.read(&oid, &mut ReadBudget::new(MAX_OBJECT_BYTES)) else { continue };
         let header = format!("{} {}\0", kind.name(), content.len());

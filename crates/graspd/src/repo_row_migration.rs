@@ -3,17 +3,17 @@
 //! The files were what counted then. They are read at the start, before anything else uses the repositories. An
 //! interrupted migration starts from the beginning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
-use grasp_core::admission::io::StoreWrite;
+use grasp_core::admission::io::{StoreWrite, Todo};
 use grasp_core::nostr::kinds;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{Identifier, RepoPath, RepoState};
+use grasp_core::repo::{Identifier, RepoId, RepoPath, RepoState};
 use grasp_git::crash_point;
 use grasp_git::layout::{Layout, identifier_file_name};
 use grasp_git::refs::read_refs;
@@ -65,6 +65,9 @@ pub(crate) fn migrate(store: &Store, layout: &Layout) -> Result<bool> {
         info!(target: "admin", done = nth * BATCH_REPOS + batch.len(), total = repo_paths.len(), "refs read");
     }
     let mut txn = store.begin()?;
+    for todo in lost_pull_requests(store, layout, &repo_paths)? {
+        txn.write(&StoreWrite::AddTodo(todo))?;
+    }
     txn.set_repo_rows_complete()?;
     txn.commit()?;
     crash_point::point("migration.done");
@@ -103,6 +106,32 @@ fn degraded_reason(folder: &Path) -> io::Result<Option<String>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns the work to create the refs of served pull requests again in repositories whose refs could not be read.
+fn lost_pull_requests(store: &Store, layout: &Layout, repo_paths: &[RepoPath]) -> Result<BTreeSet<Todo>> {
+    let mut todos = BTreeSet::new();
+    let unreadable: BTreeSet<&RepoPath> =
+        repo_paths.iter().filter(|repo_path| read_refs(&layout.repo_dir(repo_path)).is_err()).collect();
+    if unreadable.is_empty() {
+        return Ok(todos);
+    }
+    store.snapshot()?.for_each_event(|seq, record| {
+        if seq.is_none() || !kinds::is_pull_request(record.kind()) {
+            return;
+        }
+        let Ok(event) = record.event() else { return };
+        let targets = PullRequest::from_any_event(&event).into_iter().flat_map(|request| request.targets);
+        for target in targets {
+            let submission = RepoId { owner: event.pubkey, identifier: target.identifier.clone() };
+            for repo_path in [RepoPath::Announced(target), RepoPath::PullRequests(submission)] {
+                if unreadable.contains(&repo_path) {
+                    todos.insert(Todo { repo_path, pull_request: Some(event.id) });
+                }
+            }
+        }
+    })?;
+    Ok(todos)
 }
 
 /// Returns a served event that needs git data, if there is one.

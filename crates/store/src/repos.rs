@@ -41,8 +41,14 @@ impl WriteTransaction<'_> {
     /// Sets the refs of a repository, which exists from now on.
     pub(crate) fn set_refs(&mut self, repo_path: &RepoPath, refs: &Arc<Refs>) -> Result<()> {
         let row = self.store.tables.repos()?.get(&self.txn, &row_key(self.store.hasher, repo_path))?;
-        let header = row.and_then(|row| read_header(&mut RowReader::checked(self.store.hasher, row).ok()?).ok());
-        let degraded = header.and_then(|header| header.degraded);
+        let header =
+            row.map(|row| RowReader::checked(self.store.hasher, row).and_then(|mut row| read_header(&mut row)));
+        let degraded = match header.transpose() {
+            Ok(header) => header.and_then(|header| header.degraded),
+            // Other refs of the repository are lost.
+            Err(StoreError::Damaged(reason)) => Some(reason.to_owned()),
+            Err(error) => return Err(error),
+        };
         self.put_repo(repo_path, &RepoRow { version: 0, refs: refs.clone(), degraded })
     }
 

@@ -381,7 +381,9 @@ impl Admission {
             RepoTask::Adopt(fetched_pack) => self.adoption(fetched_pack, lookup),
             RepoTask::PullRequest(_, event) => self.pull_request_alignment(&repo_path, *event, lookup),
             // A ref may have been created since the repository was found empty.
-            RepoTask::Delete(_) => (lookup.has_folder && lookup.refs.is_empty()).then_some(GitOperation::Delete),
+            RepoTask::Delete(_) => {
+                (lookup.has_folder && lookup.refs.is_empty() && !lookup.is_degraded).then_some(GitOperation::Delete)
+            }
         };
         if matches!(operation, Some(GitOperation::Delete)) && lookup.exists {
             self.write(StoreWrite::RemoveRefs(repo_path.clone()));

@@ -142,7 +142,9 @@ impl Admission {
         if added_objects {
             self.recheck_held(repo_path.identifier());
         }
-        if aligned.refs.is_empty() && matches!(repo_path, RepoPath::PullRequests(_)) {
+        // The refs of a degraded repository may be lost.
+        let is_empty = aligned.refs.is_empty() && !aligned.was_degraded && !lookup.is_degraded;
+        if is_empty && matches!(repo_path, RepoPath::PullRequests(_)) {
             self.record_todo(Todo { repo_path: repo_path.clone(), pull_request: None });
             self.queues.add(RepoTask::Delete(repo_path.clone()));
         }

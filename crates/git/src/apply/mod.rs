@@ -33,8 +33,6 @@ mod copy_objects;
 mod delete;
 mod update;
 
-pub(crate) use update::FOLDER_LOST;
-
 /// Returns a limit in bytes under the current settings.
 pub type MaxBytesFn = Arc<dyn Fn() -> u64 + Send + Sync>;
 

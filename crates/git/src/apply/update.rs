@@ -29,9 +29,6 @@ use crate::refs::{RefTarget, Refs};
 const BRANCHES: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
 
-/// The reason for which a repository whose folder is missing is degraded.
-pub(crate) const FOLDER_LOST: &str = "its folder was lost";
-
 /// The candidate that the repository is aligned with, and its refs.
 struct ChosenState<'a> {
     candidate: &'a CandidateState,
@@ -84,7 +81,7 @@ impl GitJobRunner {
         let has_lost_folder = !repo_exists(&folder) && !row.refs.is_empty();
         if has_lost_folder {
             // Before it is created again: then nothing would show that its objects are lost.
-            self.rows.set_degraded(repo_path, FOLDER_LOST).context("record a degraded repository")?;
+            self.layout.record_lost_folder(repo_path, &*self.rows).context("record a degraded repository")?;
         }
         let has_all_packs = received_packs.iter().all(|received_pack| received_pack.exists());
         let mut has_new_packs = received_packs.iter().any(|received_pack| received_pack.exists());
@@ -147,7 +144,7 @@ impl GitJobRunner {
     }
 
     fn packs(&self, repo_path: &RepoPath) -> Result<Arc<PackManifest>, ActionError> {
-        self.layout.packs(repo_path).map(Arc::new).context("read a pool")
+        self.layout.packs_to_record(repo_path, &*self.rows).map(Arc::new).context("read a pool")
     }
 
     /// Checks everything that the refs of a degraded repository need.

@@ -159,7 +159,7 @@ impl PoolMaintainer {
 
     /// Records the packs that a pool has without some that are about to be removed.
     fn record_packs_without(&self, repo_path: &RepoPath, removed: &[PackHash]) -> io::Result<()> {
-        let mut packs = self.layout.packs(repo_path)?;
+        let mut packs = self.layout.packs_to_record(repo_path, &*self.rows)?;
         packs.0.retain(|pack, _| !removed.contains(pack));
         self.rows.set_packs(repo_path, packs)
     }

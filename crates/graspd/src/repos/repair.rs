@@ -9,6 +9,7 @@ use std::sync::Arc;
 use grasp_core::repo::RepoPath;
 use grasp_git::action_error::ActionError;
 use grasp_git::layout::Layout;
+use grasp_git::refs::read_refs;
 use grasp_git::repair::{RepairReport, RepoRepairer};
 use grasp_store::{Store, StoreError};
 use tracing::{error, info};
@@ -52,11 +53,13 @@ impl RepoRepair {
         Ok(report)
     }
 
-    /// Replaces the row of a repository if it is damaged. Its refs are set again from the signed state.
+    /// Replaces the row of a repository if it is damaged. The ref files have the refs that it had, unless they are
+    /// damaged, too; branches and tags are set again from the signed state.
     pub(crate) fn check_row(&self, repo_path: &RepoPath) {
         if let Err(StoreError::Damaged(reason)) = self.store.repo(repo_path) {
             error!(target: "git", repo = %repo_path, reason, "repository is degraded");
-            (self.degrade)(repo_path, reason);
+            let refs = read_refs(&self.layout.repo_dir(repo_path)).unwrap_or_default();
+            (self.degrade)(repo_path, reason, Some(refs));
         }
     }
 
@@ -87,7 +90,7 @@ impl RepoRepair {
 
     /// Searches the missing objects of a degraded repository again.
     pub(crate) fn recheck(&self, repo_path: &RepoPath, reason: &str) {
-        (self.degrade)(repo_path, reason);
+        (self.degrade)(repo_path, reason, None);
     }
 
     /// Returns why a repository is degraded; `None` if it is not.

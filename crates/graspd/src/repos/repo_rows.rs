@@ -3,12 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use grasp_core::repo::{PackManifest, RepoPath, RepoRow};
+use grasp_core::repo::{PackManifest, Refs, RepoPath, RepoRow};
 use grasp_git::repo_rows::RepoRows;
 use grasp_store::{Store, StoreError};
 
-/// Asks the writer to record why a repository is degraded. Returns whether it is on disk.
-pub(crate) type DegradeFn = Arc<dyn Fn(&RepoPath, &str) -> bool + Send + Sync>;
+/// Asks the writer to record why a repository is degraded, and its refs if its row is damaged. Returns whether that is on
+/// disk.
+pub(crate) type DegradeFn = Arc<dyn Fn(&RepoPath, &str, Option<Refs>) -> bool + Send + Sync>;
 
 /// Asks the writer to record the packs of a pool. Returns whether they are on disk.
 pub(crate) type SetPacksFn = Arc<dyn Fn(&RepoPath, PackManifest) -> bool + Send + Sync>;
@@ -31,7 +32,11 @@ impl RepoRows for StoredRepoRows {
     }
 
     fn set_degraded(&self, repo_path: &RepoPath, reason: &str) -> io::Result<()> {
-        written((self.degrade)(repo_path, reason))
+        // Recording it again would start the same work again.
+        if self.row(repo_path)?.is_some_and(|row| row.version > 0 && row.degraded.as_deref() == Some(reason)) {
+            return Ok(());
+        }
+        written((self.degrade)(repo_path, reason, None))
     }
 
     fn packs(&self, repo_path: &RepoPath) -> io::Result<Option<PackManifest>> {

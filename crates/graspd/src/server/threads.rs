@@ -70,7 +70,7 @@ impl WorkerThreads {
         };
         let degrade: DegradeFn = {
             let writer = event_queue.clone();
-            Arc::new(move |repo_path, reason| writer.degrade(repo_path, reason))
+            Arc::new(move |repo_path, reason, refs| writer.degrade(repo_path, reason, refs))
         };
         let set_packs: SetPacksFn = {
             let writer = event_queue.clone();

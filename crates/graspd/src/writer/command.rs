@@ -18,7 +18,7 @@ use grasp_core::fetch::io::{FetchId, HostRow};
 use grasp_core::nostr::{EventId, PublicKey, SignedEvent};
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{Identifier, PackManifest, RepoPath, RepoState};
+use grasp_core::repo::{Identifier, PackManifest, Refs, RepoPath, RepoState};
 use grasp_core::sync::io::{SyncRow, SyncRowKey};
 use grasp_core::time::Now;
 use grasp_git::receive::Quarantine;
@@ -60,8 +60,8 @@ pub(crate) enum WriterCommand {
     FetchStarted(FetchId, Vec<EventId>, oneshot::Sender<()>),
     /// A fetch has received a pack. The writer owns it from now on.
     PackFetched(FetchedPack, Quarantine),
-    /// A repository is degraded for this reason. Answered when that is on disk.
-    RepoDegraded(RepoPath, String, crossbeam_channel::Sender<()>),
+    /// A repository is degraded for this reason, and has these refs if its row is damaged. Answered when that is on disk.
+    RepoDegraded(RepoPath, String, Option<Refs>, crossbeam_channel::Sender<()>),
     /// The pool of a repository has these packs from now on. Answered when that is on disk.
     PacksChanged(RepoPath, Arc<PackManifest>, crossbeam_channel::Sender<()>),
     /// The wanted git data of this identifier is already on this server.
@@ -213,12 +213,12 @@ impl EventQueue {
         Some(oids)
     }
 
-    /// Records why a repository is degraded. Returns whether it is on disk.
+    /// Records why a repository is degraded, and its refs if its row is damaged. Returns whether that is on disk.
     ///
     /// Blocks: not for a thread of the async runtime.
-    pub(crate) fn degrade(&self, repo_path: &RepoPath, reason: &str) -> bool {
+    pub(crate) fn degrade(&self, repo_path: &RepoPath, reason: &str, refs: Option<Refs>) -> bool {
         let (reply, answer) = crossbeam_channel::bounded(1);
-        self.send(WriterCommand::RepoDegraded(repo_path.clone(), reason.to_owned(), reply));
+        self.send(WriterCommand::RepoDegraded(repo_path.clone(), reason.to_owned(), refs, reply));
         answer.recv_timeout(RECORD_TIMEOUT).is_ok()
     }
 

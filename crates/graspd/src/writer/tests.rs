@@ -39,8 +39,11 @@ impl TestWriter {
         let layout = Arc::new(Layout::open(&folder.join("git")).expect("opens a git folder"));
         let git = Git::new(Path::new("git"), ProcessLimits { alloc_bytes: 1 << 20, address_bytes: 1 << 30 });
         let queue = EventQueue::new();
-        let rows =
-            StoredRepoRows { store: store.clone(), degrade: Arc::new(|_, _| false), set_packs: Arc::new(|_, _| false) };
+        let rows = StoredRepoRows {
+            store: store.clone(),
+            degrade: Arc::new(|_, _, _| false),
+            set_packs: Arc::new(|_, _| false),
+        };
         let job_runner = Arc::new(GitJobRunner::new(git, layout.clone(), Arc::new(rows), Duration::from_secs(10)));
         let on_done: JobDoneFn = {
             let queue = queue.clone();

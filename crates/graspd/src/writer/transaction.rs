@@ -109,7 +109,12 @@ impl Writer {
                     state.fetched_packs.insert(fetched_pack.fetch, pack);
                     AdmissionInput::PackFetched(fetched_pack)
                 }
-                WriterCommand::RepoDegraded(repo_path, reason, reply) => {
+                WriterCommand::RepoDegraded(repo_path, reason, refs, reply) => {
+                    if let Some(refs) = refs {
+                        let write = StoreWrite::SetRefs(repo_path.clone(), Arc::new(refs));
+                        transaction.txn.write(&write)?;
+                        transaction.effects.note_repo_write(write);
+                    }
                     transaction.effects.add_reply(move || reply.send(()));
                     AdmissionInput::RepoDegraded(repo_path, reason)
                 }

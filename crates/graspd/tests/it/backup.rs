@@ -388,7 +388,9 @@ fn refs_newer_than_the_events_of_a_backup_are_reset() {
     original.publish(&guest.delete(BASE_TIME + 2, &[&request]));
     original.eventually_refs(&owner, "tool", &main_at(&second));
     original.create_repo(&owner, "later", &[], &work, &main_at(&second));
-    original.create_repo(&other, "tool", &[], &work, &main_at(&second));
+    // No other repository has its commit, so that its state waits for the push.
+    let third = work.commit_orphan("third", "third");
+    original.create_repo(&other, "tool", &[], &work, &main_at(&third));
     original.process.run(&["backup", path_str(&late)]).expect_success();
 
     combine_backups(&early, &late, &both);
