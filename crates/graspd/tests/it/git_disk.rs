@@ -138,7 +138,8 @@ fn push_is_rejected_wherever_the_disk_is_full() {
             server.expect_rejected(&output, &state, &before);
             failures += 1;
         }
-        assert!(failures >= 3, "{failures}");
+        // Without a free page, and without one for the index of the pack.
+        assert!(failures >= 2, "{failures}");
         server.disk.free();
         server.push_until_accepted(&commit);
         eventually("the state is served", || server.is_served(&state).then_some(()));
