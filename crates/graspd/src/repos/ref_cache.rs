@@ -17,7 +17,7 @@ use grasp_core::nostr::PublicKey;
 use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, Refs, RepoId, RepoPath, RepoRow};
 use grasp_git::layout::Layout;
-use grasp_store::Store;
+use grasp_store::{Store, StoreError};
 use tracing::warn;
 
 /// Bytes of refs that are kept in memory: a hundred repositories with ten thousand refs each, or many more small ones.
@@ -289,7 +289,13 @@ impl RefCache {
             return Ok(snapshot);
         }
         let removals = self.removals.load(Ordering::Acquire);
-        let row = self.store.repo(repo_path).map_err(io::Error::other)?;
+        let row = match self.store.repo(repo_path) {
+            // Until its refs are set again.
+            Err(StoreError::Damaged(reason)) => {
+                Some(RepoRow { degraded: Some(reason.to_owned()), ..RepoRow::default() })
+            }
+            row => row.map_err(io::Error::other)?,
+        };
         let snapshot = Arc::new(self.new_snapshot(row));
         self.insert(repo_path, &snapshot, removals);
         Ok(snapshot)

@@ -18,6 +18,9 @@ use tracing::{info, warn};
 use super::ref_cache::RefCache;
 use super::repair::RepoRepair;
 
+/// How long the worker waits before it compares all repositories: the requests that waited for the start come first.
+const START_DELAY: Duration = Duration::from_secs(1);
+
 /// How long the worker waits before it tries again what has failed: the disk may be full.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
@@ -88,6 +91,14 @@ impl RefFilesWorker {
     /// dropped and everything that was reported is written. What fails is tried again.
     pub(crate) fn run(self, all: BTreeSet<RepoPath>) {
         let mut failed = FailedRepos { repo_paths: BTreeSet::new(), retry_at: Instant::now() + RETRY_DELAY };
+        let start_at = Instant::now() + START_DELAY;
+        loop {
+            match self.changed.recv_timeout(start_at.saturating_duration_since(Instant::now())) {
+                Ok(reported) => drop(self.write(&reported, &mut failed)),
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
         for repo_path in all {
             loop {
                 match self.changed.try_recv() {
