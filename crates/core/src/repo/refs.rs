@@ -32,6 +32,15 @@ pub struct RepoRow {
     pub degraded: Option<String>,
 }
 
+impl RepoRow {
+    /// Returns what counts instead of a row that is damaged: the repository is degraded for this reason, and its refs are
+    /// lost.
+    #[must_use]
+    pub fn damaged(reason: &str) -> Self {
+        Self { degraded: Some(reason.to_owned()), ..Self::default() }
+    }
+}
+
 /// The branch that HEAD names until a state declares another. Not `main`: a client that clones the empty repository
 /// would be on that branch already and could not create it (docs/protocol.md#empty-repositories).
 pub const DEFAULT_HEAD: &str = "refs/heads/master";

@@ -291,9 +291,7 @@ impl RefCache {
         let removals = self.removals.load(Ordering::Acquire);
         let row = match self.store.repo(repo_path) {
             // Until its refs are set again.
-            Err(StoreError::Damaged(reason)) => {
-                Some(RepoRow { degraded: Some(reason.to_owned()), ..RepoRow::default() })
-            }
+            Err(StoreError::Damaged(reason)) => Some(RepoRow::damaged(reason)),
             row => row.map_err(io::Error::other)?,
         };
         let snapshot = Arc::new(self.new_snapshot(row));

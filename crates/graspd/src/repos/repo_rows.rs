@@ -24,9 +24,7 @@ pub(crate) struct StoredRepoRows {
 impl RepoRows for StoredRepoRows {
     fn row(&self, repo_path: &RepoPath) -> io::Result<Option<RepoRow>> {
         match self.store.repo(repo_path) {
-            Err(StoreError::Damaged(reason)) => {
-                Ok(Some(RepoRow { degraded: Some(reason.to_owned()), ..RepoRow::default() }))
-            }
+            Err(StoreError::Damaged(reason)) => Ok(Some(RepoRow::damaged(reason))),
             row => row.map_err(io::Error::other),
         }
     }

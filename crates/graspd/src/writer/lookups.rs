@@ -48,7 +48,7 @@ pub(crate) fn lookup_repo(
         // Its refs are lost. They are set again from the signed state.
         Err(StoreError::Damaged(reason)) => {
             error!(target: "writer", repo = %lookup.repo_path, reason, "row of a repository is damaged");
-            Some(RepoRow { degraded: Some(reason.to_owned()), ..RepoRow::default() })
+            Some(RepoRow::damaged(reason))
         }
         row => row?,
     };
